@@ -1,7 +1,7 @@
-"""For tests: a real ZooKeeper without Docker, one in memory, a misbehaving proxy, assertions, recorded deliveries.
+"""Test tools: a real ZooKeeper without Docker, one in memory, a fault proxy, assertions and recorded deliveries.
 
-The fixtures come with the package, by the plugin `pytest_aiozkqueue`; what is here is for tests that need more.
-Names are loaded when first used: few tests need them all.
+The plugin `pytest_aiozkqueue`, part of this package, has the fixtures; use this module for tests that need more.
+Names are loaded on first use because few tests need all of them.
 """
 
 from __future__ import annotations

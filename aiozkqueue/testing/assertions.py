@@ -1,4 +1,4 @@
-"""Assertions about queues, on the simulator or a real server: those that fail say what was there instead."""
+"""Assertions about queues, on the simulator or a real server. A failed assertion shows the queue's messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: So many of a queue's messages are looked at, the oldest first.
+#: The maximum number of messages of a queue that are examined, oldest first.
 MOST: Final = 1000
 #: The number of messages that a failed assertion shows.
 _TOLD: Final = 10
@@ -35,17 +35,17 @@ async def assert_put(
 ) -> Message[T]:
     """Assert that a message equal to ``value`` is in the queue, and return the oldest one.
 
-    It may wait, be delayed or be held by somebody. Looks at the 1,000 oldest messages.
+    The message may be available, delayed or held by a consumer. The 1,000 oldest messages are examined.
 
     Args:
-        queue: where it should be.
-        value: what it should be; left out: anything.
-        key: the key it should have been put with; None: any or none.
-        headers: what should be among its headers.
-        timeout: for how many seconds, in real time, it may still come.
+            queue: the queue that should have the message.
+            value: the expected value; any value matches if omitted.
+            key: the expected key; None matches any key, or no key.
+            headers: the headers that the message should have, among others.
+            timeout: seconds, in real time, to wait for the message.
 
     Raises:
-        AssertionError: there is none; tells what there is.
+            AssertionError: no such message; lists the messages found.
         AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
     """
     __tracebackhide__ = True
@@ -64,12 +64,12 @@ async def assert_put(
 
 
 async def assert_empty(queue: Queue[Any], *, timeout: Seconds = 0) -> None:
-    """Assert that the queue has no message: none waits, is delayed or held. Its dead letters do not count.
+    """Assert that the queue has no message: none available, delayed or held. Dead letters do not count.
 
-    ``timeout`` is for how many seconds, in real time, it may still have some.
+    ``timeout`` is the number of seconds, in real time, to wait until the queue is empty.
 
     Raises:
-        AssertionError: it has some; tells which.
+            AssertionError: the queue has messages; lists them.
         AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
     """
     __tracebackhide__ = True
@@ -87,13 +87,13 @@ async def assert_dead_lettered(
     """Assert that a message equal to ``value`` is among the queue's dead letters, and return the oldest one.
 
     Args:
-        queue: whose dead letters.
-        value: what it should be; left out: anything.
-        reason: a text that should be in the reason why it is there.
-        timeout: for how many seconds, in real time, it may still come.
+            queue: the queue that should have the dead letter.
+            value: the expected value; any value matches if omitted.
+            reason: a text that the dead letter's reason should contain.
+            timeout: seconds, in real time, to wait for the dead letter.
 
     Raises:
-        AssertionError: there is none; tells what there is.
+            AssertionError: no such dead letter; lists those found.
         AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
     """
     __tracebackhide__ = True
@@ -111,7 +111,7 @@ async def assert_dead_lettered(
 
 
 async def _within(timeout: Seconds, look: Callable[[], Awaitable[R]]) -> R:
-    """Call ``look`` until its result is true or the time is over, and return the result."""
+    """Call ``look`` until its result is true or the timeout has passed, and return the result."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + required_seconds(timeout, "timeout")
     while not (found := await look()) and loop.time() < deadline:  # noqa: ASYNC110 - others put there, unseen from here

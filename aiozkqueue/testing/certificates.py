@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority made on the spot, and a server's and a client's certificate signed by it."""
+"""Certificates for tests: a new authority, and a server and a client certificate that it signs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _LIFETIME = dt.timedelta(days=2)
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Where the PEM files are. A file of a server or client holds its private key and its certificate."""
+    """The paths of the PEM files. A server or client file holds a private key and its certificate."""
 
     authority: Path
     server: Path
     client: Path
 
     def server_tls(self, *, client_certificate: bool = False) -> ServerTls:
-        """What an embedded server needs; with ``client_certificate`` it refuses clients that show none."""
+        """Return the TLS options of an embedded server. With ``client_certificate`` it refuses clients without one."""
         return ServerTls(self.server, self.authority, client_certificate=client_certificate)
 
     def client_context(self, *, client_certificate: bool = False) -> ssl.SSLContext:
-        """Return a client's TLS context, which trusts the authority and optionally has a client certificate. Blocks."""
+        """Return a client's TLS context that trusts the authority and optionally has a client certificate. Blocks."""
         context = ssl.create_default_context(cafile=self.authority)
         if client_certificate:
             context.load_cert_chain(self.client)
@@ -37,7 +37,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make an authority and certificates for 127.0.0.1 and localhost, valid for two days, in the folder. Blocks.
+    """Create an authority and certificates for 127.0.0.1 and localhost in the folder, valid for two days. Blocks.
 
     Raises: ImportError when the `cryptography` package is not installed.
     """
@@ -54,7 +54,7 @@ def make_certificates(folder: Path) -> Certificates:
     )
 
     def certificate(name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        """Everything of a certificate but what it may be used for."""
+        """Build a certificate without its permitted uses."""
         return (
             x509.CertificateBuilder()
             .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))

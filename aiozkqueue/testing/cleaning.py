@@ -1,4 +1,4 @@
-"""Deleting what a test has left on a server that others use too."""
+"""Deletion of the znodes that a test has left on a shared server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from aiozkqueue.zookeeper import (
 )
 
 _BATCH: Final = 500
-# A test's last sessions may be writing still, or hold ephemerals: looked at again so often.
+# The number of attempts: a test's last sessions may still be writing or hold ephemerals.
 _ATTEMPTS: Final = 3
 _PATIENCE: Final = 3.0
 
 
 def delete_tree(hosts: str, path: str) -> None:
-    """Delete a znode and all below it. What the server does not let go of, or a server that is away, is left.
+    """Delete a znode and its descendants. Znodes that cannot be deleted, or whose server is away, are left.
 
-    Blocks; may be called beside a running event loop.
+    Blocks; it can be called while an event loop is running.
     """
-    # Its own thread has no loop yet, whatever the test's framework does with the main thread's.
+    # A new thread has no event loop, whatever the test framework does with the main thread's.
     deleting = threading.Thread(target=lambda: asyncio.run(_delete(hosts, path)), name="aiozkqueue-delete-tree")
     deleting.start()
     deleting.join()
@@ -57,13 +57,13 @@ async def _delete_below(client: ZooKeeperClient, path: str) -> None:
         left = [f"{path}/{name}" for name in await client.children(path)]
     except NoNodeError:
         return
-    left.append(path)  # last, in a batch of what is below it or after it
+    left.append(path)  # last: its children come earlier in this batch or in one before
     while left:
         batch = left[:_BATCH]
         try:
             await client.multi([Delete(each) for each in batch])
         except MultiError as refused:
-            # Most znodes of a queue are leaves; those that are not are found out by trying.
+            # Most znodes of a queue are leaves; a failed delete reveals the others.
             await _make_way(client, path, batch[refused.index], refused.error)
             if isinstance(refused.error, NoNodeError):
                 left.remove(batch[refused.index])
@@ -72,7 +72,7 @@ async def _delete_below(client: ZooKeeperClient, path: str) -> None:
 
 
 async def _make_way(client: ZooKeeperClient, parent: str, path: str, error: ZooKeeperError) -> None:
-    """Do what lets the batch go on after the error at the path, or raise it."""
+    """Resolve the error at the path so that the batch can continue, or raise it."""
     if isinstance(error, NotEmptyError) and path != parent:
         await _delete_below(client, path)
     elif not isinstance(error, NoNodeError):

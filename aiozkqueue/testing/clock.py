@@ -1,10 +1,10 @@
-"""A clock for tests that runs like the system's and can be moved ahead: whatever sleeps on it till then wakes.
+"""A clock for tests that runs like the system clock and can be moved ahead, which wakes its sleepers.
 
 ``aiozkqueue.connect(hosts, clock=TestClock())`` works with a real server. A session on it sees ZooKeeper's time as far
-ahead as the clock has been moved: what is scheduled comes due, backoffs, leases and lives end. It sees each of the
-server's stamps as far ahead as the clock was when the stamp was made, so that what is put after a move has the date of
-the move. The ZooKeeper session and its timeout are the server's, and follow no clock of ours. Sessions that share a
-clock move together.
+ahead as the clock has been moved: scheduled messages come due, and backoffs, leases and TTLs end. The session sees each
+of the server's timestamps as far ahead as the clock was when the timestamp was made, so a message that is put after a
+move is dated after the move. The ZooKeeper session and its timeout belong to the server and do not follow this clock.
+Sessions that share a clock move together.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
 
 
 class TestClock(Clock):
-    """The system's time, and as much more as it has been moved."""
+    """The system's time plus the total of all moves."""
 
-    __test__ = False  # pytest takes it for a test, by its name
+    __test__ = False  # pytest would collect it as a test because of its name
 
     def __init__(self) -> None:
         self._moved = 0.0
-        self._moves: list[tuple[int, int]] = []  # the last stamp before each move, and the lead since then, ms
-        self._newest = 0  # the latest stamp seen, ms
-        self._lead = -inf  # of ZooKeeper's time over the unmoved one, ms, at least
+        self._moves: list[tuple[int, int]] = []  # the last timestamp before each move, and the lead since then, ms
+        self._newest = 0  # the latest timestamp seen, ms
+        self._lead = -inf  # the lower bound of ZooKeeper's lead over the unmoved time, ms
         self._timers: dict[TestTimer, None] = {}
 
     @property
     def moved(self) -> float:
-        """By how many seconds it has been moved ahead."""
+        """The number of seconds by which the clock has been moved ahead."""
         return self._moved
 
     def time(self) -> float:
-        """Return seconds since the epoch."""
+        """Return the seconds since the epoch."""
         return time.time() + self._moved
 
     def monotonic(self) -> float:
-        """Return seconds that only grow, from an arbitrary start."""
+        """Return monotonic seconds from an arbitrary start."""
         return time.monotonic() + self._moved
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> TestTimer:
-        """Call back on the running loop after ``delay`` seconds, or when the clock is moved past that."""
+        """Call back on the running loop after ``delay`` seconds, or when the clock is moved past that time."""
         return TestTimer(self._timers, self.monotonic() + delay, delay, callback)
 
     def advance(self, by: float | timedelta) -> None:
-        """Move the clock ahead by this many seconds; sleepers until then wake, in order. On the sessions' loop only.
+        """Move the clock ahead by this many seconds and wake due sleepers in order. Call it on the sessions' loop only.
 
-        It takes a millisecond, so that the server stamps what comes after it later than what came before.
+        The call takes a millisecond so that the server's later timestamps differ from its earlier ones.
 
         Raises:
-            ValueError: ``by`` is negative: sessions rely on time that only grows.
+                ValueError: ``by`` is negative; sessions rely on monotonic time.
         """
         seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
         if not seconds >= 0:
             msg = f"a clock cannot be moved by {by!r}: give 0 or more seconds"
             raise ValueError(msg)
-        # Times seen so far are before the move, and so are writes of others until about now.
+        # Timestamps seen so far are before the move, and so are other clients' writes up to about now.
         last = floor(self._unmoved() + self._lead) if self._lead > -inf else floor((self.time() - self._moved) * 1000)
         self._moved += seconds
         self._moves.append((max(last, self._newest), floor(self._moved * 1000)))
@@ -76,11 +76,11 @@ class TestClock(Clock):
             timer.move(timer.at - now)
 
     def view(self, zookeeper: ZooKeeper) -> ZooKeeper:
-        """Return a client that shows the server's stamps as far ahead as this clock was when they were made."""
+        """Return a client that shows the server's timestamps as far ahead as this clock was when they were made."""
         return cast("ZooKeeper", MovedZooKeeper(zookeeper, self._seen))
 
     def stamped(self, moment: int) -> int:
-        """Return what the server stamped, of a stamp that a session on this clock has seen."""
+        """Return the server's original timestamp for one that a session on this clock has seen."""
         for last, ahead in reversed(self._moves):
             if moment - ahead > last:
                 return moment - ahead
@@ -95,19 +95,19 @@ class TestClock(Clock):
         return stamp
 
     def _unmoved(self) -> float:
-        """Return the time without the moves, ms from an arbitrary start."""
+        """Return the time without the moves, in ms from an arbitrary start."""
         return (self.monotonic() - self._moved) * 1000
 
 
 def _spend_a_millisecond() -> None:
-    """Wait without sleeping, which would give up the processor for longer than that."""
+    """Wait without sleeping, because a sleep gives up the processor for longer."""
     end = time.perf_counter() + 0.0011
     while time.perf_counter() < end:
         pass
 
 
 class TestTimer:
-    """A callback that waits for its time."""
+    """A callback that waits for its due time."""
 
     __test__ = False
 
@@ -120,7 +120,7 @@ class TestTimer:
         waiting[self] = None
 
     def cancel(self) -> None:
-        """Do not call back. Idempotent."""
+        """Cancel the callback. Idempotent."""
         self._handle.cancel()
         self._waiting.pop(self, None)
 

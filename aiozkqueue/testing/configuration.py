@@ -1,4 +1,4 @@
-"""What an embedded server is told: options, and the files made of them. Pure but for the writing of the files."""
+"""The configuration of an embedded server: options, and the files made from them. Pure except for writing the files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-#: Sessions may be as long as this, seconds, however short the tick (the server's own limit is 20 ticks).
+#: The maximum session timeout, seconds, even with a short tick (the server's own limit is 20 ticks).
 _LONGEST_SESSION: Final = 600
 
 _LOGGING: Final = """\
@@ -32,37 +32,37 @@ _LOGGING: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """TLS for an embedded server: PEM files. A second port, ``secure_port``, is opened for it."""
+    """TLS options of an embedded server: PEM files. The server opens a second port, ``secure_port``, for TLS."""
 
     key_and_certificate: Path  #: the private key, then its certificate chain
-    authorities: Path  #: who is trusted to have signed the clients' certificates
-    client_certificate: bool = False  #: refuse clients that show none
+    authorities: Path  #: the authorities trusted to sign client certificates
+    client_certificate: bool = False  #: refuse clients without a certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How an embedded server runs. The defaults are for tests: quick to notice, and as durable as in production."""
+    """Options of an embedded server. The defaults suit tests: quick failure detection, durable writes."""
 
     tick_time: float = 0.25
-    """ZooKeeper's basic time unit, seconds; a session lasts at least two of them."""
+    """ZooKeeper's basic time unit, seconds; a session timeout is at least two of them."""
     fsync: bool = True
-    """Whether a write is on disk before it is acknowledged. Off is faster, and loses data with the machine."""
+    """Whether a write is on disk before it is acknowledged. False is faster, but loses data when the machine fails."""
     jute_maxbuffer: int | None = None
-    """The largest request and znode, bytes; None for ZooKeeper's own, 1 MiB."""
+    """The maximum size of a request or znode, bytes; None for ZooKeeper's default, 1 MiB."""
     tls: ServerTls | None = None
     users: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Names and passwords that SASL (DIGEST-MD5) accepts; none turns SASL off."""
+    """User names and passwords for SASL (DIGEST-MD5); SASL is off if there are none."""
     heap: int = 512
-    """Heap of a JVM, MiB."""
+    """The JVM's heap, MiB."""
     settings: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
-    """More lines for the server's ``zoo.cfg``."""
+    """Additional lines for the server's ``zoo.cfg``."""
     jvm_options: Sequence[str] = ()
-    """Options for its Java. Those of the variable ``AIOZKQUEUE_JVM_OPTIONS`` are for all servers, and come first."""
+    """JVM options. The variable ``AIOZKQUEUE_JVM_OPTIONS`` applies to all servers, and its options come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """A node's ports, all on 127.0.0.1. ``quorum`` and ``election`` are used between the nodes of an ensemble."""
+    """A node's ports, all on 127.0.0.1. The nodes of an ensemble use ``quorum`` and ``election`` between them."""
 
     client: int
     secure: int
@@ -71,14 +71,14 @@ class Ports:
 
 
 def write(folder: Path, options: ServerOptions, number: int, members: Mapping[int, Ports]) -> list[str]:
-    """Write a node's files into its folder; returns the arguments for Java.
+    """Write a node's files into its folder, and return the arguments for Java.
 
     Args:
-        number: which of the members this node is.
-        members: the ports of all nodes by their number; a single node is no ensemble.
+            number: this node's number among the members.
+            members: the ports of all nodes by their number; a single node runs standalone.
     """
     data = folder / "data"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # of its user alone: it holds what every queue holds
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private to its user: it holds the contents of all queues
     data.mkdir(mode=0o700, exist_ok=True)
     (folder / "zoo.cfg").write_text(_settings(data, options, number, members))
     (folder / "log4j2.xml").write_text(_LOGGING.format(log=escape(str(folder / "zookeeper.log"))))
@@ -86,7 +86,7 @@ def write(folder: Path, options: ServerOptions, number: int, members: Mapping[in
     arguments = [
         f"-Xmx{options.heap}m",
         "-XX:+UseSerialGC",
-        # Most live for seconds: to compile well would cost more than it gives. `jvm_options` come later and win.
+        # Most servers run for seconds, so full compilation would not pay off. Later options, `jvm_options`, win.
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
         f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}",
@@ -131,7 +131,7 @@ def _settings(data: Path, options: ServerOptions, number: int, members: Mapping[
             "ssl.trustStore.location": str(options.tls.authorities),
             "ssl.trustStore.type": "PEM",
             "ssl.clientAuth": "need" if options.tls.client_certificate else "none",
-            # A test's clients come from 127.0.0.1, for which no certificate is made out to a client.
+            # A test's clients come from 127.0.0.1, a name that client certificates are not issued for.
             "ssl.clientHostnameVerification": "false",
         }
     if options.users:

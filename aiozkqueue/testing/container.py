@@ -1,4 +1,4 @@
-"""A ZooKeeper container, where a Docker engine answers."""
+"""A ZooKeeper container, for machines with a Docker engine."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _PORT: Final = 2181
 
 
 def engine_answers(timeout: float = 2.0) -> bool:
-    """Whether testcontainers is installed and a Docker engine answers within ``timeout`` seconds; never longer."""
+    """Return whether testcontainers is installed and a Docker engine answers; takes at most ``timeout`` seconds."""
     if importlib.util.find_spec("testcontainers") is None:
         return False
     answered = threading.Event()
 
     def ask() -> None:
-        # Not by Docker's client: it takes its time, and leaves sockets open when there is no engine.
+        # Docker's client is slow, and leaves sockets open when there is no engine.
         with suppress(OSError, ValueError), _connected(timeout) as engine:
             engine.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
             if b" 200 " in engine.recv(1024):
                 answered.set()
 
-    # A thread of its own: looking up the name of a remote engine may take longer than any socket's timeout.
+    # A separate thread, because resolving the name of a remote engine may take longer than any socket timeout.
     asking = threading.Thread(target=ask, daemon=True, name="aiozkqueue-docker-ping")
     asking.start()
     asking.join(timeout)
@@ -42,7 +42,7 @@ def engine_answers(timeout: float = 2.0) -> bool:
 
 
 def _connected(timeout: float) -> socket.socket:
-    """A connection to the engine that Docker's own client would use. Raises: OSError."""
+    """Connect to the engine that Docker's client would use. Raises: OSError."""
     address = urlsplit(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
     if address.scheme == "unix":
         engine = socket.socket(socket.AF_UNIX)
@@ -58,7 +58,7 @@ def _connected(timeout: float) -> socket.socket:
 
 @contextmanager
 def container(timeout: float = 60.0) -> Generator[str]:
-    """A single ZooKeeper in a container; gives its connection string.
+    """Run a single ZooKeeper in a container; yields its connection string.
 
     Raises: ServerUnavailableError when it does not serve within ``timeout`` seconds.
     """

@@ -1,4 +1,4 @@
-"""A proxy that understands ZooKeeper's frames, for faults at an exact request: lost before or after it was applied."""
+"""A proxy that understands ZooKeeper's frames, for faults at an exact request, before or after it is applied."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from weakref import WeakKeyDictionary
 
 from aiozkqueue.testing.proxy import Connection, Direction, FaultProxy, Flow
 
-# A frame is never as long as this; a four-letter command, read as a length, always is.
+# No frame is this long; a four-letter command, read as a length, always is.
 _LONGEST: Final = 1 << 28
 _LENGTH: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">ii")
 
 
 class Opcode(enum.IntEnum):
-    """What a request asks for: ZooKeeper's numbers; ``CONNECT`` stands for a connection's first frame."""
+    """The operation of a request: ZooKeeper's numbers; ``CONNECT`` stands for a connection's first frame."""
 
     CONNECT = -10
     CLOSE = -11
@@ -47,12 +47,12 @@ class Opcode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it goes through the proxy."""
+    """A request that passes through the proxy."""
 
     connection: int  #: the number of its connection, from 1
     opcode: int  #: one of `Opcode`, or another number of ZooKeeper's
-    xid: int  #: the client's number for it; 0 for ``CONNECT``
-    body: bytes  #: what follows the header
+    xid: int  #: the client's number of the request; 0 for ``CONNECT``
+    body: bytes  #: the bytes after the header
 
 
 #: Chooses requests: an opcode, or a function of the request.
@@ -67,7 +67,7 @@ class _Action(enum.Enum):
 
 
 class Fault:
-    """A fault waiting for its request, and then what became of it."""
+    """A fault that waits for its request, and later its result."""
 
     def __init__(self, action: _Action, match: Match, nth: int, times: int | None) -> None:
         self._action: Final = action
@@ -76,15 +76,15 @@ class Fault:
         self._times = times
         self._struck = asyncio.Event()
         self._released = asyncio.Event()
-        self.requests: Final[list[Request]] = []  #: the requests it has struck
+        self.requests: Final[list[Request]] = []  #: the requests affected so far
 
     @property
     def action(self) -> _Action:
-        """What it does."""
+        """The kind of fault."""
         return self._action
 
     async def struck(self, timeout: float = 30.0) -> Request:
-        """Wait until the fault has happened (for a held reply: until the reply is held), and tell to which request.
+        """Wait until the fault has happened (for a held reply: until the reply is held), and return its request.
 
         Raises: TimeoutError after ``timeout`` seconds.
         """
@@ -93,12 +93,12 @@ class Fault:
         return self.requests[-1]
 
     def release(self) -> None:
-        """Let what is held go on, and hold nothing more. Idempotent."""
+        """Release the held data, and hold nothing more. Idempotent."""
         self._times = 0
         self._released.set()
 
     def takes(self, request: Request) -> bool:
-        """Whether the request is one of those to strike; counts it."""
+        """Count the request, and return whether the fault affects it."""
         if self._times == 0:
             return False
         if not (request.opcode == self._match if isinstance(self._match, int) else self._match(request)):
@@ -111,24 +111,24 @@ class Fault:
         return True
 
     def strike(self, request: Request) -> None:
-        """Note that it has happened."""
+        """Record that the fault has happened."""
         self.requests.append(request)
         self._struck.set()
 
     async def released(self) -> None:
-        """Wait until what is held may go on."""
+        """Wait until the held data may continue."""
         await self._released.wait()
 
 
 class FrameSplitter:
-    """One direction's bytes, cut into frames."""
+    """The bytes of one direction, split into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._raw = False
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The pieces now complete: what to send on, and the frame's content, b"" for what is no frame."""
+        """Return the pieces now complete: the bytes to forward, and the frame's content (b"" if it is not a frame)."""
         self._buffer += data
         pieces: list[tuple[bytes, bytes]] = []
         while self._buffer:
@@ -146,7 +146,7 @@ class FrameSplitter:
 
 
 class _Conversation:
-    """What is known of one connection: its frames, and the requests whose replies are waited for."""
+    """The state of one connection: its frames, and the requests that await replies."""
 
     def __init__(self) -> None:
         self.frames = {direction: FrameSplitter() for direction in Direction}
@@ -154,7 +154,7 @@ class _Conversation:
         self.awaited: dict[int, tuple[Fault, Request]] = {}
 
     def request(self, connection: Connection, frame: bytes) -> Request | None:
-        """Return a client's frame as a request; None if it is not one."""
+        """Return a client's frame as a request; None if it is not a request."""
         if not self.greeted[Direction.TO_SERVER]:
             self.greeted[Direction.TO_SERVER] = True
             return Request(connection.number, Opcode.CONNECT, 0, frame)
@@ -164,7 +164,7 @@ class _Conversation:
         return Request(connection.number, opcode, xid, frame[_HEADER.size :])
 
     def answered(self, frame: bytes) -> tuple[Fault, Request] | None:
-        """The fault that waits for this server's frame, if one does."""
+        """Return the fault that waits for this frame from the server, or None."""
         if not self.greeted[Direction.TO_CLIENT]:
             self.greeted[Direction.TO_CLIENT] = True
             return self.awaited.pop(0, None)
@@ -172,36 +172,36 @@ class _Conversation:
 
 
 class ZooKeeperProxy(FaultProxy):
-    """A `FaultProxy` for a ZooKeeper server's plain port, that also strikes chosen requests.
+    """A `FaultProxy` for a ZooKeeper server's plain port that can also fail chosen requests.
 
-    Each of the four kinds of fault takes a ``match`` (an `Opcode`, or a function of the `Request`), which of the
-    matching requests is the first to strike (``nth``, from 1), and how many from there on (``times``, None for all).
+    The method for each of the four faults takes ``match`` (an `Opcode`, or a function of the `Request`), ``nth`` (the
+    first matching request to fail, from 1) and ``times`` (how many from there on, None for all).
     """
 
     def __init__(self, server: str) -> None:
         super().__init__(server)
         self._conversations: WeakKeyDictionary[Connection, _Conversation] = WeakKeyDictionary()
         self._faults: list[Fault] = []
-        self.requests: dict[int, int] = {}  #: how many requests of each opcode have come, struck or not
+        self.requests: dict[int, int] = {}  #: the number of requests of each opcode, failed or not
 
     def lose_before(self, match: Match, *, nth: int = 1, times: int | None = 1) -> Fault:
-        """The connection is reset before the request reaches the server; earlier requests do reach it."""
+        """Reset the connection before the request reaches the server; earlier requests do reach it."""
         return self._expect(_Action.LOSE_BEFORE, match, nth, times)
 
     def lose_after(self, match: Match, *, nth: int = 1, times: int | None = 1) -> Fault:
-        """The server applies the request; its reply is swallowed and the connection reset in its place."""
+        """Let the server apply the request, then reset the connection instead of forwarding the reply."""
         return self._expect(_Action.LOSE_AFTER, match, nth, times)
 
     def hold_request(self, match: Match, *, nth: int = 1, times: int | None = 1) -> Fault:
-        """The request, and what the client sends after it, waits in the proxy until `Fault.release`."""
+        """Hold the request, and the client's later data, in the proxy until `Fault.release`."""
         return self._expect(_Action.HOLD_REQUEST, match, nth, times)
 
     def hold_reply(self, match: Match, *, nth: int = 1, times: int | None = 1) -> Fault:
-        """The server applies the request; its reply, and what comes after it, waits until `Fault.release`."""
+        """Let the server apply the request, and hold its reply and later data until `Fault.release`."""
         return self._expect(_Action.HOLD_REPLY, match, nth, times)
 
     def heal(self) -> None:
-        """Take all faults off, and release what is held."""
+        """Remove all faults, and release the held data."""
         super().heal()
         for fault in self._faults:
             fault.release()

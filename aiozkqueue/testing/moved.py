@@ -1,4 +1,4 @@
-"""ZooKeeper as a session on a moved clock sees it: its stamps are as far ahead as the clock was when they were made."""
+"""ZooKeeper as a session on a moved clock sees it: timestamps are as far ahead as the clock was at the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MovedZooKeeper:
-    """A client whose stats have their times as ``seen`` shows them; all else is the client's own."""
+    """A client that maps the times of its stats with ``seen`` and passes everything else through."""
 
     def __init__(self, zookeeper: ZooKeeper, seen: Callable[[int], int]) -> None:
         self._zookeeper = zookeeper
@@ -25,7 +25,7 @@ class MovedZooKeeper:
     def multi(
         self, operations: Sequence[Operation], *, generation: int | None = None, results: int | None = None
     ) -> Awaitable[list[Result]]:
-        """See `ZooKeeper.multi`: it is sent when this is called."""
+        """See `ZooKeeper.multi`: the request is sent when this is called."""
         return _Mapped(self._zookeeper.multi(operations, generation=generation, results=results), self._stat)
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
@@ -55,7 +55,7 @@ class MovedZooKeeper:
 
 
 class _Mapped:
-    """The results of a multi, with the stats among them mapped; nothing is lost when nobody waits for it."""
+    """Map the stats among the results of a multi; the results survive when the caller does not wait for them."""
 
     def __init__(self, answer: Awaitable[list[Result]], stat: Callable[[Stat], Stat]) -> None:
         self._answer = answer

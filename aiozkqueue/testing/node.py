@@ -1,4 +1,4 @@
-"""One server process of an embedded ensemble, and what can be done to it."""
+"""One server process of an embedded ensemble, and its controls."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.testing.configuration import Ports
 
-# How long a server is given to go by itself, seconds, before it is killed.
+# Seconds that a server has to stop by itself before it is killed.
 _GRACE: Final = 5.0
-# How long one that was killed may take to be gone, seconds.
+# Maximum seconds until a killed server is gone.
 _GONE: Final = 60.0
 _POLL: Final = 0.02
 _MOMENT: Final = 0.001
@@ -30,11 +30,11 @@ _TAKEN: Final = "Address already in use"
 
 
 class PortTakenError(ServerUnavailableError):
-    """Somebody else listens on a port that the server was to have."""
+    """Another process listens on one of the server's ports."""
 
 
 def accepts(port: int, *, host: str = "127.0.0.1", timeout: float = 1.0) -> bool:
-    """Whether somebody takes connections on a port."""
+    """Return whether a process accepts connections on a port."""
     try:
         with socket.create_connection((host, port), timeout):
             return True
@@ -43,7 +43,7 @@ def accepts(port: int, *, host: str = "127.0.0.1", timeout: float = 1.0) -> bool
 
 
 def four_letters(port: int, word: str, *, host: str = "127.0.0.1", timeout: float = 1.0) -> str:
-    """Ask a server one of ZooKeeper's four-letter commands; "" when there is no answer in time."""
+    """Send a four-letter command of ZooKeeper to a server; return "" if no answer arrives in time."""
     answer = bytearray()
     deadline = time.monotonic() + timeout
     with suppress(OSError), socket.create_connection((host, port), timeout) as connection:
@@ -57,7 +57,7 @@ def four_letters(port: int, word: str, *, host: str = "127.0.0.1", timeout: floa
 class EmbeddedNode:
     """One ZooKeeper server: a child process that can be stopped, killed, paused and started again.
 
-    The methods block, at most for seconds; on an event loop call them through ``asyncio.to_thread``.
+    The methods block for up to seconds; on an event loop call them through ``asyncio.to_thread``.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class EmbeddedNode:
         self.number: Final = number
         self.ports: Final = ports
         self._arguments = arguments
-        self._secure = secure  # the TLS port is opened, after the plain one
-        self._temporary = temporary  # removed by the supervisor if we die without stopping
+        self._secure = secure  # whether the TLS port is opened, after the plain one
+        self._temporary = temporary  # the supervisor removes it if this process dies without stopping
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._pid = 0
 
     @property
     def hosts(self) -> str:
-        """This server alone, as a connection string."""
+        """The connection string of this server alone."""
         return f"127.0.0.1:{self.ports.client}"
 
     @property
     def secure_hosts(self) -> str:
-        """This server's TLS port, as a connection string; of use when the server was given TLS."""
+        """The connection string of this server's TLS port, for servers with TLS."""
         return f"127.0.0.1:{self.ports.secure}"
 
     @property
@@ -96,26 +96,26 @@ class EmbeddedNode:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there, paused or not."""
+        """Whether the process exists, paused or not."""
         return self._supervisor is not None and self._supervisor.poll() is None
 
     @property
     def pid(self) -> int:
-        """The JVM's process id. Raises: RuntimeError when it does not run."""
+        """The JVM's process id. Raises: RuntimeError when the server does not run."""
         if not self.running:
             text = f"the ZooKeeper server {self.hosts} is not running"
             raise RuntimeError(text)
         return self._pid
 
     def mode(self) -> str | None:
-        """``leader``, ``follower`` or ``standalone``; None when the server does not serve clients now."""
+        """``leader``, ``follower`` or ``standalone``; None if the server does not serve clients at the moment."""
         for line in four_letters(self.ports.client, "srvr").splitlines():
             if line.startswith("Mode: "):
                 return line.removeprefix("Mode: ")
         return None
 
     def launch(self) -> None:
-        """Start the process without waiting until it serves. Nothing happens when it runs already.
+        """Start the process without waiting until it serves clients. No effect if it is already running.
 
         Raises: ServerUnavailableError when Java or the jars are missing.
         """
@@ -129,7 +129,7 @@ class EmbeddedNode:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for us: the server is stopped after its clients
+                start_new_session=True,  # Ctrl-C reaches this process alone: the server is stopped after its clients
             )
         assert self._supervisor.stdout is not None  # noqa: S101 -- for the type checker: it is a pipe
         told = self._supervisor.stdout.readline()
@@ -140,12 +140,12 @@ class EmbeddedNode:
         self._pid = int(told)
 
     def serves(self) -> bool:
-        """Whether the server serves clients now, on its TLS port too where it has one.
+        """Return whether the server serves clients now, including on its TLS port if it has one.
 
-        Raises: ServerUnavailableError when its process has ended; PortTakenError when that was for a port.
+        Raises: ServerUnavailableError when its process has ended; PortTakenError when a taken port was the cause.
         """
         if self.running:
-            # Another ZooKeeper may be what answers on a port that was taken.
+            # If the port was taken, another ZooKeeper may be answering.
             ours = f"dataDir={self.folder / 'data'}"
             if self.mode() is None or ours not in four_letters(self.ports.client, "conf"):
                 return False
@@ -160,7 +160,7 @@ class EmbeddedNode:
     def wait_serving(self, timeout: float = 30.0) -> None:
         """Wait until the server serves clients.
 
-        Raises: ServerUnavailableError when it does not within ``timeout`` seconds, or as `serves` does.
+        Raises: ServerUnavailableError when it does not serve within ``timeout`` seconds, or as `serves` does.
         """
         deadline = time.monotonic() + timeout
         while not self.serves():
@@ -175,11 +175,11 @@ class EmbeddedNode:
         self.wait_serving(timeout)
 
     def stop(self) -> None:
-        """End the server in order (SIGTERM), by force after 5 s. Idempotent."""
+        """Stop the server with SIGTERM, and with SIGKILL after 5 s. Idempotent."""
         if not self.running:
             self._forget()
             return
-        with suppress(RuntimeError):  # it has just gone by itself
+        with suppress(RuntimeError):  # it has ended by itself in the meantime
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)
         try:
@@ -189,17 +189,17 @@ class EmbeddedNode:
         self._forget()
 
     def kill(self) -> None:
-        """End the server with SIGKILL, as a crash does; returns when it is gone. Idempotent."""
+        """Kill the server with SIGKILL, as in a crash; return when it is gone. Idempotent."""
         if self.running:
-            with suppress(RuntimeError):  # it has just gone by itself
+            with suppress(RuntimeError):  # it has ended by itself in the meantime
                 self._signal(signal.SIGKILL)
             self._wait(_GONE)
         self._forget()
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): its connections stay open, and nothing answers when this returns, after some ms.
+        """Freeze the server (SIGSTOP): connections stay open, and nothing answers once this returns, after some ms.
 
-        Raises: RuntimeError when it does not run, or goes on for a minute.
+        Raises: RuntimeError when the server does not run, or does not stop within a minute.
         """
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + _GONE
@@ -210,11 +210,11 @@ class EmbeddedNode:
             time.sleep(_MOMENT)
 
     def resume(self) -> None:
-        """Let a paused server go on (SIGCONT). Does not block. Raises: RuntimeError when it does not run."""
+        """Resume a paused server (SIGCONT). Does not block. Raises: RuntimeError when the server does not run."""
         self._signal(signal.SIGCONT)
 
     def restart(self, timeout: float = 30.0) -> None:
-        """Stop the server if it runs, start it on the same ports and data, and wait until it serves.
+        """Stop the server if it runs, start it with the same ports and data, and wait until it serves clients.
 
         Raises: ServerUnavailableError.
         """
@@ -224,7 +224,7 @@ class EmbeddedNode:
     def _signal(self, number: signal.Signals) -> None:
         try:
             os.kill(self.pid, number)
-        except ProcessLookupError as error:  # it has ended, and its supervisor is about to
+        except ProcessLookupError as error:  # it has ended, and its supervisor is about to end
             text = f"the ZooKeeper server {self.hosts} has ended"
             raise RuntimeError(text) from error
 
@@ -249,10 +249,10 @@ class EmbeddedNode:
 
 
 def _stands_still(pid: int) -> bool:
-    """Whether all threads of a process have stopped; where there is no /proc to tell, they are taken to have."""
+    """Return whether all threads of a process have stopped; True on systems without /proc."""
     for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            _, _, fields = thread.read_text().rpartition(")")  # behind the name, which may hold anything
+        with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
+            _, _, fields = thread.read_text().rpartition(")")  # after the name, which may contain any character
             if fields.split()[0] not in "Tt":
                 return False
     return True

@@ -1,4 +1,4 @@
-"""Free TCP ports, chosen where nothing else takes them by chance."""
+"""Free TCP ports from ranges that outgoing connections do not use."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import random
 import socket
 from typing import Final
 
-# Below the ranges from which Linux (32768-) and macOS (49152-) give ports to outgoing connections: a server that is
-# down for a restart does not lose its port to a client's socket.
+# Below the ranges from which Linux (32768-) and macOS (49152-) assign ports to outgoing connections, so that no
+# client's socket takes the port of a server that is restarting.
 _FIRST: Final = 10_240
 _LAST: Final = 32_767
 _random = random.SystemRandom()
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether nobody listens on the port now."""
+    """Return whether the port is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -25,7 +25,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return this many different free ports of 127.0.0.1. A caller must expect that one is taken before it binds."""
+    """Return this many different free ports of 127.0.0.1. Another process may take one before the caller binds it."""
     found: list[int] = []
     while len(found) < count:
         port = _random.randint(_FIRST, _LAST)

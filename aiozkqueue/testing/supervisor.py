@@ -1,8 +1,8 @@
-"""A small process between us and the JVM, so that no JVM outlives us, however we die.
+"""A small process between the caller and the JVM, so that no JVM outlives the caller, even if that crashes.
 
-Run as a script, not imported: ``python supervisor.py <our pid> <folder to remove, or nothing> <command>...``.
-It prints the command's pid, and kills the command when its standard input ends or its parent is another one;
-then, and only then, it also removes the folder, since nobody else is left to do it.
+Run it as a script: ``python supervisor.py <caller's pid> <folder to remove, or nothing> <command>...``.
+It prints the command's pid, and kills the command when its standard input ends or its parent changes. Only in that
+case it also removes the folder, because no other process is left to do so.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import signal
 import subprocess
 import sys
 
-#: How often the parent's pid is looked at, seconds: a fork of ours may keep our end of the pipe open.
+#: The interval of checks of the parent's pid, seconds: a fork of the caller may keep its end of the pipe open.
 _LOOK = 0.5
 
 
 def _die_with_the_supervisor() -> None:
-    # The supervisor itself may be killed; Linux then kills the JVM too.
+    # If the supervisor itself is killed, Linux kills the JVM too.
     import ctypes  # noqa: PLC0415 -- only here, and only on Linux
 
     pr_set_pdeathsig = 1
@@ -27,7 +27,7 @@ def _die_with_the_supervisor() -> None:
 
 
 def supervise(parent: int, folder: str, command: list[str]) -> int:
-    """Run the command until it ends or the parent does; the command's exit code."""
+    """Run the command until it or the parent ends; return the command's exit code."""
     life, command_end = os.pipe()  # reads as ended when the command's last process is gone
     child = subprocess.Popen(  # noqa: S603 -- the command is the embedded server's
         command,

@@ -1,12 +1,12 @@
-"""A ZooKeeper ensemble in memory, on a virtual clock, with a schedule of faults: one seed is one history.
+"""A ZooKeeper ensemble in memory, on a virtual clock, with a schedule of faults: one seed gives one history.
 
-- `loop` is the virtual clock, and processes that can be paused; `tree` the znodes of one server, pure.
-- `ensemble` is what the servers agree on: sessions, the order of the writes, elections; `server` is one of them, with
-  its connections and watches; `requests` is what travels, and how.
+- `loop` has the virtual clock, and processes that can be paused; `tree` has the znodes of one server, pure.
+- `ensemble` is the state that the servers share: sessions, the order of the writes, elections. `server` is one of them,
+  with its connections and watches. `requests` has the messages and their transport.
 - `connection` and `client` are the package's own ZooKeeper client with its sockets replaced.
-- `cluster` puts them together: `simulated`.
+- `cluster` combines them: `simulated`.
 
-What it leaves out: ACLs, chroots, and the collection of container znodes.
+Not simulated: ACLs, chroots, and the deletion of empty container znodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client behind the `ZooKeeper` protocol, without bytes: requests are sent as they are."""
+"""The client behind the `ZooKeeper` protocol, without bytes: requests are sent as objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .connection import SimulatedSession
 
-#: Listings of which a part comes in vain.
+#: The share of listings that are interrupted after a part.
 _GIVEN_UP: Final = 0.1
 
 
@@ -48,17 +48,17 @@ class SimulatedClient(ZooKeeperClient):
         return nodes
 
     async def read_versioned(self, paths: Sequence[str], *, generation: int | None = None) -> list[Versioned | None]:
-        """Several znodes in one request, with little of their stats."""
+        """Several znodes in one request, with a part of their stats."""
         nodes = await self.read_many(paths, generation=generation)
         return [None if node is None else Versioned(node.data, node.stat.ctime, node.stat.version) for node in nodes]
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:
-        """The names below. Raises: NoNodeError."""
+        """The names of the children. Raises: NoNodeError."""
         names: list[str] = await self._call(Kind.CHILDREN, _check(path), generation)
         return names
 
     async def children_into(self, path: str, collector: Callable[[], C], *, generation: int | None = None) -> C:
-        """The names below, in pieces of any size; now and then a part of them in vain, as if the connection were lost.
+        """Pass on the children's names in pieces of any size; now and then restart, as after a lost connection.
 
         Raises: NoNodeError.
         """
@@ -72,12 +72,12 @@ class SimulatedClient(ZooKeeperClient):
                 end = chance.randint(start + 1, stop)
                 collected.take(names[start:end])
                 start = end
-                await asyncio.sleep(0)  # others run between two pieces
+                await asyncio.sleep(0)  # other tasks run between two pieces
             if not given_up:
                 return collected.result()
 
     async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
-        """The stat; None where there is no znode."""
+        """The stat; None if the znode does not exist."""
         try:
             stat: Stat = await self._call(Kind.EXISTS, _check(path), generation)
         except NoNodeError:
@@ -85,7 +85,7 @@ class SimulatedClient(ZooKeeperClient):
         return stat
 
     async def sync(self, path: str) -> None:
-        """Let the server catch up with what is committed."""
+        """Let the server catch up with the committed transactions."""
         await self._call(Kind.SYNC, _check(path), None)
 
     async def watch(
@@ -102,7 +102,7 @@ class SimulatedClient(ZooKeeperClient):
 
     @property
     def session(self) -> SimulatedSession:
-        """The session behind it."""
+        """The client's session."""
         return self._session
 
     async def _create(self, full_path: str) -> None:
@@ -114,7 +114,7 @@ class SimulatedClient(ZooKeeperClient):
                     raise refused.error from None
 
     def _submit(self, request: Request, generation: int | None) -> asyncio.Future[Any]:
-        # The session hands requests on as they are, and looks at nothing but their size.
+        # The session forwards requests unchanged, and examines only their size.
         return self._session.submit(request, generation=generation)  # type: ignore[arg-type]
 
     async def _call(self, kind: Kind, argument: object, generation: int | None) -> Any:  # noqa: ANN401 - the caller knows
@@ -129,13 +129,13 @@ class SimulatedWatch(PersistentWatch):
         self._client = client
 
     async def arm(self) -> None:
-        """Send it to the server."""
+        """Arm it on the server."""
         path = self._registration.path
         recursive = self._client.session.watches.mode(path) is Mode.RECURSIVE
         await self._client._call(Kind.ADD_WATCH, (path, recursive), None)  # noqa: SLF001 - two halves of one module
 
     def cancel(self) -> None:
-        """Stop the callbacks at once and take the watch off the server in the background. Idempotent."""
+        """Stop the callbacks at once and remove the watch from the server in the background. Idempotent."""
         watches, path = self._client.session.watches, self._registration.path
         before = watches.mode(path)
         watches.remove(self._registration)

@@ -35,13 +35,13 @@ class Cluster:
     async def connect(
         self, *, root: str = "/zms", session_timeout: float = 10.0, name: str | None = None, node: str | None = None
     ) -> AsyncIterator[QueueSession]:
-        """Open a `QueueSession`, as `aiozkqueue.connect` does. ``name`` is what the faults know it by.
+        """Open a `QueueSession`, as `aiozkqueue.connect` does. ``name`` identifies it to the faults.
 
-        All are on one node, but for those that are given another.
+        All sessions are on one node unless another is given.
         """
         client = await self.client(session_timeout=session_timeout, name=name)
         random = Random(f"{self._seed} {client.session.name} ids")  # noqa: S311 - to be repeated
-        # The entry of a real process tells its number, whose digits a history must not depend on.
+        # The registry entry of a real process holds its number, and a history must not depend on its digits.
         about = json.dumps({"host": "simulated", "pid": len(self._clients)}).encode()
         runtime = SessionCore(client, root, self.clock, IdSource(random.randbytes), about, node=node)
         try:
@@ -76,7 +76,7 @@ class Cluster:
         return client
 
     def expire(self, name: str) -> None:
-        """Declare a client's ZooKeeper session over."""
+        """Expire a client's ZooKeeper session."""
         self.ensemble.expire(self._clients[name].session_id)
 
     def cut(self, name: str) -> None:
@@ -87,9 +87,9 @@ class Cluster:
 
 
 def make_cluster(*, seed: int | str = 0, servers: int = 1, clock: Clock | None = None) -> Cluster:
-    """Make an ensemble in memory on the running event loop. Nothing of it is to be closed.
+    """Make an ensemble in memory on the running event loop. It needs no closing.
 
-    With a ``clock`` the sessions go by that, and the servers by the date it has.
+    With a ``clock``, the sessions use that clock, and the servers its date.
     """
     ensemble = Ensemble(Random(f"{seed} ensemble"), size=servers)  # noqa: S311 - to be repeated
     if clock is not None:
@@ -101,9 +101,9 @@ def make_cluster(*, seed: int | str = 0, servers: int = 1, clock: Clock | None =
 async def simulated(*, seed: int | str = 0, servers: int = 1) -> AsyncIterator[Cluster]:
     """Make an ensemble in memory.
 
-    To be used as ``async with simulated() as cluster, cluster.connect() as session``.
+    Use it as ``async with simulated() as cluster, cluster.connect() as session``.
 
-    Nothing is ever waited for but timers. On a virtual clock (`run_virtual`) those take no time either, and one
-    ``seed`` is one history.
+    The ensemble waits only for timers. On a virtual clock (`run_virtual`) these take no time, and one ``seed`` gives
+    one history.
     """
     yield make_cluster(seed=seed, servers=servers)

@@ -1,7 +1,7 @@
-"""The client's end of a connection, and the session that goes from one connection to the next.
+"""The client's end of a connection, and the session that moves from one connection to the next.
 
-The session is the package's own, with its reconnections replaced: states, generations, what is refused unsent and what
-is repeated are what users run.
+The session is the package's own, with its reconnections replaced, so the states, the generations and the rules for
+refusing and repeating requests are those that users run.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SILENT = 2 / 3  # of the session timeout, after which the client gives a silent connection up
+_SILENT = 2 / 3  # of the session timeout, after which the client gives up a silent connection
 
 
 class SimulatedConnection:
-    """Requests out, replies and events in, each after a while, in order."""
+    """A connection that carries requests out, and replies and events in, each after a delay and in order."""
 
     def __init__(self, session: SimulatedSession, server: Server, on_event: Callable[[WatchEvent], None]) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ class SimulatedConnection:
         )
 
     def attach(self, session: ServerSession) -> None:
-        """Begin to carry a session; a connection that carried it before does so no more."""
+        """Start to carry a session; a connection that carried it before stops."""
         before = session.connection
         self._end = ServerConnection(self.server, session, self)
         session.connection = self._end
@@ -77,8 +77,8 @@ class SimulatedConnection:
         self.server.connections[self._end] = None
 
     def submit(self, request: Request | wire.Request[None]) -> asyncio.Future[Any]:
-        """Send a request. The future may be cancelled; the request not."""
-        if not isinstance(request, Request):  # the session's own: its goodbye
+        """Send a request. Cancelling the future does not cancel the request."""
+        if not isinstance(request, Request):  # the session's own request to close
             request = Request(Kind.CLOSE, None)
         future: asyncio.Future[Any] = self.loop.create_future()
         if self.loss is not None:
@@ -88,7 +88,7 @@ class SimulatedConnection:
         return future
 
     def abort(self, reason: str, cause: BaseException | None = None) -> None:
-        """Drop the connection at once: everything pending fails before this returns."""
+        """Drop the connection at once: all pending requests fail before this returns."""
         if self.loss is not None:
             return
         self.loss = ConnectionLossError(f"connection to {self.peer} lost: {reason}")
@@ -107,7 +107,7 @@ class SimulatedConnection:
             self.closed.set_result(None)
 
     def told_cut(self, why: str) -> None:
-        """The server has closed the connection."""
+        """Handle the server's close of the connection."""
         self.loop.call_soon(self.abort, why, context=self._context)
 
     def _arrive(self, request: Request) -> None:
@@ -150,15 +150,15 @@ class SimulatedSession(Session):
         self.name = name
         self.chance: Random = jitter
         self.server: Server | None = None
-        """The server that the next connection goes to; None: any."""
+        """The server for the next connection; None: any."""
         self._servers = ensemble
 
     def lost(self, connection: SimulatedConnection) -> None:
-        """Take note that a connection is gone."""
+        """Record that a connection is gone."""
         self._lost(cast("Connection", connection))
 
     def told(self, event: WatchEvent) -> None:
-        """Tell the watchers."""
+        """Notify the watchers."""
         self.watches.dispatch(wire.Event(event.kind.value, 3, event.path))
 
     async def _run(self) -> None:
@@ -186,15 +186,15 @@ class SimulatedSession(Session):
             if connection.loss is None:
                 connection.abort("not established")
             if self._resumable is None and self.states.generation:
-                return None  # the verdict has come: start over, without a session to resume
+                return None  # the session has been declared over: start again, without a session to resume
         return None
 
     async def _begin(self, connection: SimulatedConnection, server: Server) -> bool:
-        """Make a connection carry the session, or a new one; False when this server cannot have it now."""
+        """Make a connection carry the session, or a new one; return False if this server cannot accept it now."""
         ensemble, network = self._servers, self._servers.delays.network
         await asyncio.sleep(network() + network())
         if ensemble.dead or not server.up or server.tree.applied < self.last_zxid:
-            return False  # gone, or behind what this client has seen
+            return False  # the server is down, or behind what this client has seen
         wanted = self._resumable
         if wanted is None:
             session = await self._new_session(server)
@@ -242,7 +242,7 @@ class SimulatedSession(Session):
 
 
 def failed(future: asyncio.Future[Any], error: Exception) -> asyncio.Future[Any]:
-    """Fail a future that perhaps nobody looks at."""
+    """Fail a future that may have no awaiter."""
     future.set_exception(error)
     future.exception()
     return future

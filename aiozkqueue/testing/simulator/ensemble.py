@@ -1,8 +1,8 @@
-"""The servers: one leader that orders the writes, and followers that apply them in that order, each in its own time.
+"""The servers: one leader that orders the writes, and followers that apply them in that order, each with its own delay.
 
-A write goes from the client's server to the leader, which checks it against all that it has ordered so far, gives it a
-zxid and, once a majority has it, lets every server apply it; the client's server answers when it has applied it itself.
-A read is answered by the client's server, after the writes that came before it by the same connection.
+The client's server sends a write to the leader. The leader checks it against all earlier writes, assigns a zxid and,
+once a majority has the write, lets every server apply it. The client's server answers after it has applied the write.
+The client's server answers a read after the earlier writes of the same connection.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
 
 
 def nothing_happens(_: ServerConnection, __: Request) -> Fault | None:
-    """The judge of an ensemble without faults."""
+    """Return no fault, for an ensemble without faults."""
     return None
 
 
 def never(_: Request) -> bool:
-    """No late request comes after its session has moved on."""
+    """Return False: no late request is applied after its session has moved on."""
     return False
 
 
 @dataclass
 class Ensemble:
-    """One to many servers, with what they agree on. Made by `simulated`."""
+    """One or more servers, and the state that they share. Made by `simulated`."""
 
     random: Random
     size: int = 1
     delays: Delays = field(default_factory=no_delays)
     judge: Callable[[ServerConnection, Request], Fault | None] = nothing_happens
     strays: Callable[[Request], bool] = never
-    """Which late requests are applied even after their session has come back by another connection.
+    """Whether a late request is applied even after its session has come back on another connection.
 
-    A real ensemble refuses those: it applies the requests of a session in order.
+    A real ensemble refuses them because it applies the requests of a session in order.
     """
     max_request: int = 1_048_575
     tick: float = 2.0
     offset: float = 0.0
     """Seconds by which the servers' clocks are ahead of the clients'."""
     trace: list[tuple[object, ...]] | None = None
-    """Takes every request as it comes to a server, with its fault."""
+    """Receives each request that reaches a server, with its fault."""
     on_session_over: Callable[[int, bool], object] | None = None
-    """Told of each ZooKeeper session that ends, and whether its client had closed it."""
+    """Called for each ZooKeeper session that ends, with whether its client had closed it."""
 
     def __post_init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class Ensemble:
         self.arrivals: int = 0
         self.dead: bool = False
         self.tree: Tree = Tree()
-        """What the leader has ordered, committed or not."""
+        """The leader's transactions, committed or not."""
         self.sessions: dict[int, ServerSession] = {}
         self.newcomers: list[Newcomer] = []
         self._sessions_made = 0
@@ -81,7 +81,7 @@ class Ensemble:
 
     @property
     def alone(self) -> bool:
-        """Whether there is but one server."""
+        """Whether there is only one server."""
         return self.size == 1
 
     def now(self) -> int:
@@ -91,7 +91,7 @@ class Ensemble:
     # Sessions
 
     def open_session(self, timeout: float, process: Process | None) -> tuple[ServerSession, int]:
-        """Order a new session; return it and the zxid from which on it is there."""
+        """Create a session; return it and the zxid of its creation."""
         self._sessions_made += 1
         timeout = min(max(timeout, 2 * self.tick), 20 * self.tick)
         session = ServerSession(
@@ -105,12 +105,12 @@ class Ensemble:
         return session, zxid
 
     def resume_session(self, session_id: int, password: bytes) -> ServerSession | None:
-        """Return a session that lives."""
+        """Return a live session."""
         session = self.sessions.get(session_id)
         return None if session is None or session.over or session.password != password else session
 
     def expire(self, session_id: int) -> None:
-        """Declare a session over, as when its client has not been heard of for too long."""
+        """Expire a session, as when its client has been silent for too long."""
         session = self.sessions.get(session_id)
         if session is not None and not session.over:
             self._end(session)
@@ -147,7 +147,7 @@ class Ensemble:
         return transaction
 
     def die(self) -> None:
-        """Every server goes, and none comes back: what a transaction that is too large does."""
+        """Take every server down for good, as an oversized transaction does."""
         self.dead = True
         for server in self.servers:
             self.stop(server)
@@ -164,7 +164,7 @@ class Ensemble:
         """Order a request, or refuse it."""
         session, request = connection.session, entry.request
         if request.kind is Kind.SYNC:
-            # It waits for what was committed when it came here, not for what was only proposed.
+            # It waits for the writes committed on its arrival, not for those only proposed.
             server.catch_up(self.committed, connection, entry)
             return
         if session.over:
@@ -183,7 +183,7 @@ class Ensemble:
         self._order_multi(session, request)
 
     def linger(self, connection: ServerConnection, request: Request) -> None:
-        """Let a request come to the leader later, by a connection that is gone by then."""
+        """Let a request reach the leader later, on a connection that is gone by then."""
         session = connection.session
 
         def come() -> None:
@@ -228,14 +228,14 @@ class Ensemble:
 
     def _commit(self, transaction: Transaction) -> None:
         if not self._outstanding or self._outstanding[0] is not transaction:
-            return  # given up by an election
+            return  # dropped by an election
         self._outstanding.popleft()
         self.committed = transaction.zxid
         for server in self.servers:
             server.from_leader.send(transaction)
 
     def welcome(self, server: Server) -> None:
-        """Answer the clients whose new session has come to a server."""
+        """Answer the clients whose new session has reached a server."""
         ready = [one for one in self.newcomers if one.server is server and server.tree.applied >= one.zxid]
         self.newcomers = [one for one in self.newcomers if one not in ready]
         for one in ready:
@@ -244,9 +244,9 @@ class Ensemble:
     # Elections
 
     def elect(self, *, keep: int | None = None) -> None:
-        """Let another server lead: every connection goes, a new epoch begins.
+        """Make another server the leader: all connections are lost, and a new epoch begins.
 
-        Of what was proposed and not committed yet, the first ``keep`` survive (None: a number by chance).
+        Of the proposals not yet committed, the first ``keep`` survive (None: a random number).
         """
         outstanding, self._outstanding = list(self._outstanding), deque()
         newcomers, self.newcomers = self.newcomers, []
@@ -268,7 +268,7 @@ class Ensemble:
             session.heard = now
 
     def _lose(self, lost: list[Transaction]) -> None:
-        """Take back what no majority had: the tree is what was committed."""
+        """Undo the writes that no majority had: the tree contains the committed writes."""
         if not lost:
             return
         first = self.servers[0]
@@ -281,7 +281,7 @@ class Ensemble:
                 self._revive(transaction.session)
 
     def _revive(self, ended: ServerSession) -> None:
-        """A session whose end was lost: the next leader knows nothing of it."""
+        """A session whose end was lost: the next leader has no record of it."""
         session = ServerSession(ended.id, ended.password, ended.timeout, ended.process, heard=self.loop.time())
         self.sessions[session.id] = session
         self.loop.call_later(session.timeout, self._look_at, session, context=self.context)

@@ -1,7 +1,7 @@
-"""An event loop on a virtual clock: it never waits, but jumps to the next timer. And processes, which can be paused.
+"""An event loop on a virtual clock that jumps to the next timer instead of waiting, and processes that can be paused.
 
-Programs on this loop see time through `asyncio.AbstractEventLoop.time`, so that sleeps, timeouts and anyio's deadlines
-are all virtual. Callbacks run in an order that depends on nothing but what the program does: one program, one history.
+Programs on this loop read the time from `asyncio.AbstractEventLoop.time`, so sleeps, timeouts and anyio's deadlines are
+all virtual. The order of callbacks depends only on the program: one program has one history.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ log: Final = logging.getLogger(__name__)
 
 #: The duration of one round of callbacks. A loop that spins, as anyio's does around a cancelled scope, sees time pass.
 ROUND = 1e-6
-#: Rounds without a timer after which the clock jumps to the next one all the same.
+#: Rounds without a timer after which the clock jumps to the next one even if callbacks are ready.
 MOST_ROUNDS = 2_000
 #: Seconds of virtual time that a program may take by default.
 LIMIT = 3_600.0
 
-#: How often what is left at the end is cancelled.
+#: The number of times that tasks left at the end are cancelled.
 _MOST_CANCELLATIONS = 20
 
 EPOCH = 1_900_000_000.0
 
 
 class StuckError(Exception):
-    """The program can never go on: nothing is due, or its time is over. Names the tasks that wait, and where."""
+    """The program cannot continue: nothing is due, or its time is over. Names the waiting tasks and where they wait."""
 
 
 class Process:
-    """The callbacks of one simulated process: everything started in its context. It can be paused."""
+    """The callbacks of one simulated process: all work started in its context. It can be paused."""
 
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self._loop = loop
@@ -55,14 +55,14 @@ class Process:
         self.parked: deque[asyncio.Handle] = deque()
 
     def pause(self, seconds: float) -> None:
-        """Stop scheduling it, as by SIGSTOP; its time goes on."""
+        """Stop scheduling it, as after SIGSTOP; time continues."""
         if self.paused_since is None:
             self.paused_since = self._loop.time()
             self._loop.paused.add(self)
             self._loop.call_later(seconds, self.resume)
 
     def resume(self) -> None:
-        """Let it go on with all that has come meanwhile."""
+        """Continue with all callbacks that have become due meanwhile."""
         self.paused_since = None
         self._loop.paused.discard(self)
         self._loop.put_back(self.parked)
@@ -73,7 +73,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("aiozkqueue_simulated_process",
 
 
 class _Task(asyncio.Task[T]):
-    """A task that sets keep in an order of the program's, not of memory addresses."""
+    """A task whose order in sets is set by the program instead of memory addresses."""
 
     def __init__(self, number: int, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as asyncio.Task's
         self._number = number
@@ -84,7 +84,7 @@ class _Task(asyncio.Task[T]):
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that equals no other: two for the same time are not to be compared by what they call."""
+    """A timer that equals no other, so that two timers for the same time are never compared by their callbacks."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _OrderedSet(dict[Any, None]):
-    """As much of a set as anyio uses, in the order of insertion."""
+    """The part of a set's interface that anyio uses, in insertion order."""
 
     def add(self, one: object) -> None:
         self[one] = None
@@ -110,7 +110,7 @@ class _OrderedSet(dict[Any, None]):
 
 @contextmanager
 def _scopes_in_order() -> Iterator[None]:
-    """Let anyio cancel nested scopes in the order they were entered, not in that of their addresses."""
+    """Let anyio cancel nested scopes in the order of entry instead of that of their addresses."""
     init = CancelScope.__init__
 
     def ordered(self: CancelScope, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - handed through
@@ -125,12 +125,12 @@ def _scopes_in_order() -> Iterator[None]:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The loop. It has no files, sockets, threads or signals."""
+    """The event loop. It has no files, sockets, threads or signals."""
 
     _closed: bool
     _stopping: bool
     _ready: deque[asyncio.Handle]
-    #: In C's comparison of numbers; a handle's own is Python's.
+    #: The comparison of numbers in C; a handle's own is in Python.
     _scheduled: list[tuple[float, asyncio.TimerHandle]]
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Return seconds since the loop was made."""
         return self._now
 
-    # As BaseEventLoop has them, without its debugging, which takes longer than what is called
+    # As in BaseEventLoop, without its debugging, which takes longer than the callbacks
 
     def call_soon(
         self,
@@ -188,7 +188,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def put_back(self, handles: deque[asyncio.Handle]) -> None:
-        """Take callbacks back that were held up."""
+        """Schedule callbacks again that were held."""
         self._ready.extend(handles)
         handles.clear()
 
@@ -206,10 +206,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         log.error("%s", context["message"], exc_info=error)
         self.failures.append(f"{context['message']}: {error!r}")
 
-    # The methods that BaseEventLoop leaves to its subclasses, and calls
+    # The methods that BaseEventLoop calls and leaves to its subclasses
 
     def _run_once(self) -> None:
-        # Every round until it is to stop, since a history has thousands of them, with one or two callbacks each.
+        # One call runs all rounds until the stop: a history has thousands of rounds, with one or two callbacks each.
         ready, paused = self._ready, self.paused
         while True:
             self._advance()
@@ -227,7 +227,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
 
     def _advance(self) -> None:
-        """Move the clock, if nothing else is to be done, to the next timer; make ready what is due."""
+        """If no callback is ready, move the clock to the next timer; make the due timers ready."""
         scheduled, ready, now = self._scheduled, self._ready, self._now
         while scheduled and scheduled[0][1]._cancelled:  # noqa: SLF001 - as BaseEventLoop does
             heappop(scheduled)
@@ -248,17 +248,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise StuckError(f"not done after {now:.0f} s of virtual time; {waiting(self)}")
 
     def _process_events(self, _: object) -> None:
-        """Return nothing: it has no file descriptors."""
+        """Return nothing: there are no file descriptors."""
 
     def _write_to_self(self) -> None:
-        """Nobody is to be woken: there are no other threads."""
+        """Do nothing: there are no other threads to wake the loop."""
 
     def _timer_handle_cancelled(self, _: asyncio.TimerHandle) -> None:
-        """Cancelled timers are dropped when their time comes."""
+        """Do nothing: cancelled timers are dropped when their time comes."""
 
 
 class LoopClock(Clock):
-    """The running loop's time as that of a machine."""
+    """The running loop's time as a machine's clock."""
 
     def __init__(self, epoch: float = EPOCH) -> None:
         self._epoch = epoch
@@ -275,7 +275,7 @@ class LoopClock(Clock):
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Collect no cycles meanwhile: when finalizers run would depend on what else the process has allocated."""
+    """Suspend garbage collection, because the time of finalizers would depend on the process's other allocations."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -289,11 +289,11 @@ def run_virtual(main: Callable[[], Coroutine[Any, Any, T]], *, limit: float = LI
     """Run a program on a virtual clock, as `asyncio.run` does on the real one.
 
     Args:
-        main: what to run.
-        limit: seconds of virtual time that it may take.
+            main: the coroutine to run.
+            limit: the maximum seconds of virtual time.
 
     Raises:
-        StuckError: it can never end, or takes longer.
+            StuckError: the program cannot end, or takes longer.
     """
     loop = VirtualLoop()
     loop.limit = limit
@@ -312,13 +312,13 @@ def run_virtual(main: Callable[[], Coroutine[Any, Any, T]], *, limit: float = LI
 
 
 def waiting(loop: asyncio.AbstractEventLoop) -> str:
-    """Tell which tasks wait, and where."""
+    """Describe which tasks wait, and where."""
     lines = [f"{task.get_name()} at {_innermost(task)}" for task in asyncio.all_tasks(loop)]
     return "; ".join(sorted(lines)) or "no task waits"
 
 
 def _innermost(task: asyncio.Task[Any]) -> str:
-    """Where the coroutines of this package or its user, nested in a task, wait."""
+    """Return where the coroutines of this package or its user, nested in a task, wait."""
     where: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None:
@@ -330,7 +330,7 @@ def _innermost(task: asyncio.Task[Any]) -> str:
 
 
 def _cancel_all(loop: VirtualLoop) -> None:
-    """Cancel what is left, as often as it goes on or hangs: the collector would run it in another loop."""
+    """Cancel the remaining tasks, repeatedly if needed: the collector would run them in another loop."""
     for process in list(loop.paused):
         process.resume()
     for _ in range(_MOST_CANCELLATIONS):

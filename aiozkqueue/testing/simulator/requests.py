@@ -1,4 +1,4 @@
-"""What a simulated client sends, and what may happen to it on the way."""
+"""The requests of a simulated client, and their possible faults in transit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Two timers of one pipe never share an instant, so that what was sent first comes first.
+#: Two timers of one pipe never share an instant, so messages arrive in the order of sending.
 _APART = 1e-9
 
 
 class Kind(enum.Enum):
-    """What a request asks for."""
+    """The operation of a request."""
 
     MULTI = "multi"
     READ = "read"
@@ -34,16 +34,16 @@ class Kind(enum.Enum):
 
 
 class Request(NamedTuple):
-    """One request. ``argument`` is the operations, the path or the paths, as its kind has them."""
+    """One request. ``argument`` is the operations, the path or the paths, depending on its kind."""
 
     kind: Kind
     argument: Any
     size: int = 0
     results: int | None = None
-    """Of a multi, how many results are asked for; None: all."""
+    """For a multi, the number of results requested; None: all."""
 
     def answer(self, result: object) -> object:
-        """What the client makes of an answer."""
+        """Convert an answer to the client's result."""
         if self.kind is not Kind.MULTI or not isinstance(result, list):
             return result
         return cast("list[object]", result)[: self.results]
@@ -68,7 +68,7 @@ def _at_once() -> float:
 
 @dataclass
 class Delays:
-    """How long things take, each as a function that draws seconds."""
+    """Durations, each as a function that draws seconds."""
 
     network: Callable[[], float]
     """From a client to its server, or back."""
@@ -77,10 +77,10 @@ class Delays:
     commit: Callable[[], float]
     """From the leader's check of a request until a majority has it."""
     lingering: Callable[[], float]
-    """How much later a late request is applied."""
+    """The additional delay of a late request."""
     together: Callable[[], bool] = _one_by_one
-    """Whether a client reads what is under way to it together with what has just come, as it does from a socket that
-    more has come to: the events and replies are all told before anybody who waited for one of them goes on."""
+    """Whether a client reads the data in transit together with the data that has just arrived, as from a socket that
+    has received more: all its events and replies are processed before any of their awaiters continues."""
 
 
 def no_delays() -> Delays:
@@ -89,9 +89,9 @@ def no_delays() -> Delays:
 
 
 class Pipe(Generic[T]):
-    """Delivers what is sent in its order, each a while later, in a context of the receiver's.
+    """Delivers messages in the order of sending, each after a delay, in a context of the receiver's.
 
-    ``together`` tells whether what is under way comes with what has just come.
+    ``together`` returns whether messages in transit arrive with the one that has just arrived.
     """
 
     __slots__ = ("_context", "_delay", "_deliver", "_last", "_loop", "_queue", "_together", "closed")
@@ -114,7 +114,7 @@ class Pipe(Generic[T]):
         self.closed: bool = False
 
     def send(self, what: T) -> None:
-        """Deliver it after all that was sent before."""
+        """Deliver it after all earlier messages."""
         if self.closed:
             return
         self._queue.append(what)
@@ -124,11 +124,11 @@ class Pipe(Generic[T]):
 
     @property
     def under_way(self) -> tuple[T, ...]:
-        """The bytes that were sent and have not arrived."""
+        """The number of bytes sent that have not arrived."""
         return tuple(self._queue)
 
     def close(self) -> None:
-        """Drop what is under way, and what comes."""
+        """Drop the messages in transit and all later ones."""
         self.closed = True
         self._queue.clear()
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ServerSession:
-    """A ZooKeeper session as the leader knows it."""
+    """The leader's record of a ZooKeeper session."""
 
     id: int
     password: bytes
@@ -31,13 +31,13 @@ class ServerSession:
     process: Process | None
     connection: ServerConnection | None = None
     heard: float = 0.0
-    """When its client was heard of last, unless its connection is well."""
+    """The time of the client's last sign of life, unless its connection is healthy."""
     over: bool = False
-    """The leader has decided that it ends."""
+    """Whether the leader has decided that it ends."""
 
 
 class Transaction(NamedTuple):
-    """What the leader has ordered: its changes, and what the client is told."""
+    """A transaction of the leader: its changes, and the answer to the client."""
 
     zxid: int
     time: int
@@ -48,7 +48,7 @@ class Transaction(NamedTuple):
 
 
 class Entry:
-    """A request in the order of its connection. ``result`` is there when ``done``."""
+    """A request in the order of its connection. ``result`` is set when ``done``."""
 
     __slots__ = ("done", "fault", "request", "result")
 
@@ -67,7 +67,7 @@ class ClientEnd(Protocol):
     stream: Pipe[tuple[int, object]]
 
     def told_cut(self, why: str) -> None:
-        """Learn that the server has closed the connection."""
+        """Handle the server's close of the connection."""
         ...
 
 
@@ -87,12 +87,12 @@ class Network(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether there is one server."""
+        """Whether there is only one server."""
         ...
 
     @property
     def judge(self) -> Callable[[ServerConnection, Request], Fault | None]:
-        """Decides which fault meets a request."""
+        """Decides the fault of a request."""
         ...
 
     def at_leader(self, server: Server, connection: ServerConnection, entry: Entry) -> None:
@@ -100,15 +100,15 @@ class Network(Protocol):
         ...
 
     def linger(self, connection: ServerConnection, request: Request) -> None:
-        """Apply a request later than its connection lived."""
+        """Apply a request after its connection is gone."""
         ...
 
     def welcome(self, server: Server) -> None:
-        """Answer the clients whose new session a server knows."""
+        """Answer the clients whose new session a server has applied."""
         ...
 
     def open_session(self, timeout: float, process: Process | None) -> tuple[ServerSession, int]:
-        """Order a new session; return it with the zxid of its creation."""
+        """Create a session; return it with the zxid of its creation."""
         ...
 
     def resume_session(self, session_id: int, password: bytes) -> ServerSession | None:
@@ -129,11 +129,11 @@ class ServerConnection:
 
     @property
     def well(self) -> bool:
-        """Whether pings pass."""
+        """Whether pings get through."""
         return self.open and not self.silent
 
     def arrive(self, request: Request) -> None:
-        """Take a request."""
+        """Receive a request."""
         ensemble = self.server.ensemble
         if not self.well or ensemble.dead or not self.server.up:
             return
@@ -160,7 +160,7 @@ class ServerConnection:
         self.drain()
 
     def drain(self) -> None:
-        """Answer what can be answered, in order."""
+        """Send the answers that are ready, in order."""
         entries, ensemble = self._entries, self.server.ensemble
         while entries and self.open:
             entry = entries[0]
@@ -168,7 +168,7 @@ class ServerConnection:
                 if entry.request.kind in (Kind.MULTI, Kind.CLOSE, Kind.SYNC):
                     return
                 entry.result = self.server.answer(self, entry.request)
-                if self.session.over and self.server is ensemble.servers[0]:  # the leader knows
+                if self.session.over and self.server is ensemble.servers[0]:  # only the leader knows
                     entry.result = SessionExpiredError("the server has declared the session over")
             entries.popleft()
             if entry.fault is Fault.LOST_AFTER:
@@ -177,14 +177,14 @@ class ServerConnection:
                 self.client.stream.send((self.server.tree.applied, entry.request.answer(entry.result)))
 
     def cut(self, why: str) -> None:
-        """Close; the client is told at once, unless nothing passes."""
+        """Close; the client learns of it at once, unless nothing gets through."""
         if self.open:
             self._close()
             if not self.silent:
                 self.client.told_cut(why)
 
     def left(self) -> None:
-        """The client has closed it."""
+        """Handle the client's close of the connection."""
         if self.open:
             self._close()
 
@@ -205,7 +205,7 @@ class Server:
         self.tree: Tree = tree
         self.up = True
         self.lag: float = 0.0
-        """Seconds by which it applies everything later than it would."""
+        """The additional delay, in seconds, of everything that it applies."""
         self.connections: dict[ServerConnection, None] = {}
         self._watches: dict[str, dict[ServerConnection, bool]] = {}
         self._pending: dict[int, tuple[ServerConnection, Entry]] = {}
@@ -270,7 +270,7 @@ class Server:
     # Transactions
 
     def apply(self, transaction: Transaction) -> None:
-        """Apply a transaction, tell the watches, and answer whoever waits for it."""
+        """Apply a transaction, notify the watches, and answer the requests that wait for it."""
         zxid = transaction.zxid
         if self.tree is not self.ensemble.tree:
             self.tree.replay(transaction.changes, zxid, transaction.time)
@@ -322,7 +322,7 @@ class Server:
 
 
 class Newcomer(NamedTuple):
-    """A client that waits at a server for its new session to be there."""
+    """A client that waits at a server for its new session."""
 
     server: Server
     zxid: int

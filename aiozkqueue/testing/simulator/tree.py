@@ -1,7 +1,7 @@
-"""The znodes, as one server has them: pure, no time and no chance of its own.
+"""The znodes of one server: pure, without time or randomness.
 
-A write is checked and applied by the leader (`Tree.write`), and its changes are replayed by the others in the same
-order (`Tree.replay`).
+The leader checks and applies a write (`Tree.write`), and the other servers replay its changes in the same order
+(`Tree.replay`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiozkqueue.zookeeper.errors import (
 from aiozkqueue.zookeeper.interface import Check, Create, EventKind, Node, Operation, Result, SetData, Stat
 
 BAD_ARGUMENTS, NO_CHILDREN_FOR_EPHEMERALS = -8, -108
-#: The counter behind sequential names does not wrap: every further create in that parent is refused.
+#: The counter of sequential names does not wrap: every further create in that parent is refused.
 LAST_SEQUENCE = LAST_VERSION = 2_147_483_647
 ANY_VERSION = -1
 CONTAINER_OWNER = -(2**63)
@@ -30,7 +30,7 @@ _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class Znode:
-    """One znode. ``creates`` counts the children ever made in it: the sequence counter."""
+    """One znode. ``creates`` is the number of children ever created in it: the sequence counter."""
 
     __slots__ = (
         "children",
@@ -76,7 +76,7 @@ class Znode:
 
 
 class Change(NamedTuple):
-    """One effect of a transaction, with all that a replay needs."""
+    """One effect of a transaction, with all the data for a replay."""
 
     kind: EventKind
     path: str
@@ -98,10 +98,10 @@ class Tree:
     def write(
         self, operations: list[Operation] | tuple[Operation, ...], owner: int, zxid: int, time: int
     ) -> tuple[list[Result], list[Change]]:
-        """Check and apply a multi; what it gives, and its changes. Refused, it leaves the tree as it was.
+        """Check and apply a multi; return its results and changes. A refused multi leaves the tree unchanged.
 
         Raises:
-            MultiError: of the first operation that fails.
+                MultiError: names the first operation that fails.
         """
         results: list[Result] = []
         changes: list[Change] = []
@@ -132,13 +132,13 @@ class Tree:
         return changes
 
     def replay(self, changes: list[Change], zxid: int, time: int) -> None:
-        """Apply what another server has checked."""
+        """Apply changes that another server has checked."""
         for change in changes:
             self._apply(change, zxid, time)
         self.applied = zxid
 
     def copy(self) -> Tree:
-        """A tree of its own with the same znodes."""
+        """Return a separate tree with the same znodes."""
         other = Tree()
         for path, node in self.nodes.items():
             twin = Znode(node.data, node.owner, node.czxid, node.ctime)
@@ -254,12 +254,12 @@ class Tree:
         return Node(node.data, node.stat())
 
     def read_many(self, paths: tuple[str, ...]) -> list[Node | None]:
-        """Several; None where there is none."""
+        """Several znodes; None for one that does not exist."""
         found = [self.nodes.get(path) for path in paths]
         return [None if node is None else Node(node.data, node.stat()) for node in found]
 
     def children(self, path: str) -> list[str]:
-        """The names below. Raises: NoNodeError."""
+        """The names of the children. Raises: NoNodeError."""
         return list(self._get(path).children)
 
     def exists(self, path: str) -> Stat:
@@ -289,7 +289,7 @@ def check_path(path: str) -> None:
 
 
 def _next_version(version: int) -> int:
-    """As servers count since 3.9.2: in 32 bits, and never to -1, which stands for any."""
+    """Increment a version as servers do since 3.9.2: in 32 bits, and never to -1, which stands for any."""
     if version == LAST_VERSION:
         return -LAST_VERSION - 1
     return 0 if version == ANY_VERSION - 1 else version + 1
