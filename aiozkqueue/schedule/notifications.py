@@ -1,8 +1,8 @@
 """Notification queues: events for a date, found by search keys, replaced and removed while they wait.
 
-They are queues like others, named ``<service>:<name>``; keys, token and date are headers. An item's name has a field
-``s`` besides: 60 bits that stand for the second key, and 60 for both, so that a search lists names and reads only what
-it finds. It costs one listing of each lane, and of each hour up to its bound.
+They are ordinary queues, named ``<service>:<name>``; keys, token and date are headers. An item's name has an additional
+field ``s``: 60 bits for the second key, and 60 for both, so a search lists names and reads only the matching items. A
+search costs one listing for each lane, and one for each hour up to its bound.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Status = Literal["future", "in processing"]
 #: Headers of a notification.
 KEY1, KEY2, TOKEN, DATE = "notification-key1", "notification-key2", "notification-token", "notification-at"
 
-#: Three retries after the first call, at once; then it has failed, and is a dead letter.
+#: Three retries after the first call, at once; then the notification has failed, and is a dead letter.
 DEFAULT_POLICY = ConsumeTimes(4, backoff=Fixed(0))
 _LETTERS = 12
 
@@ -80,17 +80,17 @@ class Notification(Generic[T]):
     id: str
     event: T
     effective_date: datetime
-    """When it was to be handled, as it was scheduled."""
+    """The date for which it was scheduled."""
     search_key1: str | None
     search_key2: str | None
     user_token: str | None
     created_at: datetime
-    """When it was scheduled, in ZooKeeper's time."""
+    """The time when it was scheduled, in ZooKeeper's time."""
     status: Status
     attempt: int
-    """How many hand-overs have been counted: for a handler, this one included. See `Message.attempt`."""
+    """The number of counted deliveries; in a handler, this one included. See `Message.attempt`."""
     delivery: Delivery[T] | None = None
-    """For a handler: what it puts, or schedules with ``tx=``, is committed with the end of this notification."""
+    """In a handler: its delivery, whose puts and schedules with ``tx=`` are committed with this notification's end."""
 
 
 class _Wanted(NamedTuple):
@@ -111,10 +111,10 @@ class Notifications:
     ) -> NotificationQueue[T]:
         """Create a notification queue; its events are values of ``type``, as of `QueueSession.queue`.
 
-        With ``history`` what has been processed, removed or has failed is recorded with its payload, and with its keys,
-        token and date as headers: see `Queue.history`.
+        With ``history``, each processed, removed or failed notification is recorded with its payload, and with its
+        keys, token and date as headers: see `Queue.history`.
 
-        The queue and its settings are made together: creating one that is there changes nothing of it.
+        The queue and its settings are created together; an existing queue is left unchanged.
 
         Raises: AlreadyExistsError; InvalidNameError, InvalidOptionError, ConfigConflictError, AccessDeniedError,
         SessionClosedError, WrongLoopError.
@@ -149,9 +149,10 @@ class Notifications:
             return made
 
     async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
-        """Return a notification queue that has been created.
+        """Return an existing notification queue.
 
-        Raises: NotFoundError: it has not; InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: NotFoundError: there is no such queue; InvalidNameError, AccessDeniedError, SessionClosedError,
+        WrongLoopError.
         """
         path = self._path(service, name)
         with readable(path):
@@ -161,7 +162,7 @@ class Notifications:
         return NotificationQueue(self._session, service, name, type)
 
     async def list(self) -> list[tuple[str, str]]:
-        """Read which there are: services and names. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        """List services and names of all queues. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
         runtime = core_of(self._session)
         with readable(self._base):
             stat = await runtime.zookeeper.exists(self._base)
@@ -173,7 +174,7 @@ class Notifications:
 
 
 class NotificationQueue(Generic[T]):
-    """One notification queue; made by `Notifications`. A queue that nobody serves keeps what is scheduled."""
+    """One notification queue; made by `Notifications`. Without a running listener it keeps its notifications."""
 
     def __init__(self, session: QueueSession, service: str, name: str, type: TypeForm[T]) -> None:
         self._session = session
@@ -181,7 +182,7 @@ class NotificationQueue(Generic[T]):
 
     @property
     def queue(self) -> Queue[T]:
-        """The queue it is: its figures, its dead letters, its history."""
+        """The underlying queue: its figures, its dead letters, its history."""
         return self._queue
 
     async def schedule(
@@ -194,11 +195,11 @@ class NotificationQueue(Generic[T]):
         user_token: str | None = None,
         tx: Transaction | Delivery[Any] | None = None,
     ) -> str:
-        """Schedule an event for a date, alone or by the commit of ``tx``; return its id. A past date is at once.
+        """Schedule an event for a date, alone or with the commit of ``tx``; return its id. A past date is due at once.
 
         Raises:
-            InvalidOptionError: the date has no time zone; a key is no text, or the first is given without the second.
-            QueueFullError: the queue has a size, and no room.
+            InvalidOptionError: the date has no time zone, a key is not a text, or only the first key is given.
+            QueueFullError: the queue has a maximum size, and no room.
             PayloadError, MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -229,11 +230,11 @@ class NotificationQueue(Generic[T]):
         until: datetime | None = None,
         status: Status | None = None,
     ) -> list[Notification[T]]:
-        """Find what waits or is being handled, by the second key, by both, or all; earliest first.
+        """Find waiting notifications and those being handled, by the second key, by both keys, or all; earliest first.
 
-        ``until`` bounds the effective date, ``status`` says which of the two is wanted (None: both).
+        ``until`` bounds the effective date, ``status`` selects one of the two states (None: both).
 
-        Raises: InvalidOptionError; PayloadError: one that is found does not decode; AccessDeniedError,
+        Raises: InvalidOptionError; PayloadError: a match does not decode; AccessDeniedError,
         SessionClosedError, WrongLoopError.
         """
         found = await self._find(_Wanted(search_key1, search_key2, until))
@@ -250,14 +251,14 @@ class NotificationQueue(Generic[T]):
         search_key2: str | None = None,
         tx: Transaction | Delivery[Any] | None = None,
     ) -> bool:
-        """Replace the event of one that waits; False when it is being handled, or is not there (any more).
+        """Replace the event of a waiting notification; return False if it is being handled, or does not exist.
 
-        The search keys, where given, are checked: False when the notification has others, and then nothing changes.
-        Its own keys, token and date stay.
+        If search keys are given, they must match those of the notification; otherwise it is unchanged, and the result
+        is False. Its own keys, token and date stay.
 
-        With ``tx`` it is part of its commit, which raises ConflictError when somebody takes the entry before.
+        With ``tx`` the change is part of its commit, which raises ConflictError if the entry is taken before.
 
-        Raises: InvalidOptionError: a key is no text, or the first is given without the second; PayloadError,
+        Raises: InvalidOptionError: a key is not a text, or only the first key is given; PayloadError,
         MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError,
         WrongLoopError.
         """
@@ -272,7 +273,7 @@ class NotificationQueue(Generic[T]):
         return await self._alter(changes, tx, removes=False) > 0
 
     async def remove(self, notification_id: str, *, tx: Transaction | Delivery[Any] | None = None) -> bool:
-        """Remove one that waits; False when it is being handled, or is not there (any more).
+        """Remove a waiting notification; return False if it is being handled, or does not exist.
 
         With ``tx`` as `update`.
 
@@ -283,16 +284,16 @@ class NotificationQueue(Generic[T]):
     async def remove_all(
         self, search_key2: str, *, search_key1: str | None = None, tx: Transaction | Delivery[Any] | None = None
     ) -> int:
-        """Remove all that wait under the second key, or under both; return how many.
+        """Remove all waiting notifications with the second key, or with both; return their number.
 
-        What is being handled goes on; it may be tried again, and is then as any other. With ``tx`` as `update`.
+        Notifications being handled are not affected, even if they are retried later. With ``tx`` as `update`.
 
         Raises: InvalidOptionError; as `remove`.
         """
         return await self._remove(await self._find(_Wanted(search_key1, search_key2, None)), tx)
 
     async def ready(self, at: datetime | None = None) -> int:
-        """Count what can be handled at a date (None: now), of this queue: it is due then, and nobody holds it.
+        """Count the notifications of this queue that are due at a date (None: now) and not held.
 
         Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -316,9 +317,9 @@ class NotificationQueue(Generic[T]):
 
         Up to ``concurrency`` at a time; ``drain_timeout`` is as for `QueueSession.listener`.
 
-        The handler may raise `Retry` and `Reject`; a schedule that it raises is followed to its end. For a notification
-        on which it fails otherwise it is called three times more, at once (`DEFAULT_POLICY`). Then the notification is
-        a dead letter, with the number of its attempts.
+        The handler may raise `Retry` and `Reject`; a schedule that it raises is followed to its end. After any other
+        failure it is called three times more, at once (`DEFAULT_POLICY`). Then the notification becomes a dead letter,
+        with the number of its attempts.
 
         Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -343,7 +344,7 @@ class NotificationQueue(Generic[T]):
 
         return self._session.listener(self._queue, handle, concurrency=concurrency, drain_timeout=drain_timeout)
 
-    # -- looking
+    # -- searching
 
     async def _folders(self, until: int | None) -> list[str]:
         runtime, state = core_of(self._session), state_of(self._queue)
@@ -395,7 +396,7 @@ class NotificationQueue(Generic[T]):
     async def _alter(
         self, changes: list[tuple[ItemSnapshot, Change]], tx: Transaction | Delivery[Any] | None, *, removes: bool
     ) -> int:
-        """Make these changes, or have them made by a commit; return how many were, or are to be."""
+        """Apply these changes, or add them to a transaction; return their number."""
         if tx is None:
             return sum(await apply_changes(core_of(self._session), [change for _, change in changes]))
         work_of(tx).require_of(core_of(self._session))
@@ -422,7 +423,7 @@ def _exists_already(service: str, name: str) -> AlreadyExistsError:
 
 
 def queue_name(service: str, name: str) -> str:
-    """The queue of a notification queue. Raises: InvalidNameError."""
+    """Return the queue of a notification queue. Raises: InvalidNameError."""
     check_queue_name(service, "service")
     check_queue_name(name, "notification queue")
     queue = f"{service}:{name}"
@@ -452,7 +453,7 @@ def _matches(fields: tuple[str, ...], wanted: str | None) -> bool:
 
 
 def _is_wanted(found: ItemSnapshot, wanted: _Wanted) -> bool:
-    """Look at the keys themselves: the field in a name stands for them, and may stand for others, too."""
+    """Compare the keys themselves, because other keys may share the field in the name."""
     try:
         headers = decode(found.item.data)[0].headers
     except MalformedError:

@@ -38,14 +38,14 @@ async def assert_put(
     The message may be available, delayed or held by a consumer. The 1,000 oldest messages are examined.
 
     Args:
-            queue: the queue that should have the message.
-            value: the expected value; any value matches if omitted.
-            key: the expected key; None matches any key, or no key.
-            headers: the headers that the message should have, among others.
-            timeout: seconds, in real time, to wait for the message.
+        queue: the queue that should have the message.
+        value: the expected value; any value matches if omitted.
+        key: the expected key; None matches any key, or no key.
+        headers: the headers that the message should have, among others.
+        timeout: seconds, in real time, to wait for the message.
 
     Raises:
-            AssertionError: no such message; lists the messages found.
+        AssertionError: no such message; lists the messages found.
         AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
     """
     __tracebackhide__ = True
@@ -69,7 +69,7 @@ async def assert_empty(queue: Queue[Any], *, timeout: Seconds = 0) -> None:
     ``timeout`` is the number of seconds, in real time, to wait until the queue is empty.
 
     Raises:
-            AssertionError: the queue has messages; lists them.
+        AssertionError: the queue has messages; lists them.
         AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
     """
     __tracebackhide__ = True
@@ -87,13 +87,13 @@ async def assert_dead_lettered(
     """Assert that a message equal to ``value`` is among the queue's dead letters, and return the oldest one.
 
     Args:
-            queue: the queue that should have the dead letter.
-            value: the expected value; any value matches if omitted.
-            reason: a text that the dead letter's reason should contain.
-            timeout: seconds, in real time, to wait for the dead letter.
+        queue: the queue that should have the dead letter.
+        value: the expected value; any value matches if omitted.
+        reason: a text that the dead letter's reason should contain.
+        timeout: seconds, in real time, to wait for the dead letter.
 
     Raises:
-            AssertionError: no such dead letter; lists those found.
+        AssertionError: no such dead letter; lists those found.
         AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
     """
     __tracebackhide__ = True

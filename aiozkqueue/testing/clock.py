@@ -60,7 +60,7 @@ class TestClock(Clock):
         The call takes a millisecond so that the server's later timestamps differ from its earlier ones.
 
         Raises:
-                ValueError: ``by`` is negative; sessions rely on monotonic time.
+            ValueError: ``by`` is negative; sessions rely on monotonic time.
         """
         seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
         if not seconds >= 0:

@@ -74,8 +74,8 @@ def write(folder: Path, options: ServerOptions, number: int, members: Mapping[in
     """Write a node's files into its folder, and return the arguments for Java.
 
     Args:
-            number: this node's number among the members.
-            members: the ports of all nodes by their number; a single node runs standalone.
+        number: this node's number among the members.
+        members: the ports of all nodes by their number; a single node runs standalone.
     """
     data = folder / "data"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private to its user: it holds the contents of all queues

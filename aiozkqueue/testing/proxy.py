@@ -109,7 +109,7 @@ class FaultProxy:
     """A proxy in front of one server, for use under ``async with``. Without faults, bytes pass through unchanged.
 
     Args:
-            server: ``host:port`` of the server; the first one if it is a list.
+        server: ``host:port`` of the server; the first one if it is a list.
 
     `accepted` is the number of connections so far.
     """

@@ -152,10 +152,10 @@ def delivery(
     """Create a delivery of a value, without a server.
 
     Raises:
-            InvalidNameError: not a valid queue name.
-            InvalidOptionError: pydantic does not support the value's type, or ``attempt`` or ``headers`` are invalid.
-            PayloadError: the value is not valid.
-            MessageTooLargeError: the value exceeds ZooKeeper's limit.
+        InvalidNameError: not a valid queue name.
+        InvalidOptionError: pydantic does not support the value's type, or ``attempt`` or ``headers`` are invalid.
+        PayloadError: the value is not valid.
+        MessageTooLargeError: the value exceeds ZooKeeper's limit.
     """
     check_queue_name(queue)
     source: Queue[T] = Queue(None, queue, codec_of(queue, type(value), {}))
@@ -171,8 +171,8 @@ def queue(name: str, type: TypeForm[T]) -> Queue[T]:
     """Create a queue for the puts of a handler under test. It has no session: methods that need one raise.
 
     Raises:
-            InvalidNameError: not a valid queue name.
-            InvalidOptionError: pydantic does not support the type.
+        InvalidNameError: not a valid queue name.
+        InvalidOptionError: pydantic does not support the type.
     """
     check_queue_name(name)
     return Queue(None, name, codec_of(name, type, {}))

@@ -33,10 +33,10 @@ class EmbeddedEnsemble:
     on an event loop use ``async with`` and ``asyncio.to_thread``.
 
     Args:
-            size: the number of servers.
-            options: the options of the servers.
-            data_dir: the folder of data and logs, kept after `stop`; by default a temporary one that `stop` removes.
-            port: the first server's client port, followed by those of the others; by default free ports.
+        size: the number of servers.
+        options: the options of the servers.
+        data_dir: the folder of data and logs, kept after `stop`; by default a temporary one that `stop` removes.
+        port: the first server's client port, followed by those of the others; by default free ports.
 
     Raises: ValueError when ``size`` is less than 1.
     """

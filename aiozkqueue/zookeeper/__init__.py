@@ -2,16 +2,15 @@
 
 The modules, from the outside in:
 
-- `interface` is the narrow protocol that the layers above program against, `errors` what it raises, `reading` what
-  is read through it in more than one request, and `sending` what is sent through it until it is answered.
-- `client` implements it; `connect` opens one.
-- `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` how a
-  connection comes to carry it, `heartbeat` what keeps it alive, `watches` what is armed again,
-  `outage` when a loss that lasts is logged.
+- `interface` is the narrow protocol that the layers above use, `errors` has the errors that it raises, `reading` has
+  reads of more than one request, and `sending` repeats requests until they are answered.
+- `client` implements it; `connect` opens a client.
+- `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` makes
+  a connection carry it, `heartbeat` keeps it alive, `watches` holds the watches to arm again, and `outage` decides when
+  to log a lasting loss.
 - `connection` is one socket: frames in, frames out, requests pipelined in a FIFO.
-- `wire` and `records` are the bytes, `listings` those of a reply that is read while it comes in, `sasl` one exchange
-  of them, `hosts` and `auth` the options. All pure.
-
+- `wire` and `records` encode and decode requests, `listings` decodes a long reply while it arrives, `sasl` is one
+  authentication exchange, and `hosts` and `auth` are options. All of these are pure.
 Data goes out through `client` (an operation) → `session` (is there a connection, is it the right session) → `wire`
 (bytes) → `connection` (one write a loop tick), and comes in through ``Connection.data_received`` → a decoder → the
 future that the caller awaits, or `watches` for a notification.

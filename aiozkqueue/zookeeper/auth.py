@@ -15,7 +15,7 @@ _BETWEEN = re.compile(r"\s+(?=(?:digest|sasl):)")
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """Credentials, sent to the server on each connection before anything else. The password is in no repr or error."""
+    """Credentials, sent to the server first on each connection. No repr or error contains the password."""
 
     scheme: str
     user: str
@@ -23,7 +23,7 @@ class Auth:
 
     def __post_init__(self) -> None:
         for what in ("scheme", "user", "password"):
-            given: object = getattr(self, what)  # a variable that is not set gives None, which is no password
+            given: object = getattr(self, what)  # an unset variable gives None, which is not a password
             if not isinstance(given, str):
                 raise InvalidOptionError(f"Auth: the {what} is {type(given).__name__}: it must be a str")
         if not self.scheme or not self.user:
@@ -37,20 +37,20 @@ class Auth:
 
     @classmethod
     def digest(cls, user: str, password: str) -> Auth:
-        """ZooKeeper's ``digest`` scheme: user and password go over the wire as they are, so use it with TLS."""
+        """ZooKeeper's ``digest`` scheme: user and password are sent in clear text, so use it with TLS."""
         return cls("digest", user, password)
 
     @classmethod
     def sasl(cls, user: str, password: str) -> Auth:
-        """SASL with DIGEST-MD5, against the users in the server's JAAS file; the password does not go over the wire."""
+        """SASL with DIGEST-MD5, for the users in the server's JAAS file; the password is never sent."""
         return cls("sasl", user, password)
 
     @classmethod
     def parse(cls, text: str) -> Auth:
-        """Read ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, as a variable or a file has them.
+        """Read ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, as written in a variable or a file.
 
         Raises:
-            InvalidOptionError: it is neither; what was given is not repeated.
+            InvalidOptionError: the text has neither form; the error does not repeat it.
         """
         scheme, _, credentials = text.partition(":")
         user, colon, password = credentials.partition(":")
@@ -60,17 +60,17 @@ class Auth:
 
     @classmethod
     def parse_all(cls, text: str) -> list[Auth]:
-        """Read several credentials, as `parse` reads one, separated by white space. A password may contain spaces.
+        """Read several credentials in the form of `parse`, separated by white space. A password may contain spaces.
 
         Raises:
-            InvalidOptionError: one of them is neither; the error does not repeat the text.
+            InvalidOptionError: one of them has neither form; the error does not repeat the text.
         """
         text = text.strip()
         return [cls.parse(one) for one in _BETWEEN.split(text)] if text else []
 
 
 class Permission(enum.IntFlag):
-    """What an `Acl` allows. Whether a znode may be deleted is said by its parent's ACL."""
+    """The permissions of an `Acl`. The ACL of its parent determines whether a znode may be deleted."""
 
     READ = 1
     WRITE = 2
@@ -90,23 +90,23 @@ class Acl:
 
     @classmethod
     def all(cls, scheme: str, id: str) -> Acl:
-        """Everything, for this id of this scheme: ``Acl.all("world", "anyone")``."""
+        """All permissions for this id of this scheme: ``Acl.all("world", "anyone")``."""
         return cls(scheme, id)
 
     @classmethod
     def read(cls, scheme: str, id: str) -> Acl:
-        """Reading only."""
+        """Permission to read only."""
         return cls(scheme, id, Permission.READ)
 
     @classmethod
     def creator(cls) -> Acl:
-        """Everything, for whoever the creating client has authenticated as."""
+        """All permissions for the identities that the creating client has authenticated."""
         return cls("auth", "")
 
     @classmethod
     def digest(cls, user: str, password: str, permissions: Permission = Permission.ALL) -> Acl:
-        """For another user of the ``digest`` scheme; the znode stores a hash of the password."""
-        # The scheme's own hash, fixed by the server.
+        """Permissions for another user of the ``digest`` scheme; the znode stores a hash of the password."""
+        # The scheme's own hash, defined by the server.
         hashed = hashlib.sha1(f"{user}:{password}".encode(), usedforsecurity=False).digest()
         return cls("digest", f"{user}:{base64.b64encode(hashed).decode()}", permissions)
 

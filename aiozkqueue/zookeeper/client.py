@@ -52,9 +52,9 @@ async def connect(
 ) -> ZooKeeperClient:
     """Open a client that is connected and authenticated, and whose chroot exists.
 
-    ``session_timeout`` is requested, in seconds; the server decides. ``acl`` is given to every znode that the client
-    creates; the default is the creator's with credentials, and everybody's without. ``max_request`` is the server's
-    jute.maxbuffer, bytes.
+    The server may grant another ``session_timeout`` (seconds) than requested. ``acl`` applies to every znode that the
+    client creates; by default only the creator has access with credentials, and everyone without. ``max_request`` is
+    the server's jute.maxbuffer, bytes.
 
     Raises:
         InvalidOptionError: an option is invalid.
@@ -93,7 +93,7 @@ class ZooKeeperClient:
 
     @property
     def session_timeout(self) -> float:
-        """As negotiated with the server, seconds."""
+        """The session timeout negotiated with the server, seconds."""
         return self._session.timeout
 
     @property
@@ -103,7 +103,7 @@ class ZooKeeperClient:
 
     @property
     def max_request(self) -> int:
-        """The largest request that the server accepts, bytes."""
+        """The maximum size of a request that the server accepts, bytes."""
         return self._session.max_request
 
     def request_size(self, operations: Sequence[Operation]) -> int:
@@ -111,7 +111,7 @@ class ZooKeeperClient:
         return wire.multi_size(operations, chroot=self._chroot, acl=self._acl)
 
     def path_size(self, path: str) -> int:
-        """The bytes of a path as the server stores it."""
+        """Return the bytes of a path as the server stores it."""
         return len(wire.full_path(path, self._chroot).encode())
 
     def multi(
@@ -122,7 +122,7 @@ class ZooKeeperClient:
         return self._session.submit(request, generation=generation)
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
-        """Data and stat.
+        """Return data and stat of a znode.
 
         Raises:
             NoNodeError: there is no such znode.
@@ -139,7 +139,7 @@ class ZooKeeperClient:
         return await self._session.call(request, generation=generation)
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:
-        """The names below a znode, unordered.
+        """Return the names of a znode's children, unordered.
 
         Raises:
             NoNodeError: there is no such znode.
@@ -182,7 +182,7 @@ class ZooKeeperClient:
         return self._session.authenticated
 
     async def ask_servers(self, word: str) -> dict[str, str | None]:
-        """Each server's answer to a four-letter command; None from one that cannot be reached."""
+        """Return each server's answer to a four-letter command; None for a server that cannot be reached."""
         session = self._session
         servers = session.ensemble.servers
         answers = await asyncio.gather(*(handshake.ask(server, word, session.tls) for server in servers))
@@ -213,7 +213,7 @@ class ZooKeeperClient:
                 if isinstance(loss.__cause__, ProtocolError):
                     raise
                 await self._session.wait_connected()
-            except SessionExpiredError:  # by the server's answer; the next one will do
+            except SessionExpiredError:  # reported by the server; the next session is as good
                 await self._session.wait_connected()
             else:
                 return
@@ -230,7 +230,7 @@ class ZooKeeperClient:
                     raise refused.error from None
 
     async def sync(self, path: str) -> None:
-        """Bring the server up to the leader: what is read afterwards is as new as this call."""
+        """Bring the server up to date with the leader: later reads are at least as new as this call."""
         await self._session.call(records.sync(wire.full_path(path, self._chroot)))
 
     async def watch(
@@ -273,12 +273,12 @@ class PersistentWatch:
         session.watches.add(registration)
 
     async def arm(self) -> None:
-        """Send it to the server; from then on the session arms it again on each new connection."""
+        """Send it to the server; afterwards the session arms it again on each new connection."""
         path = self._registration.path
         await self._session.call(records.add_watch(path, recursive=self._session.watches.mode(path) is Mode.RECURSIVE))
 
     def cancel(self) -> None:
-        """Stop the callbacks at once and take the watch off the server in the background. Idempotent."""
+        """Stop the callbacks at once and remove the watch from the server in the background. Idempotent."""
         watches, path = self._session.watches, self._registration.path
         before = watches.mode(path)
         watches.remove(self._registration)

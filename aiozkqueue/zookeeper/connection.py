@@ -1,7 +1,7 @@
-"""One connection to one server: frames in, frames out, and every pending request failed the moment it is lost.
+"""One connection to one server: frames in, frames out. Its loss fails every pending request at once.
 
-Stock aiozk awaits three timed reads for each response, and leaves pending calls waiting at the end of the stream; here
-replies are cut out of what the transport delivers, and the loss of the transport is the loss of every request.
+Stock aiozk awaits three timed reads for each response, and leaves pending calls waiting at the end of the stream. This
+connection cuts replies out of the data that the transport delivers, and fails every request when the transport is lost.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_REPLY = 256 * 1024 * 1024  # the names of some ten million children, bytes
+MAX_REPLY = 256 * 1024 * 1024  # bytes: the names of about ten million children
 _MAX_FIRST_REPLY = 64 * 1024
-#: A request of this many bytes is written at once, not at the end of the loop's tick: the server begins meanwhile.
+#: A request of this many bytes is written at once, not at the end of the loop's tick, so that the server can start.
 _LARGE = 4096
-#: Bytes of a reply read in pieces that one turn of the loop hands on: some thousand names, a few milliseconds.
+#: Maximum bytes of a listing that one turn of the loop passes on: some thousand names, a few milliseconds.
 _PORTION = 48 * 1024
 _WATCH_XID, _PING_XID, _AUTH_XID = -1, -2, -4
 _LENGTH = struct.Struct("!i")
 _LENGTH_AND_XID = struct.Struct("!ii")
 _HEADER = wire.REPLY_HEADER
 
-#: The xid of a request, who waits for it, how its reply is decoded, the path, and how its reply is read in pieces.
+#: The xid of a request, its future, its decoder, its path, and the reader for a reply that is read in pieces.
 _Waiting: TypeAlias = (
     "tuple[int, asyncio.Future[Any], Callable[[bytes, int], Any], str | None, Callable[[int], Pieces[Any]] | None]"
 )
 
 
 class _Arriving:
-    """The reply to the first of the pending requests, of which a part has come."""
+    """The reply to the first of the pending requests, of which a part has arrived."""
 
     def __init__(self, future: asyncio.Future[Any], pieces: Pieces[Any], left: int, zxid: int) -> None:
         self.future = future
         self.pieces = pieces
         self.left = left
-        """Bytes that are to come."""
+        """The number of bytes still to come."""
         self.zxid = zxid
 
     def feed(self, piece: bytes) -> None:
-        """Read what has come, if anybody still waits for it. Raises: ProtocolError."""
+        """Read the bytes received, if an awaiter is left. Raises: ProtocolError."""
         self.left -= len(piece)
         if not self.future.done():
             self.pieces.feed(piece)
 
 
 class Connection(asyncio.Protocol):
-    """Requests are answered in the order they were sent in, so their futures wait in a FIFO.
+    """A connection whose pending requests wait in a FIFO, because the server answers in the order of sending.
 
     ``on_event`` is called with each watch notification, ``on_lost`` once, before the pending requests fail.
     """
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._incoming = bytearray()
         self._arriving: _Arriving | None = None
         self._deferred = bytearray()
-        """Received, and left for the next turn of the loop; nothing more is read from the transport meanwhile."""
+        """Data received and left for the next turn of the loop; the transport reads nothing more meanwhile."""
         self._max_frame = _MAX_FIRST_REPLY
         self.peer = peer
         self.last_zxid: int = 0
@@ -93,9 +93,9 @@ class Connection(asyncio.Protocol):
         self.received: int = 0  # bytes
         self.last_received: float = self._loop.time()
         self.last_sent: float = self.last_received
-        #: The server has said on this connection that the session is over.
+        #: Whether the server has reported on this connection that the session is over.
         self.session_expired: bool = False
-        #: Why the connection is gone; None while it is there.
+        #: The reason why the connection was lost; None while it is open.
         self.loss: ConnectionLossError | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         return future
 
     def submit(self, request: wire.Request[T]) -> asyncio.Future[T]:
-        """Queue a request for the write at the end of this loop tick. The future may be cancelled; the request not."""
+        """Queue a request for the write at the end of this loop tick. A cancelled future leaves the request queued."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self.loss is not None:
             return _failed(future, NotConnectedError(f"not sent: {self.loss}"))
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many requests are not answered yet."""
+        """The number of requests not yet answered."""
         return len(self._pending)
 
     def ping(self) -> None:
@@ -141,12 +141,12 @@ class Connection(asyncio.Protocol):
             self._send(_LENGTH.pack(len(wire.PING)), wire.PING)
 
     def abort(self, reason: str, cause: BaseException | None = None) -> None:
-        """Drop the connection at once: everything pending fails before this returns."""
+        """Drop the connection at once: all pending requests fail before this returns."""
         if self.loss is not None:
             return
         self.loss = loss = ConnectionLossError(f"connection to {self.peer} lost: {reason}")
         loss.__cause__ = cause
-        _log.debug("%s", loss)  # whoever relied on it says so louder
+        _log.debug("%s", loss)  # users of the connection log it at a higher level
         if self._transport is not None:
             self._transport.abort()
         self._on_lost(self)
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         self._deferred.clear()
         for future in pending:
             if not future.done():
-                error = ConnectionLossError(str(loss))  # one each: a traceback belongs to one raise
+                error = ConnectionLossError(str(loss))  # one per future: a traceback belongs to one raise
                 error.__cause__ = cause
                 _failed(future, error)
         if not self.closed.done():
@@ -181,17 +181,17 @@ class Connection(asyncio.Protocol):
             self.last_sent = self._loop.time()
         self._outgoing.clear()
 
-    # What the transport calls
+    # Calls by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        # The loop's own promise for a stream; uvloop's transports are no subclass, so there is nothing to assert.
+        """Store the transport."""
+        # The loop promises a stream transport; uvloop's transports are not a subclass, so an assertion would fail.
         self._transport = cast("asyncio.Transport", transport)
         if self.loss is not None:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is pending: reset, end of the stream and failed writes all end here."""
+        """Fail the pending requests after a reset, an end of the stream or a failed write."""
         if self._unanswered and (exc is None or isinstance(exc, ConnectionError)):
             self.abort("closed before it answered: a TLS port, or a server that is starting?", exc)
         else:
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _unanswered(self) -> bool:
-        """Whether a server that was spoken to without TLS has not answered yet."""
+        """Whether a server contacted without TLS has not answered yet."""
         transport = self._transport
         return self._first is not None and transport is not None and transport.get_extra_info("sslcontext") is None
 
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
                 self._defer(whole[offset:])
 
     def _joined(self, data: bytes) -> bytes:
-        """Put a frame's beginning in front of this; return nothing while not enough of the frame has come."""
+        """Prepend the stored beginning of a frame; return nothing until enough of the frame has arrived."""
         incoming = self._incoming
         if not incoming:
             return data
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
         return whole
 
     def _frames(self, data: bytes) -> int:
-        """Read the frames that are whole, and of a reply that is read in pieces a portion; return where they end."""
+        """Read the complete frames, and a portion of a reply that is read in pieces; return the offset of the rest."""
         offset = 0
         while self.loss is None:
             if (arriving := self._arriving) is not None:
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
         return offset
 
     def _defer(self, data: bytes) -> None:
-        """Leave this for the next turn of the loop: a read of the transport brings names for tens of milliseconds."""
+        """Leave this for the next turn of the loop: one read of the transport has names for tens of milliseconds."""
         if self._transport is not None:
             self._deferred += data
             self._transport.pause_reading()
@@ -282,10 +282,10 @@ class Connection(asyncio.Protocol):
             raise ProtocolError(f"a frame of {length} bytes announced")
         return length
 
-    # A reply that is read while it comes in
+    # Replies that are read while they arrive
 
     def _in_pieces(self, data: bytes | bytearray, offset: int) -> bool:
-        """Whether the frame that begins here is the reply to a request that reads it so."""
+        """Whether the frame at this offset is the reply to a request whose reply is read in pieces."""
         if not self._pending or len(data) - offset < _LENGTH.size + _HEADER.size:
             return False
         xid, _zxid, code = _HEADER.unpack_from(data, offset + _LENGTH.size)
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
         return waiting[4] is not None and code == 0 and xid == waiting[0] and self._length(data, offset) >= _HEADER.size
 
     def _begin(self, data: bytes, offset: int, length: int) -> int:
-        """Expect the reply whose frame begins here; return where its body does."""
+        """Expect the reply whose frame begins at this offset; return the offset of its body."""
         offset += _LENGTH.size
         _xid, zxid, _code = _HEADER.unpack_from(data, offset)
         _, future, _, _, pieces = self._pending[0]
@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol):
         return offset + _HEADER.size
 
     def _go_on(self, arriving: _Arriving, data: bytes, offset: int) -> int:
-        """Read a portion of the reply; return where it ends."""
+        """Read a portion of the reply; return the offset of its end."""
         end = min(offset + arriving.left, offset + _PORTION, len(data))
         arriving.feed(data[offset:end])
         if not arriving.left:
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
         expected, future, decode, path, _pieces = self._pending[0]
         if xid != expected:
             raise ProtocolError(f"a reply to xid {xid} where {expected} is next")
-        if code == wire.SESSION_MOVED:  # another connection of ours has it; this one is stale
+        if code == wire.SESSION_MOVED:  # another connection of this client has the session; this one is stale
             self.abort("the session has moved to another server")
             return
         result: Any = None
@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
             else:
                 result = decode(frame, _HEADER.size)
         except ProtocolError:
-            raise  # with the request still pending: it fails with the connection
+            raise  # the request is still pending, and fails with the connection
         except ZooKeeperError as refused:
             error = refused
         self._pending.popleft()
@@ -388,7 +388,7 @@ class Connection(asyncio.Protocol):
             _failed(future, wire.error_of(wire.AUTH_FAILED))
 
     def _event(self, event: wire.Event) -> None:
-        if event.kind <= 0:  # not about a znode: about the session
+        if event.kind <= 0:  # concerns the session instead of a znode
             if event.connection_state == wire.SESSION_EXPIRED:
                 self._expire()
             return
@@ -401,5 +401,5 @@ class Connection(asyncio.Protocol):
 
 def _failed(future: asyncio.Future[T], error: Exception) -> asyncio.Future[T]:
     future.set_exception(error)
-    future.exception()  # an awaiter that has gone away is not an error that nobody has looked at
+    future.exception()  # prevents asyncio's warning about an exception never retrieved if the awaiter is gone
     return future

@@ -1,16 +1,16 @@
 """The errors of a ZooKeeper client.
 
 ZooKeeperError
-├── ConnectionLossError      the connection went while the request was under way: applied or not, nobody knows yet
-│   └── NotConnectedError    there was no connection, the request was never sent
+├── ConnectionLossError      the connection was lost during the request, which may or may not have been applied
+│   └── NotConnectedError    there was no connection, and the request was never sent
 ├── SessionExpiredError      the server has declared the session over; its ephemerals are gone
-├── ClientClosedError        this client has been closed, and with it the session of this package that it is for
+├── ClientClosedError        this client, and the queue session that uses it, has been closed
 ├── AuthFailedError          the server refused the credentials; the client has given up
-├── RequestTooLargeError     the request is over the server's limit and was not sent
-├── ProtocolError            the server sent something that is not the protocol
-├── ServerError              the server's own error code, none of those below
+├── RequestTooLargeError     the request exceeds the server's limit and was not sent
+├── ProtocolError            the server sent data that violates the protocol
+├── ServerError              an error code of the server without a class of its own
 ├── NoNodeError · NodeExistsError · BadVersionError · NotEmptyError · NoAuthError
-└── MultiError               a multi was refused as a whole; names the first operation that failed and why
+└── MultiError               a multi was refused as a whole; names the first operation that failed and the error
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From an address to a connection that carries a session and its credentials.
+"""Opens a connection from an address, with a session and its credentials.
 
 Stock aiozk probes each server with the ``srvr`` command first, over a second connection; many servers do not answer it.
 """
@@ -29,10 +29,10 @@ _LONGEST_ANSWER = 64 * 1024
 
 
 async def resolve(server: Server) -> list[str]:
-    """The addresses behind a host name.
+    """Return the addresses behind a host name.
 
     Raises:
-        OSError: there is none.
+        OSError: there are no addresses.
     """
     with contextlib.suppress(ValueError):
         return [str(ipaddress.ip_address(server.host))]
@@ -46,7 +46,7 @@ async def dial(
     """Open a connection; with TLS, the certificate is checked against the name of the server, not its address.
 
     Raises:
-        OSError: refused, unreachable, or a certificate that does not fit (`ssl.SSLError`).
+        OSError: refused, server unreachable, or certificate not valid (`ssl.SSLError`).
     """
     try:
         _, opened = await asyncio.get_running_loop().create_connection(
@@ -60,7 +60,7 @@ async def dial(
 
 
 async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | None:
-    """A server's answer to a four-letter command, cut at 64 KiB; "" when it keeps silent, None when out of reach."""
+    """Return the answer to a four-letter command, cut at 64 KiB; "" for no answer, None for an unreachable server."""
     answer = bytearray()
     try:
         async with asyncio.timeout(_PATIENCE):
@@ -80,10 +80,10 @@ async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | No
 
 
 async def authenticate(connection: Connection, credentials: Sequence[Auth]) -> None:
-    """Send all credentials, and wait for the server's word on each.
+    """Send all credentials, and wait for the server's answer to each.
 
     Raises:
-        AuthFailedError: one was refused.
+        AuthFailedError: the server refused one of them.
     """
     for auth in credentials:
         if auth.scheme == "sasl":
@@ -104,7 +104,7 @@ async def _sasl(connection: Connection, auth: Auth) -> None:
 
 
 def connect_packet(session: wire.Connected | None, *, timeout: float, last_zxid: int) -> bytes:
-    """The first packet: the session to resume, or none."""
+    """Return the first packet: it asks to resume a session, or for a new one."""
     return records.connect(
         session_id=session.session_id if session else 0,
         password=session.password if session else bytes(16),

@@ -1,4 +1,4 @@
-"""Keep the session alive, give up a connection that does not answer, and notice a blocked event loop.
+"""Keeps the session alive, gives up a connection that does not answer, and detects a blocked event loop.
 
 A server answers the requests and pings of a session in the order in which they arrive. So a ping that is answered while
 an earlier request is not proves that the server, or something in front of it, is broken. `Progress` finds this out.
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_TICKS = 12  # per session timeout: how exactly the thirds below are kept
-_SHORTEST_TICK = 0.01  # seconds, whatever timeout a server comes up with
+_TICKS = 12  # per session timeout: the precision of the thirds below
+_SHORTEST_TICK = 0.01  # seconds, even for a very short timeout
 _PING_AFTER = 1 / 3  # of the session timeout, without a write
-_DEAD_AFTER = 2 / 3  # of the session timeout, without a read: time is left to resume the session elsewhere
-_BLOCKED_AFTER = 1 / 3  # of the session timeout, that the timer came late
-_SLOWEST = 64 * 1024  # bytes of a long reply that have to arrive within _DEAD_AFTER to count as progress
+_DEAD_AFTER = 2 / 3  # of the session timeout, without a read: leaves time to resume the session elsewhere
+_BLOCKED_AFTER = 1 / 3  # of the session timeout, by which the timer was late
+_SLOWEST = 64 * 1024  # minimum bytes of a long reply within _DEAD_AFTER that count as progress
 
 
 class Beating(Protocol):
-    """What is kept alive: a session, as far as it matters here."""
+    """The part of a session that the heartbeat uses."""
 
     @property
     def timeout(self) -> float:
@@ -39,17 +39,17 @@ class Beating(Protocol):
 
     @property
     def states(self) -> StateMachine:
-        """Where it stands."""
+        """The state of the session."""
         ...
 
     @property
     def connection(self) -> Connection | None:
-        """The connection, while there is one that carries the session."""
+        """The connection that carries the session, if there is one."""
         ...
 
 
 class Progress:
-    """Since when a connection has owed an answer without making progress with it."""
+    """The time since which a connection has owed an answer without progress."""
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
@@ -58,7 +58,7 @@ class Progress:
         self._since = 0.0
 
     def since(self, connection: Connection, now: float) -> float:
-        """Return the time of the last progress: an answer, a sizeable part of one, or nothing being waited for."""
+        """Return the time of the last progress: an answer, a sizeable part of one, or no pending request."""
         if (
             connection is not self._connection
             or not connection.waiting
@@ -81,11 +81,11 @@ async def run(session: Beating) -> None:
         timeout = session.timeout
         tick = max(timeout / _TICKS, _SHORTEST_TICK)
         due = clock() + tick
-        with anyio.move_on_after(tick):  # or until the state moves: another session may have a shorter timeout
+        with anyio.move_on_after(tick):  # or until the state changes: another session may have a shorter timeout
             await session.states.changed()
         now = clock()
         late = now - due
-        if late > tick:  # the server's answers may lie unread in the socket: its silence counts from now
+        if late > tick:  # answers may be unread in the socket: the server's silence counts from now
             resumed = now
         if late > timeout * _BLOCKED_AFTER:
             _warn_blocked(late, timeout)
@@ -110,5 +110,5 @@ def _warn_blocked(late: float, timeout: float) -> None:
     _log.warning("%s", message)
     try:
         warnings.warn(message, BlockedLoopWarning, stacklevel=1)
-    except BlockedLoopWarning:  # made an error by a filter; here it would end the session instead of telling anyone
+    except BlockedLoopWarning:  # a warnings filter made it an error, which would end the session here without a report
         _log.debug("the warning is set to raise; it has been logged")

@@ -1,4 +1,4 @@
-"""The connection string: ``h1:2181,h2,[::1]:2182/chroot``, refused at once when no server could be meant by it."""
+"""The connection string ``h1:2181,h2,[::1]:2182/chroot``. A string that cannot name a server is refused at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Server(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-    """The servers to connect to, and the path below which everything is stored (empty: ZooKeeper's own root)."""
+    """The servers to connect to, and the path under which all data is stored (empty: ZooKeeper's own root)."""
 
     servers: tuple[Server, ...]
     chroot: str = ""
@@ -34,10 +34,10 @@ class Ensemble(NamedTuple):
 
 
 def parse_hosts(hosts: object) -> Ensemble:
-    """Read a connection string in ZooKeeper's own format; the port is 2181 where none is given.
+    """Read a connection string in ZooKeeper's own format; the default port is 2181.
 
     Raises:
-        InvalidOptionError: names the part that cannot be meant, and how to write it.
+        InvalidOptionError: names the invalid part, and the correct form.
     """
     if not isinstance(hosts, str):
         raise InvalidOptionError(f"hosts must be a string such as 'h1:2181,h2:2181/chroot', not {type(hosts).__name__}")

@@ -60,7 +60,7 @@ class CreateAs(Create):
 
     @classmethod
     def like(cls, acl: Sequence[Acl], path: str, data: bytes) -> CreateAs:
-        """Make one that is persistent."""
+        """Create a persistent znode."""
         one = cls(path, data)
         one.acl = acl
         return one
@@ -122,7 +122,7 @@ class EventKind(enum.Enum):
     DELETED = 2
     CHANGED = 3
     CHILDREN = 4
-    MISSED = 0  # the connection was away: the watch is armed again, what happened meanwhile is not replayed
+    MISSED = 0  # the connection was lost: the watch is armed again, but missed events are not replayed
 
 
 class WatchEvent(NamedTuple):
@@ -136,7 +136,7 @@ class Watch(Protocol):
     """A persistent watch, armed until cancelled, across reconnections and sessions."""
 
     def cancel(self) -> None:
-        """Stop the callbacks at once and take the watch off the server in the background. Idempotent."""
+        """Stop the callbacks at once and remove the watch from the server in the background. Idempotent."""
         ...
 
 
@@ -152,10 +152,10 @@ C = TypeVar("C", bound=Collector)
 
 
 class ZooKeeper(Protocol):
-    """One client of an ensemble: a connection, the ZooKeeper session on it, and the next session when that ends.
+    """One client of an ensemble: a connection, the ZooKeeper session on it, and later sessions when that one ends.
 
-    ``generation`` counts the ZooKeeper sessions; whatever depends on one carries its number, and a request given
-    a ``generation`` fails with `SessionExpiredError`, unsent, when that session is over.
+    ``generation`` is the number of the ZooKeeper session. State that depends on a session carries its number. A request
+    with a ``generation`` fails with `SessionExpiredError`, unsent, if that session is over.
     """
 
     @property
@@ -175,7 +175,7 @@ class ZooKeeper(Protocol):
 
     @property
     def session_timeout(self) -> float:
-        """As negotiated with the server, seconds."""
+        """The session timeout negotiated with the server, seconds."""
         ...
 
     @property
@@ -185,7 +185,7 @@ class ZooKeeper(Protocol):
 
     @property
     def max_request(self) -> int:
-        """The largest request that the server accepts, bytes."""
+        """The maximum size of a request that the server accepts, bytes."""
         ...
 
     def request_size(self, operations: Sequence[Operation]) -> int:
@@ -193,7 +193,7 @@ class ZooKeeper(Protocol):
         ...
 
     def path_size(self, path: str) -> int:
-        """The bytes of a path as the server stores it, the chroot included."""
+        """Return the bytes of a path as the server stores it, including the chroot."""
         ...
 
     def multi(
@@ -209,7 +209,7 @@ class ZooKeeper(Protocol):
         ...
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
-        """Data and stat. Reads are repeated after a lost connection. Raises: NoNodeError."""
+        """Return data and stat. Reads are repeated after a lost connection. Raises: NoNodeError."""
         ...
 
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
@@ -238,7 +238,7 @@ class ZooKeeper(Protocol):
 
     @property
     def makes_open(self) -> bool:
-        """Whether everybody may use the znodes that it creates."""
+        """Whether everyone has access to the znodes that it creates."""
         ...
 
     async def acl(self, path: str) -> list[Acl]:
@@ -251,26 +251,26 @@ class ZooKeeper(Protocol):
         ...
 
     async def ask_servers(self, word: str) -> dict[str, str | None]:
-        """Each server's answer to one of ZooKeeper's four-letter commands; None from one that cannot be reached."""
+        """Return each server's answer to a four-letter command; None for a server that cannot be reached."""
         ...
 
     async def ensure(self, path: str) -> None:
-        """Create the persistent znodes of a path that are not there."""
+        """Create the missing persistent znodes of a path."""
         ...
 
     async def sync(self, path: str) -> None:
-        """Let the server catch up with the leader before what is read next."""
+        """Let the server catch up with the leader before the next read."""
         ...
 
     async def watch(self, path: str, callback: Callable[[WatchEvent], None], *, recursive: bool = False) -> Watch:
         """Arm a persistent watch; armed on return. The callback runs on the loop and must not block.
 
-        After every reconnection, and in every new session, it is armed again and told `EventKind.MISSED`.
+        After every reconnection, and in every new session, it is armed again and receives `EventKind.MISSED`.
         """
         ...
 
     def on_state(self, callback: Callable[[State, int], None]) -> Callable[[], None]:
-        """Call back with each new state and the generation; returns what takes the callback off again."""
+        """Call back with each new state and the generation; return a function that removes the callback."""
         ...
 
     async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:

@@ -1,7 +1,7 @@
-"""A listing is read while it comes in: its names are handed on in pieces, so that no more than a piece is ever held.
+"""Reads a listing while it arrives, and passes on its names in pieces, so that only one piece is held in memory.
 
-ZooKeeper answers a listing as one reply, however long. `Listing` reads the body of such a reply from whatever pieces
-the transport delivers; `Collected` hands the names to a collector of the caller's.
+ZooKeeper answers a listing as one reply, however long. `Listing` reads the body of such a reply from the pieces that
+the transport delivers; `Collected` passes the names to a collector of the caller's.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ class Pieces(Protocol[T_co]):
     """Reads the body of a reply while it arrives."""
 
     def feed(self, piece: bytes) -> None:
-        """Read what has come, in order. Raises: ProtocolError."""
+        """Read the bytes received, in order. Raises: ProtocolError."""
         ...
 
     def finish(self) -> T_co:
-        """Return what was asked for; all has come. Raises: ProtocolError: it ends too early."""
+        """Return the result after the last byte. Raises: ProtocolError: the reply ends too early."""
         ...
 
 
 class Listing(Generic[T]):
-    """Reads names, and hands them on; ``result`` is what the request gives in the end.
+    """Reads names and passes them on; ``result`` makes the result of the request.
 
-    ``size`` is that of the body, bytes: no count and no length is believed beyond it.
+    ``size`` is the size of the body, bytes; counts and lengths beyond it are refused.
     """
 
     def __init__(self, size: int, take: Callable[[list[str]], object], result: T) -> None:
         self._ahead = size
-        """Bytes that have not come yet."""
+        """The number of bytes still to come."""
         self._take = take
         self._result = result
         self._count: int | None = None
-        """Names that are left; None: not known yet."""
+        """The number of names left; None: not known yet."""
         self._rest = bytearray()
-        """The beginning of a name."""
+        """The beginning of an incomplete name."""
         self._needed = _INT.size
         """The number of bytes from that position that are needed to continue."""
 
@@ -92,7 +92,7 @@ class Listing(Generic[T]):
         return max(0, count)  # -1 stands for null
 
     def _names(self, data: bytes | bytearray, offset: int, count: int) -> tuple[list[str], int]:
-        """Split the names that are whole; return them, and where the next begins."""
+        """Split the complete names; return them, and the offset of the next one."""
         alike = _alike(data, offset, count)
         if alike is not None:
             names, offset = alike
@@ -105,7 +105,7 @@ class Listing(Generic[T]):
             (length,) = _INT.unpack_from(data, offset)
             begin = offset + _INT.size
             end = begin + length
-            if length < 1 or end > len(data) + self._ahead:  # no znode has an empty name
+            if length < 1 or end > len(data) + self._ahead:  # a znode's name is never empty
                 raise ProtocolError(f"a name of {length} bytes with {len(data) - begin + self._ahead} bytes left")
             if end > len(data):
                 self._needed = end - offset
@@ -119,9 +119,9 @@ class Listing(Generic[T]):
 
 
 class Collected(Generic[C]):
-    """A listing's way into a collector; what the collector raises is raised where the listing is waited for.
+    """Passes a listing to a collector. The collector's errors are raised in the caller that awaits the listing.
 
-    The connection, which is others' too, has nothing to do with that.
+    They do not affect the connection, which other requests share.
     """
 
     def __init__(self, collector: Callable[[], C]) -> None:
@@ -130,7 +130,7 @@ class Collected(Generic[C]):
         self._error: Exception | None = None
 
     def take(self, names: list[str]) -> None:
-        """Hand names on, unless some have been refused."""
+        """Pass on names, unless the collector has raised an error."""
         if self._error is None:
             try:
                 if self._collector is None:
@@ -140,16 +140,16 @@ class Collected(Generic[C]):
                 self._error = error
 
     def result(self) -> C:
-        """Return the collector. Raises: what it has raised."""
+        """Return the collector. Raises: the error that it has raised."""
         if self._error is not None:
             raise self._error
         return self._begin() if self._collector is None else self._collector
 
 
 def _alike(data: bytes | bytearray, offset: int, count: int) -> tuple[list[str], int] | None:
-    """Split names that all have the same length, as a queue's have, by that length; None when they are not so.
+    """Split names of equal length, such as a queue's, at that length; return None if the lengths differ.
 
-    A deep queue's listing is read seven times as fast. A name holds no NUL, so that the length cannot be part of one.
+    This reads a deep queue's listing seven times as fast. A name has no NUL, so it cannot contain the length bytes.
     """
     if len(data) - offset < _INT.size:
         return None
@@ -166,5 +166,5 @@ def _alike(data: bytes | bytearray, offset: int, count: int) -> tuple[list[str],
         names = data[offset:end].decode().split(prefix)
     except UnicodeDecodeError:
         return None
-    del names[0]  # nothing stands before the first length
+    del names[0]  # nothing precedes the first length
     return (names, end) if len(names) == whole and set(map(len, names)) == {length} else None

@@ -1,4 +1,4 @@
-"""How long a client has been without a connection, and when that is worth a line of the log. Pure."""
+"""Measures how long a client has been without a connection, and decides when to log it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIRST, _EACH = (10.0, 60.0), 300.0  # seconds
 
 
 class Outage:
-    """One time without a connection, from a moment on; moments are the event loop's."""
+    """One period without a connection, from its start; moments are the event loop's."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -20,11 +20,11 @@ class Outage:
         self._next = next(self._moments)
 
     def lasted(self, now: float) -> float:
-        """Seconds that it has lasted."""
+        """Return its duration so far, in seconds."""
         return now - self._began
 
     def to_be_told(self, now: float) -> bool:
-        """Whether it is time to say so: once after ten seconds, once after a minute, then every five minutes."""
+        """Return whether to log it: once after ten seconds, once after a minute, then every five minutes."""
         due = False
         while self.lasted(now) >= self._next:
             self._next = next(self._moments)

@@ -1,4 +1,4 @@
-"""Reads of more than one request, or of what may not be there: over `interface.ZooKeeper`, whoever implements it."""
+"""Reads of several requests, or of znodes that may be missing, over any implementation of `interface.ZooKeeper`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE: Final = 100
 
 
 async def below(zookeeper: ZooKeeper, path: str, *, generation: int | None = None) -> list[str]:
-    """List what is below a znode; nothing when it is not there. Raises: as `ZooKeeper.children`, but NoNodeError."""
+    """List the children of a znode; empty if it does not exist. Raises: as `ZooKeeper.children`, except NoNodeError."""
     try:
         return await zookeeper.children(path, generation=generation)
     except NoNodeError:
@@ -35,9 +35,9 @@ async def read_pages(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[Node | 
 async def read_apart(
     zookeeper: ZooKeeper, sets: Sequence[Sequence[str]], *, generation: int | None = None
 ) -> list[list[Versioned | None] | NoAuthError]:
-    """Read several sets of znodes, each set at one moment; in the place of one that may not be read is the error.
+    """Read several sets of znodes, each set at one moment; an unreadable set is replaced by its error.
 
-    For what follows a read of all together that was refused: that tells of one only.
+    Use it after one read of all sets was refused, because that error names only one znode.
     """
 
     async def read(paths: Sequence[str]) -> list[Versioned | None] | NoAuthError:

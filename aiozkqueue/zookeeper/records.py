@@ -1,7 +1,7 @@
 """The rare requests, built from aiozk's protocol records; missing ones are declared in the same way."""
 
 # pyright: basic, reportMissingTypeStubs=false
-# aiozk has no types: its results are checked where they leave this module.
+# aiozk has no types: this module checks its results before it returns them.
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def sync(full_path: str) -> Request[None]:
 
 
 def get_acl(full_path: str) -> Request[list[Acl]]:
-    """The ACL of a znode; a client that may not change it does not see credentials."""
+    """Return the ACL of a znode; for a client that may not change it, credentials are masked."""
     return Request(bytes(protocol.GetACLRequest(path=full_path).serialize()), _decode_acl, full_path)
 
 

@@ -31,7 +31,7 @@ class DigestMd5:
         self._proof = ""
 
     def respond(self, challenge: bytes) -> bytes:
-        """The answer to the server's challenge.
+        """Return the answer to the server's challenge.
 
         Raises:
             AuthFailedError: the challenge is not DIGEST-MD5 with ``auth``, or not well-formed.
@@ -68,7 +68,7 @@ class DigestMd5:
         """Check that the server knows the password too.
 
         Raises:
-            AuthFailedError: it does not.
+            AuthFailedError: the server does not know it.
         """
         proof = parse_directives(final).get("rspauth", "")
         if not self._proof or not hmac.compare_digest(proof.encode(), self._proof.encode()):
@@ -93,7 +93,7 @@ def parse_directives(challenge: bytes) -> dict[str, str]:
     """Read ``name=value`` and ``name="value"``, separated by commas.
 
     Raises:
-        AuthFailedError: not of that form, or longer than the RFC allows.
+        AuthFailedError: the text has another form, or is longer than the RFC allows.
     """
     text = challenge.decode("utf-8", "replace")
     directives: dict[str, str] = {}
@@ -113,5 +113,5 @@ def _quoted(text: str) -> str:
 
 
 def _md5(data: bytes) -> bytes:
-    # The mechanism fixes the hash; the flag lets it run where MD5 is barred from signatures.
+    # The mechanism fixes the hash; the flag permits it where policy bans MD5 for security.
     return hashlib.md5(data, usedforsecurity=False).digest()

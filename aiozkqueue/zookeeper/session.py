@@ -1,4 +1,4 @@
-"""The ZooKeeper session: kept alive on one connection after another, and followed by the next when it ends.
+"""The ZooKeeper session: kept alive on one connection after another, and followed by a new one when it ends.
 
 The behaviour of stock aiozk that this session replaces: it sends writes again after a loss, its repair loop
 waits for itself, it takes a new session for the old one, and it can neither close nor start without a server.
@@ -44,18 +44,18 @@ T = TypeVar("T")
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.01, 1.0  # between rounds over the servers, seconds, before jitter
 _STABLE = 1.0  # a connection that lived this long, seconds, resets the delays
-_SHORT_LIVED = 8  # connections in a row that lived less long and reset the delays, too, as they answered requests
+_SHORT_LIVED = 8  # shorter-lived connections in a row that also reset the delays if they answered requests
 _SHORTEST_ATTEMPT = 0.5
 _LONGEST_TIMEOUT = 2_147_483.0  # the protocol carries milliseconds in 31 bits
 _GOODBYE = 0.9  # for the server's answer when closing, seconds
 
 
 class _VerdictError(Exception):
-    """The server says that the session asked for is over."""
+    """The server reports that the requested session is over."""
 
 
 class Session:
-    """One client's session, and the next ones. Every method is called on the loop that `start` was called on."""
+    """One client's session, and its later ones. Call every method on the loop that `start` was called on."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Session:
 
     @property
     def state(self) -> State:
-        """Where the client stands."""
+        """The state of the client."""
         return self.states.state
 
     @property
@@ -105,12 +105,12 @@ class Session:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """How connections are encrypted, if they are."""
+        """The encryption of connections, if any."""
         return self._tls
 
     @property
     def connection(self) -> Connection | None:
-        """The connection, while there is one that carries the session."""
+        """The connection that carries the session, if there is one."""
         return self._connection
 
     @property
@@ -143,14 +143,14 @@ class Session:
 
     def _failed_for_good(self) -> ZooKeeperError:
         failure = self._failure or ZooKeeperError("the ZooKeeper client has failed")
-        error = type(failure)(*failure.args)  # one for each that waits: a traceback belongs to one raise
+        error = type(failure)(*failure.args)  # one per waiter: a traceback belongs to one raise
         error.__cause__ = failure.__cause__
         return error
 
     # Requests
 
     def submit(self, request: wire.Request[T], *, generation: int | None = None) -> asyncio.Future[T]:
-        """Send once, now; what refuses the request comes out of the future."""
+        """Send once, now; the future raises the error of a refused request."""
         error: ZooKeeperError | None
         if request.size > self.max_request:
             error = RequestTooLargeError(
@@ -162,27 +162,27 @@ class Session:
             return self._connection.submit(request)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         future.set_exception(error or NotConnectedError("not connected; the request was not sent"))
-        future.exception()  # an awaiter that has gone away is not an error that nobody has looked at
+        future.exception()  # prevents asyncio's warning about an exception never retrieved if the awaiter is gone
         return future
 
     async def call(self, request: wire.Request[T], *, generation: int | None = None) -> T:
-        """Send, and after a lost connection send again: for requests that change nothing when repeated."""
+        """Send, and send again after a lost connection: for requests that change nothing when repeated."""
         while True:
             if self.states.state is not State.CONNECTED:
                 await self.wait_connected(generation=generation)
             try:
                 return await self.submit(request, generation=generation)
             except ConnectionLossError as loss:
-                if isinstance(loss.__cause__, ProtocolError):  # the next reply would be no better
+                if isinstance(loss.__cause__, ProtocolError):  # the next reply would have the same error
                     raise loss.__cause__ from None
-            except SessionExpiredError:  # by the server's answer; the next session will do for whoever asked for none
+            except SessionExpiredError:  # reported by the server; without a generation, the next session is as good
                 if generation is not None:
                     raise
 
     # Life
 
     def start(self) -> None:
-        """Begin to connect, in a task of this session's own: nothing here ever cancels the caller."""
+        """Start to connect, in a task of this session's own, so that the caller is never cancelled."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"zookeeper session at {self.ensemble}")
 
@@ -190,7 +190,7 @@ class Session:
         """Start, wait until connected, and run ``prepare``, all within this many seconds; if that fails, close.
 
         Raises:
-            ConnectionLossError: not in that time; names the servers and why each could not be used.
+            ConnectionLossError: no connection in that time; names the servers and each one's error.
             AuthFailedError: the credentials were refused.
         """
         self.start()
@@ -212,7 +212,7 @@ class Session:
         )
 
     async def close(self) -> None:
-        """End the session at the server if it can be told within a second, and the connection in any case."""
+        """End the session at the server if it answers within a second; close the connection in any case."""
         if not self._closing:
             self._closing = True
             try:
@@ -290,7 +290,7 @@ class Session:
                 previous = connection.peer
 
     async def _reconnect(self, *, avoid: str | None) -> Connection | None:
-        """One round over the servers, in random order, the one just lost last."""
+        """Try each server once, in random order, the one just lost last."""
         servers = self._random.sample(self.ensemble.servers, len(self.ensemble.servers))
         servers.sort(key=lambda server: str(server) == avoid)
         limit = max(self.timeout * 2 / 3 / len(servers), _SHORTEST_ATTEMPT)
@@ -353,8 +353,8 @@ class Session:
             self._verdict()
             raise _VerdictError
         if wanted is not None and reply.session_id != wanted.session_id:
-            # A new session, handed out in answer to the old one's id. It is ended here: what follows the old one
-            # must have been created after it was known to be over.
+            # The server has created a new session in answer to the old id. End it here: the next session must be
+            # created after the old one was known to be over.
             _log.warning("%s answered with another session than the one asked for", connection.peer)
             self._verdict()
             await connection.submit(wire.CLOSE)
@@ -399,7 +399,7 @@ class Session:
             self._verdict()
 
     def _verdict(self) -> None:
-        """The server has said that the session is over; nothing else ever ends one."""
+        """The server has reported that the session is over; only this ends a session."""
         self._resumable = None
         self.timeout = self._wanted_timeout
         if self.states.state is State.SUSPENDED:

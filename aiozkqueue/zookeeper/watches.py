@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[WatchEvent], None]
-_SET_WATCHES_BYTES = 128 * 1024  # as much as one SetWatches2 carries, so that any number of watches can be re-armed
+_SET_WATCHES_BYTES = 128 * 1024  # the limit of one SetWatches2, so that any number of watches can be re-armed
 
 
 class Mode(enum.Enum):
@@ -79,7 +79,7 @@ class WatchRegistry:
             asyncio.get_running_loop().call_soon(callback, event.path)
         try:
             kind = EventKind(event.kind)
-        except ValueError:  # "watch removed" and whatever later servers add
+        except ValueError:  # "watch removed" and events of later servers
             return
         told = WatchEvent(kind, event.path)
         for registration in tuple(self._persistent.get(event.path, ())):
@@ -124,7 +124,7 @@ class WatchRegistry:
                 if registration.recursive:
                     registration.tell(event)
                 elif child and event.kind is not EventKind.CHANGED and self.mode(above) is Mode.RECURSIVE:
-                    # Someone else's recursive watch at this path has taken the place of this one at the server.
+                    # Another user's recursive watch at this path has replaced this one at the server.
                     registration.tell(WatchEvent(EventKind.CHILDREN, above))
             child = False
 

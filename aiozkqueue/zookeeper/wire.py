@@ -1,8 +1,7 @@
-"""The bytes of the frequent requests and of every reply: encoders, and decoders that trust no length.
+"""The bytes of frequent requests and of all replies: encoders, and decoders that trust no length.
 
-A decoder takes a reply and the offset of its body, and either returns the value or raises `ProtocolError`. A count or
-length is believed only as far as the bytes that are there, so a reply never costs more memory than a small multiple
-of its own size.
+A decoder takes a reply and the offset of its body, and either returns the value or raises `ProtocolError`. Counts and
+lengths are checked against the bytes present, so a reply never costs more memory than a small multiple of its own size.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ _pack_int = _INT.pack
 _pack_head = _RESULT.pack
 _EPHEMERAL, _SEQUENTIAL, _CONTAINER = 1, 2, 4
 _END = _OPERATION.pack(-1, 1, -1)
-#: The bytes before shorter paths than this are made once: to look it up takes a fifth of the time of packing it.
+#: Prefixes of paths shorter than this are made once: a lookup takes a fifth of the time of packing.
 _SHORT = 256
 
 
 def _head(kind: int, length: int) -> bytes:
-    """The bytes before the path of an operation: its header and the length of the path."""
+    """Return the bytes before the path of an operation: its header and the length of the path."""
     return _pack_head(kind, False, -1, length)  # noqa: FBT003 - that the list goes on, as jute writes it
 
 
@@ -69,8 +68,8 @@ _CREATE_HEADS, _DELETE_HEADS, _READ_HEADS = (
 )
 _NO_WATCH = b"\0"
 
-PING = struct.pack("!ii", -2, 11)  # xid and opcode: all there is to it
-#: What a path and its lengths add to an operation of a multi.
+PING = struct.pack("!ii", -2, 11)  # xid and opcode: the whole request
+#: The bytes that a path and its lengths add to an operation of a multi.
 _CREATE_OVERHEAD = _OPERATION.size + 3 * _INT.size
 _VERSIONED_OVERHEAD = _OPERATION.size + 2 * _INT.size
 _SET_OVERHEAD = _OPERATION.size + 3 * _INT.size
@@ -88,15 +87,15 @@ class Request(NamedTuple, Generic[T]):
 
     @property
     def size(self) -> int:
-        """What the server counts against jute.maxbuffer: the body and the xid, bytes."""
+        """The bytes that the server counts against jute.maxbuffer: the body and the xid."""
         return len(self.body) + _INT.size
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The server's reply to the first packet of a connection; session id 0 says that the session asked for is over.
+    """The server's reply to the first packet of a connection; session id 0 means that the requested session is over.
 
-    Whoever has the password can resume the session, and end it.
+    Any holder of the password can resume the session, and end it.
     """
 
     session_id: int
@@ -105,7 +104,7 @@ class Connected:
 
 
 class Event(NamedTuple):
-    """A watch's notification, as it came."""
+    """A watch's notification, as received."""
 
     kind: int
     connection_state: int
@@ -127,7 +126,7 @@ SESSION_EXPIRED, AUTH_FAILED, SESSION_MOVED, SASL_REQUIRED = -112, -115, -118, -
 
 
 def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
-    """The exception for a server's error code."""
+    """Return the exception for a server's error code."""
     if (error := _CLASS_OF_CODE.get(code)) is not None:
         return error(path)
     if code in {AUTH_FAILED, SASL_REQUIRED}:
@@ -138,7 +137,7 @@ def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
 
 
 def code_of(error: errors.ZooKeeperError) -> int | None:
-    """The server's error code behind an exception; None when it did not come from the server."""
+    """Return the server's error code behind an exception; None if it did not come from the server."""
     if isinstance(error, errors.ServerError):
         return error.code
     return _CODE_OF_CLASS.get(type(error)) if isinstance(error, errors.NodeError) else None
@@ -148,13 +147,13 @@ def code_of(error: errors.ZooKeeperError) -> int | None:
 
 
 def encode_string(text: str) -> bytes:
-    """A string as jute writes it: its length in bytes, then UTF-8."""
+    """Encode a string in jute's format: its length in bytes, then UTF-8."""
     raw = text.encode()
     return _pack_int(len(raw)) + raw
 
 
 def encode_acl(acl: Sequence[Acl]) -> bytes:
-    """An access control list."""
+    """Encode an access control list."""
     entries = (_pack_int(int(a.permissions)) + encode_string(a.scheme) + encode_string(a.id) for a in acl)
     return _pack_int(len(acl)) + b"".join(entries)
 
@@ -162,7 +161,7 @@ def encode_acl(acl: Sequence[Acl]) -> bytes:
 def multi(
     operations: Sequence[Operation], *, chroot: str, acl: bytes, results: int | None = None
 ) -> Request[list[Result]]:
-    """An atomic multi. The reply has the results of its operations in order, or only the first ones."""
+    """Encode an atomic multi. The reply has the results of its operations in order, or only the first ones."""
     root = chroot.encode()
     parts = [_pack_int(MULTI)]
     tails = [acl + _pack_int(flags) for flags in range(_CONTAINER + 1)]
@@ -286,7 +285,7 @@ def _multi_read(
 
 
 def decode_nothing(_reply: bytes, _offset: int) -> None:
-    """For a reply whose body does not matter."""
+    """Ignore a reply's body."""
 
 
 CLOSE: Request[None] = Request(_pack_int(CLOSE_SESSION), decode_nothing)
@@ -317,7 +316,7 @@ def _read_body(opcode: int, path: str, chroot: str) -> bytes:
 
 
 def decode_connected(frame: bytes) -> Connected:
-    """The first frame of a connection. Servers before 3.4 leave out the read-only flag at its end; it is not used."""
+    """Decode the first frame of a connection. Servers before 3.4 omit the read-only flag at its end; it is not used."""
     try:
         _version, timeout, session_id = _CONNECTED.unpack_from(frame, 0)
     except struct.error as error:
@@ -327,7 +326,7 @@ def decode_connected(frame: bytes) -> Connected:
 
 
 def decode_event(frame: bytes, offset: int) -> Event:
-    """A watch's notification."""
+    """Decode a watch's notification."""
     try:
         kind, state = _EVENT.unpack_from(frame, offset)
     except struct.error as error:
@@ -337,7 +336,7 @@ def decode_event(frame: bytes, offset: int) -> Event:
 
 
 def decode_token(reply: bytes, offset: int) -> bytes:
-    """A SASL challenge; a server that has nothing more to say sends none."""
+    """Decode a SASL challenge; return b"" if the server sends none at the end of the exchange."""
     return _buffer(reply, offset)[0] if offset < len(reply) else b""
 
 
@@ -354,7 +353,7 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
             kind, done, _error, number = unpack(reply, offset)
             if done:
                 break
-            if len(results) == wanted and kind != -1:  # it was applied, and nobody asks for more
+            if len(results) == wanted and kind != -1:  # it was applied, and no further results are requested
                 return results
             if kind == CREATE:
                 start = offset + 13
@@ -374,9 +373,9 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
                 results.append(path[chroot:].decode() or "/")
             elif kind == -1:
                 offset += 13
-                # Those before the failing operation have code 0, those after it -2: only the first one is named.
+                # Results before the failing operation have code 0, later ones -2: only the first failure is named.
                 # Stock aiozk drops these codes, and the paths above.
-                if number == SESSION_EXPIRED:  # the server asks whose session it is at each operation, not once for all
+                if number == SESSION_EXPIRED:  # the server checks the session at each operation, not once per multi
                     raise error_of(number)
                 if number != 0 and failed is None and len(results) < len(operations):
                     failed = errors.MultiError(len(results), error_of(number, operations[len(results)].path))
@@ -450,7 +449,7 @@ def _whole(parse: Callable[[bytes, int], tuple[T, int]]) -> Callable[[bytes, int
     return decode
 
 
-# What the classes themselves do in Python, done in C: half a microsecond less for each node that is read.
+# The constructors of the classes in C instead of Python: half a microsecond less for each znode read.
 _make_stat: Callable[[tuple[int, ...]], Stat] = partial(tuple.__new__, Stat)  # pyright: ignore[reportUnknownMemberType]
 _make_versioned: Callable[[tuple[Any, ...]], Versioned] = partial(tuple.__new__, Versioned)  # pyright: ignore[reportUnknownMemberType]
 

@@ -289,11 +289,11 @@ def run_virtual(main: Callable[[], Coroutine[Any, Any, T]], *, limit: float = LI
     """Run a program on a virtual clock, as `asyncio.run` does on the real one.
 
     Args:
-            main: the coroutine to run.
-            limit: the maximum seconds of virtual time.
+        main: the coroutine to run.
+        limit: the maximum seconds of virtual time.
 
     Raises:
-            StuckError: the program cannot end, or takes longer.
+        StuckError: the program cannot end, or takes longer.
     """
     loop = VirtualLoop()
     loop.limit = limit

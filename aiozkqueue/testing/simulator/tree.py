@@ -101,7 +101,7 @@ class Tree:
         """Check and apply a multi; return its results and changes. A refused multi leaves the tree unchanged.
 
         Raises:
-                MultiError: names the first operation that fails.
+            MultiError: names the first operation that fails.
         """
         results: list[Result] = []
         changes: list[Change] = []
