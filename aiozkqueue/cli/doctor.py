@@ -1,4 +1,4 @@
-"""`aiozkqueue doctor`: what is wrong, and what to do about it."""
+"""`aiozkqueue doctor`: problems of servers and queues, with advice."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _print_tables(diagnosis: zq.Diagnosis) -> None:
     output.print_table(
         ["server", "version", "mode"],
         [
-            (s.address, s.version or ("not told" if s.reachable else "out of reach"), s.mode or "")
+            (s.address, s.version or ("not reported" if s.reachable else "unreachable"), s.mode or "")
             for s in ensemble.servers
         ],
     )
@@ -135,7 +135,7 @@ def _print_tables(diagnosis: zq.Diagnosis) -> None:
         )
     verdict = "healthy" if diagnosis.healthy else "something is wrong"
     if not diagnosis.complete:
-        verdict += ", as far as it was looked at within the time budget"
+        verdict += ", as far as it was checked within the time budget"
     output.print_verdict(verdict, good=diagnosis.healthy)
 
 

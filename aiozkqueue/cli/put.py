@@ -22,7 +22,7 @@ from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_pairs, parse_tags
 
-# Bytes that are read, and so stored, at a time.
+# The number of bytes that are read and stored at a time.
 _CHUNK: Final = 64 * 1024
 
 
@@ -139,14 +139,14 @@ def parse_moment(text: str | None) -> datetime | None:
     except ValueError:
         moment = None
     if moment is None or moment.utcoffset() is None:
-        message = f"{text!r} is no ISO 8601 time with a zone, such as 2030-01-31T08:00+01:00"
+        message = f"{text!r} is not an ISO 8601 time with a zone, such as 2030-01-31T08:00+01:00"
         raise typer.BadParameter(message, param_hint="--at")
     return moment
 
 
 @dataclass(frozen=True, slots=True)
 class _Putting:
-    """Where messages go, and how."""
+    """The target queue of messages, and the options of their puts."""
 
     target: zq.Queue[bytes]
     timeout: float
@@ -154,7 +154,7 @@ class _Putting:
     as_json: bool
 
     async def put(self, bodies: list[bytes]) -> int:
-        """Put some, print their ids, and return how many."""
+        """Put messages, print their ids, and return their number."""
         ids = await self.target.put_many(bodies, timeout=self.timeout, **self.options)
         _print(self.target.name, ids, as_json=self.as_json)
         return len(ids)
@@ -177,7 +177,7 @@ async def _put_from(source: BinaryIO, putting: _Putting, *, lines: bool, size: i
 
 
 async def _lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """Yield the lines that have arrived, without waiting for more, so that a slow source is passed on immediately."""
+    """Yield the lines that have arrived without waiting for more, so that lines of a slow source are put at once."""
     rest = b""
     while chunk := await to_thread.run_sync(os.read, source.fileno(), _CHUNK, abandon_on_cancel=True):
         *complete, rest = (rest + chunk).split(b"\n")

@@ -115,15 +115,15 @@ async def stats(
 
 @dataclass
 class _Seen:
-    """What a look at several queues has found."""
+    """The results of reading several queues."""
 
     found: list[zq.QueueStats] = field(default_factory=list[zq.QueueStats])
     staged: dict[str, int] = field(default_factory=dict[str, int])
-    """Messages that nobody can see yet, by queue."""
+    """The number of staged messages, which are not visible yet, by queue."""
     absent: list[AskedQueue] = field(default_factory=list[AskedQueue])
     failed: list[Exception] = field(default_factory=list[Exception])
     unseen: int = 0
-    """Queues that there was no time for."""
+    """The number of queues that were not read because the time budget ran out."""
 
 
 async def _look_at(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], budget: Budget) -> _Seen:
@@ -146,7 +146,7 @@ async def _look_at(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], budget: 
 
 
 def _note_the_rest(seen: _Seen) -> None:
-    """Say what was not read, and why."""
+    """Print what was not read, and why."""
     for one in seen.found:
         if one.incomplete:
             output.note(
@@ -155,7 +155,7 @@ def _note_the_rest(seen: _Seen) -> None:
             )
     if seen.unseen:
         output.note(
-            f"{seen.unseen} queues were not looked at within the time budget; name some, or allow more with --budget"
+            f"{seen.unseen} queues were not checked within the time budget; name some, or allow more with --budget"
         )
     for error in seen.failed[1:]:
         output.note(str(error))
@@ -210,7 +210,7 @@ async def _staged(queue: zq.Queue[bytes], stats: zq.QueueStats) -> int:
 
 
 def _print_stats(found: Sequence[zq.QueueStats], staged: Mapping[str, int]) -> None:
-    """Print a table; what is staged has a column where there is any."""
+    """Print a table, with a column for staged messages if there are any."""
     shown = any(staged.values())
     heads = ["queue", "size", "waiting", "in flight", "delayed", "retrying", "scheduled", "dead letters", "consumers"]
     output.print_table(

@@ -1,4 +1,4 @@
-"""`aiozkqueue serve` and `aiozkqueue keys`: the queues over HTTP, and who may use them."""
+"""`aiozkqueue serve` and `aiozkqueue keys`: the queues over HTTP, and the API keys for them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def serve(
         rate=rate,
         separate_purge=separate_purge,
     )
-    # Socket and session come first: uvicorn ends the process when it cannot have what it begins with.
+    # Open the sockets and the session first: uvicorn ends the process if its own startup fails.
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(_stopping())
         listening = stack.enter_context(_listening("--port", host, port))
@@ -158,7 +158,7 @@ async def serve(
 
 
 async def _started(server: Server, serving: asyncio.Task[None]) -> None:
-    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
+    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn reports its start by this flag only
         await asyncio.sleep(0.01)
 
 
@@ -169,7 +169,7 @@ async def _ended(server: Server, serving: asyncio.Task[None]) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[list[Callable[[], None]]]:
-    """Stop with SIGTERM or SIGINT: by calling what is in the list, or before there is anything, by cancelling."""
+    """Handle SIGTERM and SIGINT: call the functions of the list, or cancel the task while the list is empty."""
     loop, task, calls = asyncio.get_running_loop(), asyncio.current_task(), list[Callable[[], None]]()
 
     def received() -> None:
@@ -198,14 +198,14 @@ def _listening(option: str, host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _admin_listening(host: str, port: int, admin_port: int | None) -> Iterator[socket.socket | None]:
-    """Give a socket for the admin port; None when nobody asked for it, and the port after ours is taken."""
+    """Yield a socket for the admin port; None if no admin port is given and the port after the main one is in use."""
     if admin_port is not None:
         listening = _listening("--admin-port", host, admin_port)
     else:
         try:
             listening = listen(host, port + 1 if port else 0)
         except (OSError, OverflowError) as error:
-            output.note(f"no admin port: {port + 1} cannot be had ({error}); give another with --admin-port")
+            output.note(f"no admin port: {port + 1} cannot be used ({error}); choose another with --admin-port")
             yield None
             return
     with listening:
@@ -218,7 +218,7 @@ def _host_of(address: str) -> str:
 
 
 def _as_seen(address: str, admin_address: str) -> str:
-    """Return an admin address with the host by which clients reach this server."""
+    """Return the admin address with the host of the main address, by which clients reach this server."""
     return f"{address.rpartition(':')[0] or address}:{admin_address.rpartition(':')[2]}"
 
 

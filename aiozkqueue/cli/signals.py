@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM for long-running commands: the first signal drains, the second ends at once."""
+"""SIGINT and SIGTERM for long-running commands: the first signal drains, the second cancels the command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def draining(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` at the first signal, cancel the present task at the next."""
+    """Call ``stop`` at the first signal, and cancel the current task at the second."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     stopping = False

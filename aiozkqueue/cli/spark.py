@@ -87,7 +87,7 @@ def place(path: str) -> str:
 
 @contextmanager
 def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    """Open a session for the block; an existing session of the process is used, and left open.
+    """Open a session for the block. An existing session of the process is used and stays open.
 
     Raises: typer.BadParameter; MissingExtraError; CommandFailedError: Spark does not start, or fails.
     """
@@ -95,9 +95,9 @@ def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSess
     absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if absent:
         raise missing(absent[0], "cli,spark,embedded")
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second, and only now is it known to be there
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow to import, and optional
 
-    from aiozkqueue.spark.failures import SPARK_ERRORS, condition_of  # noqa: PLC0415 - so too
+    from aiozkqueue.spark.failures import SPARK_ERRORS, condition_of  # noqa: PLC0415 - imports pyspark
 
     with ExitStack() as stack:
         session = SparkSession.getActiveSession()

@@ -66,7 +66,7 @@ def load(
     if write_id is not None:
         options["writeId"] = write_id
     with spark_session(master, conf) as spark:
-        from aiozkqueue.spark.transfer import Kind, load  # noqa: PLC0415 - only now is it known that Spark is there
+        from aiozkqueue.spark.transfer import Kind, load  # noqa: PLC0415 - needs Spark, which is optional
 
         with watched(spark, f"load {queue}"):
             rows = load(spark, list(map(place, files)), options, kind=None if kind is None else Kind(kind), infer=infer)
@@ -123,18 +123,21 @@ def unload(
     if strict:
         options["mode"] = "FAILFAST"
     with spark_session(master, conf) as spark:
-        from aiozkqueue.spark.transfer import unload  # noqa: PLC0415 - only now is it known that Spark is there
+        from aiozkqueue.spark.transfer import unload  # noqa: PLC0415 - needs Spark, which is optional
 
         with output.progress(f"unload {queue}", depth) as bar:
             done = unload(spark, place(to), options, schema=schema, on_batch=bar.advance)
     if done.resumed:
-        output.note("an unload that had been cut off was gone on with")
+        output.note("an interrupted unload was continued")
     output.print_count("unloaded", done.messages, queue, as_json=as_json)
     return Exit.OK if done.messages else Exit.NOTHING
 
 
 async def _depth(connection: Connection, queue: str) -> int | None:
-    """How many messages there are; None: no such queue. So that nobody waits for Spark to hear of it."""
+    """Return the number of messages; None: there is no such queue.
+
+    It is called before Spark starts, so that an error does not wait for Spark.
+    """
     async with connection.open() as session:
         target = session.queue(queue)
         return await target.size() if queue in await session.queues() else None

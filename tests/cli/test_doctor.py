@@ -107,8 +107,8 @@ async def test_what_is_left_over_is_found_and_what_is_in_use_is_not(
         await tx.rollback()
     assert done.status == 1
     assert [text.split(":")[:2] for text in found(done, "error") if text.startswith("q")] == [
-        ["q", " 1 locks that neither a session nor a time ends"],
-        ["q", " 1 delayed messages that nothing will free"],
+        ["q", " 1 locks that neither the end of a session nor a due time removes"],
+        ["q", " 1 delayed messages that nothing will release"],
     ]
     assert [text for text in found(done, "error") if text.startswith("ill: queue 'ill': the configuration")]
     warnings = " ".join(found(done, "warning"))

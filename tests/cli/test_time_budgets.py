@@ -26,7 +26,7 @@ async def many(zookeeper: str, queue_root: str) -> list[str]:
 def test_stats_say_how_many_queues_they_have_not_looked_at(cli: Cli, many: list[str]) -> None:
     shown = cli("stats", "--budget", "0.1", "--json")
     assert len(shown.records) < len(many)
-    assert "queues were not looked at within the time budget" in shown.stderr
+    assert "queues were not checked within the time budget" in shown.stderr
     assert "--budget" in shown.stderr
     whole = cli("stats", "--budget", "10m", "--json")
     assert [(one["size"], one["incomplete"]) for one in whole.records] == [(1, [])] * len(many)
@@ -37,10 +37,10 @@ def test_the_doctor_says_which_queues_it_has_not_looked_at(cli: Cli, many: list[
     shown = cli("doctor", "--budget", "0.1", "--json")
     queues = [one for one in shown.records if one["kind"] == "queue"]
     assert len([one for one in queues if one["complete"]]) < len(many)
-    assert "were not looked at within the time budget" in shown.text
+    assert "were not checked within the time budget" in shown.text
     table = cli("doctor", "--budget", "0.1")
     assert table.status == 0
-    assert "as far as it was looked at within the time budget" in table.text
+    assert "as far as it was checked within the time budget" in table.text
     whole = cli("doctor", *many[:3], "--json")
     assert [one["complete"] for one in whole.records if one["kind"] == "queue"] == [True] * 3
     assert "budget" not in whole.text

@@ -330,7 +330,7 @@ async def test_a_diagnosis_names_what_is_in_the_way_of_messages(
     await server_view.create(sealed)
     await set_acl(server_view, sealed, readable=False)
     told = [finding.text for finding in (await session.diagnose("jobs")).findings if finding.subject == "jobs"]
-    assert [text for text in told if "others below" in text and obstructed in text]
+    assert [text for text in told if "they have children" in text and obstructed in text]
     assert [text for text in told if "may not read" in text and sealed in text]
 
 

@@ -115,7 +115,7 @@ async def test_queues_that_there_is_no_time_for_are_named(
     assert not diagnosis.complete
     assert diagnosis.healthy
     (told,) = (finding for finding in diagnosis.findings if finding.subject == "queues")
-    assert told.text == "3 were not looked at within the time budget: a, b, c"
+    assert told.text == "3 were not checked within the time budget: a, b, c"
 
 
 @pytest.mark.parametrize("budget", [0, -1, "10", float("nan")])

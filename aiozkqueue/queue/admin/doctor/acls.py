@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import ZooKeeper
 
-#: Children of one folder whose ACLs are looked at.
+#: The maximum number of children of one folder whose ACLs are checked.
 ACL_SAMPLE: Final = 200
 _CHANGES: Final = Permission.ALL & ~Permission.READ
 
 
 async def open_znodes(zookeeper: ZooKeeper, paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return which of these everybody may change, and which everybody may read only; none without credentials."""
+    """Return the paths that everybody may change, and the paths that everybody may only read.
+
+    Both lists are empty if the session has no credentials.
+    """
     open_to_all: list[str] = []
     readable: list[str] = []
     if not zookeeper.authenticated:
@@ -38,7 +41,7 @@ async def _granted_to_all(zookeeper: ZooKeeper, path: str) -> Permission:
     granted = Permission(0)
     try:
         entries = await zookeeper.acl(path)
-    except (NoNodeError, NoAuthError):  # deleted meanwhile, or closed even to this user
+    except (NoNodeError, NoAuthError):  # deleted meanwhile, or not readable by this user
         return granted
     for entry in entries:
         if entry.scheme == "world":

@@ -1,6 +1,6 @@
-"""What is wrong with the servers and queues, told from facts that were read before. Pure.
+"""Problems of the servers and queues, derived from facts that were read before. Pure.
 
-`examination` reads the facts; `diagnose` here judges them. A finding says where, what, and what to do about it.
+`probe` reads the facts; `diagnose` evaluates them. A finding has a subject, a description and advice.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.admin.batch_writers import WriterInfo
 
-#: A listing of this share of the request limit is warned about; Java clients read none beyond the whole.
+#: The share of the request limit above which a listing causes a warning. Java clients cannot read one above the limit.
 LONG_LISTING: Final = 0.8
-#: Of a lane's counter; at the whole of `LANE_END` the next lane is opened.
+#: The share of `LANE_END` at which a lane's counter is reported; at `LANE_END` the next lane is opened.
 LATE_COUNTER: Final = 0.9
-#: Clocks that differ by more seconds than this are warned about.
+#: The difference between two clocks above which there is a warning, seconds.
 CLOCK_OFFSET: Final = 1.0
-#: Medians of the round trips beyond which a queue is slow, seconds.
+#: The median round trip above which the servers are slow, seconds.
 SLOW: Final = 0.1
-#: A write to a queue that takes longer may have been killed.
+#: The duration after which a write to a queue may have been killed.
 LONG_WRITE: Final = timedelta(minutes=10)
 _SHOWN: Final = 3
 
 
 class Severity(enum.Enum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
-    INFO = "info"  # good to know
-    WARNING = "warning"  # works, and will not forever
-    ERROR = "error"  # something does not work, or is open to whoever should not have it
+    INFO = "info"  # for information only
+    WARNING = "warning"  # works now, but may fail later
+    ERROR = "error"  # something does not work, or its ACL is too open
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found."""
+    """A problem, or a piece of information, with advice."""
 
     severity: Severity
     subject: str
@@ -60,13 +60,13 @@ class Latency:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Latency:
-        """The figures of at least one sample."""
+        """Return the median and the maximum of the samples, of which there must be at least one."""
         return cls(statistics.median(samples), max(samples))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """One server, as it tells of itself; None where it does not."""
+    """One server, by its own report; None: it does not report this."""
 
     address: str
     reachable: bool
@@ -76,7 +76,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleFacts:
-    """The servers, and this session with them."""
+    """The servers, and the session that reads from them."""
 
     servers: Sequence[ServerFacts]
     session_timeout: float
@@ -85,17 +85,17 @@ class EnsembleFacts:
     """The largest request that this client sends, bytes."""
     read: Latency
     write: Latency | None
-    """None when nothing may be written below the root."""
+    """None if this user may not write below the root."""
     clock_offset: float | None
-    """By how much the leader's clock is ahead of this machine's, seconds."""
+    """The leader's clock minus the clock of this machine, seconds."""
     authenticated: bool
     old_slots: int
-    """Clients whose commit slots nobody has used for a day."""
+    """The number of clients whose commit slots have not been used for a day."""
     open_to_all: Sequence[str] = ()
     """Znodes outside of queues that everybody may change."""
     readable_by_all: Sequence[str] = ()
     complete: bool = True
-    """Whether all commit slots were looked at within the time budget."""
+    """Whether the time budget was enough to check all commit slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class FolderFacts:
     path: str
     children: int
     listing: int
-    """Bytes of a listing."""
+    """The size of its listing, bytes."""
     counter: int
-    """How many children it has ever had, as the server counts."""
+    """The number of children ever created in it, as the server counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,22 +119,22 @@ class QueueFacts:
     trouble: str | None = None
     """Why it could not be read."""
     complete: bool = True
-    """Whether everything was looked at; False: the time budget was over. The facts are then those found by then."""
+    """Whether everything was checked; False: the time budget ran out, and the facts are those found until then."""
     lanes_left: int = 0
-    """Lanes, and hours of scheduled messages, that were not looked at."""
+    """The number of lanes, and of hours of scheduled messages, that were not listed."""
     lanes: Sequence[FolderFacts] = ()
     folders: Sequence[FolderFacts] = ()
     put_lanes: Sequence[str] = ()
-    """The paths of the lanes that are put to."""
+    """The paths of the lanes that producers put messages into."""
     generations: int = 1
-    """The most lanes of one shard."""
+    """The largest number of lanes of one shard."""
     size: int = 0
     consumers: int = 0
     dead_letters: int = 0
     foreign: Sequence[str] = ()
-    """Names among the items that are no items."""
+    """Children of lanes whose names are not item names."""
     endless_locks: Sequence[str] = ()
-    """Locks that no session's end and no time removes."""
+    """Locks that neither the end of a session nor a due time removes."""
     unannounced_locks: Sequence[str] = ()
     """Timed locks without the due node that ends them."""
     stray_dues: Sequence[str] = ()
@@ -142,15 +142,15 @@ class QueueFacts:
     vain_locks: Sequence[str] = ()
     """Locks whose item is gone."""
     overdue: int = 0
-    """Timed locks that should have ended a while ago."""
+    """The number of timed locks that should have ended some time ago."""
     orphan_metas: Sequence[str] = ()
     """Records of attempts whose item is gone."""
     obstructed: Sequence[str] = ()
-    """Items and records of attempts, of those looked at, that have znodes below them."""
+    """Items and records of attempts, among those checked, that have znodes below them."""
     sealed: Sequence[str] = ()
-    """Items and records of attempts, of those looked at, that this user may not read."""
+    """Items and records of attempts, among those checked, that this user may not read."""
     bad_tags: Sequence[str] = ()
-    """Records of tags, of those looked at, that this user may not read or that are not what their names say."""
+    """Records of tags, among those checked, that this user may not read or that do not match their names."""
     unfinished: Sequence[WriterInfo] = ()
     """Batches of Spark's writers that are not complete."""
     now: datetime | None = None
@@ -169,7 +169,7 @@ class Diagnosis:
     queues: Sequence[QueueFacts]
     findings: Sequence[Finding] = field(default=())
     unexamined: Sequence[str] = ()
-    """Queues that were not looked at, because the time budget was over."""
+    """Queues that were not checked because the time budget ran out."""
 
     @property
     def healthy(self) -> bool:
@@ -178,12 +178,15 @@ class Diagnosis:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was looked at within the time budget."""
+        """Whether the time budget was enough to check everything."""
         return not self.unexamined and self.ensemble.complete and all(queue.complete for queue in self.queues)
 
 
 def diagnose(ensemble: EnsembleFacts, queues: Sequence[QueueFacts], unexamined: Sequence[str] = ()) -> Diagnosis:
-    """Judge the facts; the worst comes first. ``unexamined`` are queues that there was no time for."""
+    """Evaluate the facts; the most severe findings come first.
+
+    ``unexamined`` are the queues that were not checked because the time budget ran out.
+    """
     findings = [*_of_ensemble(ensemble), *_of_budget(ensemble, unexamined)]
     for queue in queues:
         findings += _of_queue(queue, ensemble)
@@ -196,52 +199,58 @@ def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
     for server in facts.servers:
         if not server.reachable:
             yield Finding(
-                Severity.WARNING, server.address, "cannot be reached", "bring it back: without a quorum nothing works"
+                Severity.WARNING,
+                server.address,
+                "cannot be reached",
+                "start it again: the queues need a quorum of the servers",
             )
         elif server.version is None:
             yield Finding(
                 Severity.INFO,
                 server.address,
-                "does not tell its version",
-                "to see it here, put srvr into the server's 4lw.commands.whitelist",
+                "does not report its version",
+                "add srvr to the server's 4lw.commands.whitelist to see the version here",
             )
     versions = {server.version for server in facts.servers if server.version is not None}
     if len(versions) > 1:
         yield Finding(
-            Severity.WARNING, "servers", f"of different versions: {', '.join(sorted(versions))}", "finish the upgrade"
+            Severity.WARNING, "servers", f"have different versions: {', '.join(sorted(versions))}", "finish the upgrade"
         )
     if facts.write is None:
         yield Finding(
-            Severity.ERROR, "root", "this user may not write below it", "use the credentials of one whom its ACL allows"
+            Severity.ERROR,
+            "root",
+            "this user may not write below it",
+            "use the credentials of a user whom its ACL allows to write",
         )
     elif facts.write.p50 > SLOW:
         yield Finding(
             Severity.WARNING,
             "servers",
             f"a write takes {facts.write.p50 * 1000:.0f} ms",
-            "give ZooKeeper's transaction log a disk of its own, and look at the network between the servers",
+            "give ZooKeeper's transaction log its own disk, and check the network between the servers",
         )
     if facts.clock_offset is not None and abs(facts.clock_offset) > CLOCK_OFFSET:
         ahead = "ahead of" if facts.clock_offset > 0 else "behind"
         yield Finding(
             Severity.WARNING,
             "clock",
-            f"the leader's is {abs(facts.clock_offset):.1f} s {ahead} this machine's",
-            "set both by NTP: message times and delays go by the leader's clock",
+            f"the leader's clock is {abs(facts.clock_offset):.1f} s {ahead} this machine's",
+            "synchronize both with NTP: message times and delays use the leader's clock",
         )
     if facts.old_slots:
         yield Finding(
             Severity.WARNING,
             ".clients",
             f"the commit slots of {facts.old_slots} clients have not been used for a day",
-            "`aiozkqueue clean` takes them away, as running sessions do: they are left by programs that have ended",
+            "they are left by programs that have ended: `aiozkqueue clean` removes them, as running sessions do",
         )
     if not facts.authenticated:
         yield Finding(
             Severity.INFO,
             "credentials",
-            "none: whoever reaches the servers may read, change and delete everything",
-            "connect with auth=",
+            "none: everybody who can connect to the servers may read, change and delete everything",
+            "connect with --auth USER:PASSWORD",
         )
     yield from _of_acls("root", facts.open_to_all, facts.readable_by_all, facts)
 
@@ -251,14 +260,14 @@ def _of_budget(ensemble: EnsembleFacts, unexamined: Sequence[str]) -> Iterator[F
         yield Finding(
             Severity.WARNING,
             "queues",
-            f"{len(unexamined)} were not looked at within the time budget: {_some(unexamined)}",
+            f"{len(unexamined)} were not checked within the time budget: {_some(unexamined)}",
             "name some of them, or allow more time with `--budget`",
         )
     if not ensemble.complete:
         yield Finding(
             Severity.WARNING,
             ".clients",
-            "not all commit slots were looked at within the time budget",
+            "not all commit slots were checked within the time budget",
             "allow more time with `--budget`; `aiozkqueue clean` removes old ones",
         )
 
@@ -269,14 +278,16 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, name, "there is no such queue", "its first put or take creates it")
         return
     if facts.trouble is not None:
-        yield Finding(Severity.ERROR, name, facts.trouble, "until then nobody can put into it or take from it")
+        yield Finding(
+            Severity.ERROR, name, facts.trouble, "nobody can put into the queue or take from it until this is repaired"
+        )
         return
     if not facts.complete:
         left = f"; {facts.lanes_left} lanes were not listed" if facts.lanes_left else ""
         yield Finding(
             Severity.WARNING,
             name,
-            f"a part of it was looked at within the time budget{left}",
+            f"only a part of it was checked within the time budget{left}",
             f"allow more time with `aiozkqueue doctor --budget 10m {name}`",
         )
     for folder in (*facts.lanes, *facts.folders):
@@ -288,8 +299,8 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             name,
-            f"{facts.generations} generations of a lane are in use, the most is {MOST_GENERATIONS}",
-            "take the oldest messages: puts are refused when no further generation can be opened",
+            f"{facts.generations} generations of a lane are in use; the maximum is {MOST_GENERATIONS}",
+            "take the oldest messages: puts are refused when no more generations can be opened",
         )
     yield from _of_unfinished(facts)
     visible = facts.size - sum(one.messages for one in facts.unfinished)
@@ -310,10 +321,14 @@ def _of_listing(name: str, folder: FolderFacts, limit: int, *, lane: bool) -> It
     if folder.listing < LONG_LISTING * limit:
         return
     text = f"a listing of the {folder.children} znodes in {folder.path} takes {folder.listing} of {limit} bytes"
-    advice = "spread new messages with QueueConfig(shards=…), or consume faster" if lane else "take, redrive or purge"
+    advice = (
+        f"spread new messages with `aiozkqueue configure {name} --shards N`, or consume faster"
+        if lane
+        else "take, redrive or purge messages"
+    )
     over = folder.listing > limit
     yield Finding(
-        Severity.ERROR if over else Severity.WARNING, name, text, f"{advice}: Java clients read no longer one"
+        Severity.ERROR if over else Severity.WARNING, name, text, f"{advice}: Java clients cannot read a longer listing"
     )
 
 
@@ -322,15 +337,15 @@ def _of_counter(name: str, lane: FolderFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR,
             name,
-            f"the counter of {lane.path} is at {lane.counter}, and ends at {2 * LANE_END - 1}",
-            "put one message with this package, which opens the next lane, and stop the programs that put here",
+            f"the counter of {lane.path} is at {lane.counter}; it ends at {2 * LANE_END - 1}",
+            "put a message with `aiozkqueue put`, which opens the next lane, and stop the programs that put here",
         )
     elif lane.counter >= LATE_COUNTER * LANE_END:
         yield Finding(
             Severity.INFO,
             name,
             f"the counter of {lane.path} is at {lane.counter}",
-            f"at {LANE_END} a new lane is opened",
+            f"a new lane is opened at {LANE_END}",
         )
 
 
@@ -340,45 +355,50 @@ def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING if old else Severity.INFO,
             facts.name,
-            f"{one.messages} staged messages of {one.name!r} are invisible: the batch, begun {one.changed:%F %T} UTC, "
-            "is not complete",
-            f"if no job still writes it, run the job again (a stream, or a write with the same writeId), or remove the "
+            f"{one.messages} staged messages of {one.name!r} are invisible: the batch, started {one.changed:%F %T} "
+            "UTC, is not complete",
+            f"if no job writes it now, run the job again (a stream, or a write with the same writeId), or remove the "
             f"messages: `aiozkqueue ledgers discard {facts.name} {one.writer}`",
         )
 
 
 def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
-    force = f"force them open with release_claims() of the queue {facts.name}"
-    clean = f"`aiozkqueue clean {facts.name}` takes them away, as running sessions do"
+    force = f"release them with release_claims() of the queue {facts.name}"
+    clean = f"`aiozkqueue clean {facts.name}` removes them, as running sessions do"
     for names, severity, text, advice in (
         (
             facts.foreign,
             Severity.WARNING,
-            "znodes among the messages that are none",
-            "delete them, if nobody wants them",
+            "znodes among the messages that are not messages",
+            "delete them if nobody needs them",
         ),
-        (facts.endless_locks, Severity.ERROR, "locks that neither a session nor a time ends", force),
-        (facts.unannounced_locks, Severity.ERROR, "delayed messages that nothing will free", force),
+        (facts.endless_locks, Severity.ERROR, "locks that neither the end of a session nor a due time removes", force),
+        (facts.unannounced_locks, Severity.ERROR, "delayed messages that nothing will release", force),
         (facts.vain_locks, Severity.WARNING, "locks whose message is gone", "delete them"),
-        (facts.stray_dues, Severity.WARNING, "ends of delays whose lock is gone", "consumers remove them when due"),
+        (
+            facts.stray_dues,
+            Severity.WARNING,
+            "ends of delays whose lock is gone",
+            "consumers remove them at their due time",
+        ),
         (facts.orphan_metas, Severity.WARNING, "records of attempts whose message is gone", clean),
         (
             facts.obstructed,
             Severity.ERROR,
-            "znodes of messages that ZooKeeper does not delete, since there are others below them",
-            "delete what lies below them: until then their messages cannot be settled",
+            "znodes of messages that ZooKeeper does not delete because they have children",
+            "delete the children: until then the messages cannot be settled",
         ),
         (
             facts.sealed,
             Severity.ERROR,
             "znodes of messages that this user may not read",
-            "set their ACLs (setAcl in zkCli), or delete them: this user's consumers pass their messages by",
+            "set their ACLs (setAcl in zkCli), or delete them: this user's consumers skip their messages",
         ),
         (
             facts.bad_tags,
             Severity.ERROR,
-            "records of tags that this user may not read, or that are not what their names say",
-            "set their ACLs, or delete them below filters/: this user's consumers with filters pass their messages by",
+            "records of tags that this user may not read, or that do not match their names",
+            "set their ACLs, or delete them below filters/: this user's consumers with filters skip their messages",
         ),
     ):
         if names:
@@ -387,16 +407,16 @@ def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             facts.name,
-            f"{pin!r} has kept clean-up from its history for a day",
-            f"run that audit again, or give it up with `aiozkqueue pins remove {pin} {facts.name}`",
+            f"{pin!r} has protected the history from clean-up for a day",
+            f"run the audit of this pin again, or remove the pin with `aiozkqueue pins remove {pin} {facts.name}`",
         )
     if facts.overdue:
         severity = Severity.ERROR if facts.consumers else Severity.INFO
         yield Finding(
             severity,
             facts.name,
-            f"{facts.overdue} delays have ended and nobody has freed the messages",
-            "see whether the consumers are alive" if facts.consumers else "a consumer will",
+            f"{facts.overdue} delays have ended, but the messages have not been released",
+            "check that the consumers are running" if facts.consumers else "start a consumer, which releases them",
         )
 
 
@@ -404,20 +424,20 @@ def _of_acls(
     subject: str, open_to_all: Sequence[str], readable: Sequence[str], ensemble: EnsembleFacts
 ) -> Iterator[Finding]:
     if not ensemble.authenticated:
-        return  # told once, for all
+        return  # reported once, for all queues
     if open_to_all:
         yield Finding(
             Severity.ERROR,
             subject,
             f"everybody may change {len(open_to_all)} of its znodes: {_some(open_to_all)}",
-            "set their ACLs (setAcl -R in zkCli): they were made without credentials",
+            "set their ACLs (setAcl -R in zkCli): they were created without credentials",
         )
     if readable:
         yield Finding(
             Severity.WARNING,
             subject,
             f"everybody may read {len(readable)} of its znodes: {_some(readable)}",
-            "if that is not meant, set their ACLs (setAcl -R in zkCli)",
+            "set their ACLs (setAcl -R in zkCli) if this is not intended",
         )
 
 

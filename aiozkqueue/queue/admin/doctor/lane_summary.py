@@ -1,4 +1,4 @@
-"""What the doctor keeps of a lane: figures, a sample, and which of some locks and messages it has items of."""
+"""The summary of a lane for the doctor: figures, a sample of names, and the given locks and ids that have items."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 
 class LaneFacts:
-    """A collector for `children_into`: it holds no more of a deep lane than what was asked for."""
+    """A collector for `children_into`, which keeps only these facts of a deep lane."""
 
     def __init__(self, locks: Collection[str], ids: Collection[str], sample: int) -> None:
         self._locks = locks
         self._ids = ids
         self._most = sample
         self.count: int = 0
-        """How many children the lane has."""
+        """The number of children of the lane."""
         self.size: int = 0
-        """How long the listing is, bytes."""
+        """The size of the listing, bytes."""
         self.items: int = 0
-        """How many of the children are items."""
+        """The number of children that are items."""
         self.sample: list[str] = []
         """Some of the names."""
         self.foreign: list[str] = []
-        """The names that are no item's."""
+        """The names that are not item names."""
         self.locked: set[str] = set()
-        """Which of the locks asked for may lock an item here."""
+        """The given locks that may lock an item of the lane."""
         self.met: set[str] = set()
-        """Which of the ids asked for are those of items here."""
+        """The given ids that belong to items of the lane."""
 
     def take(self, names: list[str]) -> None:
-        """Look at these."""
+        """Add these names of children to the summary."""
         self.count += len(names)
         self.size += sum(len(name.encode()) + 4 for name in names)
         self.sample += names[: max(0, self._most - len(self.sample))]

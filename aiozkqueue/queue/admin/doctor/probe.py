@@ -1,6 +1,6 @@
-"""The facts behind a diagnosis, read from the servers. All that is written is one ephemeral znode, for a few moments.
+"""The facts for a diagnosis, read from the servers. The only write is one short-lived ephemeral znode.
 
-Nothing is locked while it reads, and a busy queue changes meanwhile: what looks wrong is looked at a second time.
+Reading locks nothing, and a busy queue changes meanwhile: a suspected problem is read a second time.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.runtime import Runtime
 
-#: Round trips measured of each kind.
+#: The number of round trips to measure, of reads and of writes.
 ROUND_TRIPS: Final = 20
 _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
 
 
 async def examine(runtime: Runtime, names: Sequence[str], seconds: float = BUDGET) -> Diagnosis:
-    """Read the facts of the servers and of these queues (default: all), and judge them, within about this time."""
+    """Read and evaluate the facts of the servers and of these queues (default: all) within about this time."""
     return await _Examination(runtime, Budget(seconds)).run(names)
 
 
 class _Clients:
-    """The folders of clients: how many are old, and which znodes are open to everybody."""
+    """The number of old folders of clients, and the znodes that are open to everybody."""
 
     def __init__(self) -> None:
         self.old = 0
@@ -61,14 +61,14 @@ class _Clients:
 
 
 class _Examination:
-    """One reading of everything."""
+    """One reading of the servers and the queues."""
 
     def __init__(self, runtime: Runtime, budget: Budget) -> None:
         self._runtime = runtime
         self._budget = budget
         self._zookeeper = runtime.zookeeper
         self._root = runtime.root
-        self._now = runtime.clock.time()  # by the leader's clock, as soon as a write has told it
+        self._now = runtime.clock.time()  # by the leader's clock as soon as a write has returned its time
 
     async def run(self, names: Sequence[str]) -> Diagnosis:
         zookeeper = self._zookeeper
@@ -101,7 +101,7 @@ class _Examination:
     # -- the servers and their clients
 
     async def _clients(self) -> _Clients:
-        """Look at the commit slots of all clients; a quarter of the time is for them."""
+        """Check the commit slots of all clients in up to a quarter of the time."""
         found = _Clients()
         found.complete = await self._budget.share(4).allows(self._look_at_clients(found))
         return found
@@ -126,7 +126,7 @@ class _Examination:
         return self._runtime.clock.monotonic() - begun
 
     async def _time_writes(self) -> tuple[Latency | None, float | None]:
-        """Write to an ephemeral znode of our own; by its time, also how far the leader's clock is from ours."""
+        """Write to an own ephemeral znode. Return the latency, and the leader's clock minus the local clock."""
         clock, zookeeper = self._runtime.clock, self._zookeeper
         clients = ClientPaths(self._root, "-").clients
         path = f"{clients}/doctor-{self._runtime.ids.next()}"
@@ -150,7 +150,7 @@ class _Examination:
                     offsets.append(results[0].mtime / 1000 - (local + trips[-1] / 2))
         finally:
             await zookeeper.multi([Delete(path)])
-        quickest = trips.index(min(trips))  # the nearest to the truth
+        quickest = trips.index(min(trips))  # the most accurate sample
         return Latency.of(trips), offsets[quickest]
 
     # -- the queues

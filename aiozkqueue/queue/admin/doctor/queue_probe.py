@@ -1,7 +1,7 @@
-"""The facts of one queue, read step by step: when the time is up, the facts are those of the steps that were completed.
+"""The facts of one queue, read step by step. When the time is up, the facts are those of the completed steps.
 
-Nothing is locked while it reads, and a busy queue changes meanwhile. In every step, leftovers are listed before the
-znodes that justify them, and what looks wrong is looked at a second time.
+Reading locks nothing, and a busy queue changes meanwhile. Therefore every step lists possible leftovers before the
+znodes that they depend on, and reads a suspected problem a second time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.zookeeper import Stat
 
-#: Seconds after which a pin is reported: no audit takes so long.
+#: The age at which a pin is reported, seconds: no audit takes this long.
 OLD_PIN: Final = 86_400
-#: Children of one folder that are looked at for obstacles to the handling of their messages.
+#: The maximum number of children of one folder that are checked for obstacles to the handling of their messages.
 OBSTACLE_SAMPLE: Final = 1000
 
 
 class QueueProbe:
-    """One reading of one queue at a time, seconds since 1970 by the leader's clock."""
+    """One reading of one queue. ``now`` is the time by the leader's clock, seconds since 1970."""
 
     def __init__(self, runtime: Runtime, paths: QueuePaths, config: QueueConfig, now: float) -> None:
         self._runtime = runtime
@@ -75,7 +75,7 @@ class QueueProbe:
         await self._judge()
 
     def facts(self, *, complete: bool) -> QueueFacts:
-        """Return what has been found so far."""
+        """Return the facts found so far."""
         paths, lanes = self._paths, self._lanes.values()
         return QueueFacts(
             name=paths.name,
@@ -106,7 +106,7 @@ class QueueProbe:
         )
 
     async def _read_lanes(self) -> None:
-        """List each lane and each hour that is not empty. Their locks and records have been listed before."""
+        """List each lane and each hour that is not empty. `run` has listed their locks and records before."""
         paths, config = self._paths, self._config
         hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)] if config.scheduled else []
         self._wanted_lanes = [paths.at(lane) for lane in (*config.lanes, *hours)]
@@ -131,7 +131,7 @@ class QueueProbe:
             return collector()
 
     async def _judge(self) -> None:
-        """Find what is left over, in the way, or open to everybody, now that all lanes have been listed."""
+        """Find leftovers, obstacles and znodes that are open to everybody, after all lanes have been listed."""
         zookeeper, paths, lanes = self._zookeeper, self._paths, self._lanes.values()
         locks, metas, dues = (self._folders[folder] for folder in (paths.locks, paths.metas, paths.due))
         lockable = {lock for lane in lanes for lock in lane.locked}
@@ -150,7 +150,7 @@ class QueueProbe:
         self._open = await open_znodes(zookeeper, [paths.base, paths.lanes, *listed, *children])
 
     async def _find_obstacles(self, paths: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return which of these have znodes below them, and which this user may not read."""
+        """Return the paths that have children, and the paths that this user may not read."""
         obstructed: list[str] = []
         sealed: list[str] = []
         for start in range(0, len(paths), PAGE):
