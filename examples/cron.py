@@ -1,10 +1,10 @@
-"""Cron: a job that recurs, put once by however many schedulers run, and handled by one worker. Extra `schedule`.
+"""Cron: a recurring job, put once by any number of schedulers, and handled by one worker. Needs the extra `schedule`.
 
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/cron.py "*/10 * * * * *"     # start several
 aiozkqueue jobs list
 
-An occurrence is a message like any other: it is tried again when its handler fails, and waits when no worker is there.
-What all schedulers have missed while they were away is made up for, here by its newest occurrence.
+An occurrence is a message like any other: it is retried when its handler fails, and waits if no worker is running.
+If no scheduler was running, the missed occurrences are made up for; here, only the newest one is put.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A bus: an event is posted once, and every group of subscribers handles it, each in its own time.
+"""A bus: each event is posted once, and every group of subscribers handles it independently.
 
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/events.py billing
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/events.py shipping
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/events.py post 1 teapot
 
-A group gets every event that is posted after it has joined, also while none of its processes runs. Of several processes
-of one group, one handles each event. When a subscriber fails it is called again, and the others are not.
+A group gets every event posted after it joined, even while none of its processes runs. One process of the group handles
+each event. A failed subscriber is called again, without the others.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from aiozkqueue.bus import Bus
 
 
 class ShopEvent(BaseModel):
-    """What happens in the shop."""
+    """An event of the shop."""
 
     order: int
 
 
 class OrderPlaced(ShopEvent):
-    """Somebody has ordered."""
+    """A customer has placed an order."""
 
     article: str
 
 
 class OrderCancelled(ShopEvent):
-    """And wants it no more."""
+    """A customer has cancelled an order."""
 
 
 async def bill(event: OrderPlaced) -> None:
-    """Stand-in for an invoice."""
+    """Stand-in for sending an invoice."""
     print(f"billing: invoice for order {event.order}", flush=True)
 
 
 async def ship(event: OrderPlaced) -> None:
-    """Stand-in for a parcel."""
+    """Stand-in for sending a parcel."""
     print(f"shipping: {event.article} for order {event.order}", flush=True)
 
 
 async def note(event: ShopEvent) -> None:
-    """Called for events of every type below its own."""
+    """Handle events of every subclass."""
     print(f"shipping: {type(event).__name__} {event.order} noted", flush=True)
 
 

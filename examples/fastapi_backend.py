@@ -15,7 +15,7 @@ from aiozkqueue.fastapi import SessionDep, TransactionDep, error_handlers, lifes
 
 
 class Order(BaseModel):
-    """What is ordered."""
+    """An order."""
 
     id: int
     article: str
@@ -28,7 +28,7 @@ app = FastAPI(
 
 @app.post("/orders", status_code=202)
 async def create(order: Order, tx: TransactionDep, session: SessionDep) -> dict[str, str]:
-    """Accept an order: in the queue when the answer is sent, and not when it is refused."""
+    """Accept an order: it is in the queue when the response is sent, and not if the order is rejected."""
     message_id = tx.put(session.queue("orders", Order), order)
     tx.put("audit", f"order {order.id}".encode())
     if order.article == "unicorn":
@@ -39,5 +39,5 @@ async def create(order: Order, tx: TransactionDep, session: SessionDep) -> dict[
 
 @app.get("/orders/waiting")
 async def waiting(session: SessionDep) -> dict[str, int]:
-    """How many orders wait."""
+    """Count the waiting orders."""
     return {"waiting": await session.queue("orders").size()}

@@ -1,4 +1,4 @@
-"""Queues over HTTP in an application of one's own: the service below a path, beside other routes.
+"""Queues over HTTP in your own application: the service below a path, next to other routes.
 
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 PORT=8000 python examples/http_service.py
 curl http://127.0.0.1:8000/hello
@@ -24,7 +24,7 @@ queues = create_app(lambda: zq.connect(HOSTS), Settings(anonymous=("queue|*|publ
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """The service lives as long as the application."""
+    """Run the service as long as the application."""
     async with queues.router.lifespan_context(queues):
         yield
 
@@ -35,7 +35,7 @@ app.mount("/queues", queues)
 
 @app.get("/hello")
 async def hello() -> dict[str, str]:
-    """A route of the application's own."""
+    """A route of the application."""
     return {"hello": "world"}
 
 

@@ -1,12 +1,12 @@
-"""E-mail with retries and dead letters: a mail server that is away is tried again, an address that is none is not.
+"""E-mail with retries and dead letters: an unreachable mail server is retried, an invalid address is not.
 
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 SMTP=127.0.0.1:25 python examples/mail.py
 aiozkqueue put mail '{"to": "ann@example.com", "subject": "Hello", "text": "How are you?"}'
-aiozkqueue dlq list mail        # what could not be sent, and why
-aiozkqueue dlq redrive mail     # once the reason has been seen to
+aiozkqueue dlq list mail        # unsent mails, with the reason
+aiozkqueue dlq redrive mail     # after the cause has been fixed
 
-A message is sent at least once: a process that dies between the server's "250 OK" and the commit sends it again. So
-each attempt has the same Message-ID, by which servers and readers know a copy.
+A message is sent at least once: a process that dies between the server's "250 OK" and the commit sends it again. Each
+attempt therefore has the same Message-ID, so servers and readers can detect copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PERMANENT = 500
 
 
 class Mail(BaseModel):
-    """A mail to be sent."""
+    """A mail to send."""
 
     to: str
     subject: str
@@ -33,7 +33,7 @@ class Mail(BaseModel):
 
 
 def send(mail: Mail, message_id: str) -> None:
-    """Hand a mail to the server. Blocks, so it runs in a thread."""
+    """Send a mail to the server. Blocks, so it runs in a thread."""
     message = EmailMessage()
     message["Message-ID"] = f"<{message_id}@example.com>"
     message["From"], message["To"], message["Subject"] = "shop@example.com", mail.to, mail.subject
@@ -44,7 +44,7 @@ def send(mail: Mail, message_id: str) -> None:
 
 
 async def deliver(delivery: zq.Delivery[Mail]) -> None:
-    """Send one. What is raised here is tried again after the policy's delay; `Reject` is final."""
+    """Send one mail. Errors raised here are retried after the policy's delay; `Reject` is final."""
     try:
         await asyncio.to_thread(send, delivery.value, delivery.id)
     except smtplib.SMTPRecipientsRefused as error:
@@ -57,7 +57,7 @@ async def deliver(delivery: zq.Delivery[Mail]) -> None:
 
 
 async def main() -> None:
-    """Send until SIGTERM: eight tries, the last of them about two minutes after the first."""
+    """Send until SIGTERM: up to eight attempts, the last about two minutes after the first."""
     policy = zq.ConsumeTimes(8, backoff=zq.Exponential(initial=1, maximum=60))
     async with zq.connect(os.environ.get("AIOZKQUEUE_HOSTS", "127.0.0.1:2181")) as session:
         await zq.run(session.listener(session.queue("mail", Mail, policy=policy), deliver, concurrency=4))

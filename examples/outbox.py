@@ -1,20 +1,20 @@
-"""An outbox: what a program commits to its SQL database goes into the queue exactly once.
+"""An outbox: rows that a program commits to its SQL database go into the queue exactly once.
 
-AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/outbox.py shop.db relay   # start several: one works, one stands by
+AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/outbox.py shop.db relay   # start several: one works, one is on standby
 python examples/outbox.py shop.db order teapot
 aiozkqueue consume orders --follow
 
-A program that writes to its database and then puts to a queue may die between the two: the order is there, and no
-message. So the message is written to the database, too, in the same SQL transaction, and a relay puts it.
+A program that writes to its database and then puts to a queue may die between the two, which leaves an order without a
+message. So it writes the message to the database, too, in the same SQL transaction, and a relay puts it.
 
-Why exactly once. Where the relay stands, the *cursor*, is itself a message. One transaction of the queue takes it, puts
-the rows behind it, and puts it back with the last row's number: all of that happens, or none of it. Whatever a relay
-knows of its own end, the next one takes the cursor as it is, and goes on behind what is in the queue. Two relays cannot
-hold the cursor at once, and one that was taken for dead commits nothing. Rows are deleted only when the cursor that was
-taken is past them, so a row that is gone has been put.
+Why exactly once: the relay's position, the *cursor*, is itself a message. One transaction of the queue takes the
+cursor, puts the rows after it, and puts the cursor back with the last row's number, all or nothing. However a relay
+ends, the next one takes the cursor as it is, and continues after the rows that are in the queue. Two relays cannot hold
+the cursor at once, and a relay that was declared dead cannot commit. Rows are deleted only after the cursor has passed
+them, so every deleted row has been put.
 
-Two things this asks of the database: rows are numbered in the order in which they become visible (SQLite has one writer
-at a time; elsewhere read only rows older than the oldest open transaction), and their numbers are never used again.
+The database must meet two conditions: rows are numbered in the order in which they become visible (SQLite has one
+writer at a time; elsewhere read only rows older than the oldest open transaction), and numbers are never reused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ create table if not exists outbox (id integer primary key autoincrement, body te
 
 
 def order(database: str, article: str) -> None:
-    """What the program does: an order and its message, in one SQL transaction."""
+    """Store an order and its message in one SQL transaction, as the program does."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.executescript(SCHEMA)
         row = connection.execute("insert into orders (article) values (?)", (article,)).lastrowid
@@ -44,7 +44,7 @@ def order(database: str, article: str) -> None:
 
 
 def behind(database: str, cursor: int) -> list[tuple[int, str]]:
-    """Delete the rows up to the cursor, and read what comes behind it."""
+    """Delete the rows up to the cursor, and read the rows after it."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.executescript(SCHEMA)
         connection.execute("delete from outbox where id <= ?", (cursor,))
@@ -53,9 +53,9 @@ def behind(database: str, cursor: int) -> list[tuple[int, str]]:
 
 
 async def relay(session: zq.QueueSession, database: str) -> None:
-    """Put what is in the outbox, for ever."""
+    """Put the messages of the outbox, forever."""
     orders, cursors = session.queue("orders"), session.queue("outbox", int)
-    # The first relay of all makes the cursor. Its key is taken as long as there is one, in whatever hands.
+    # The first relay creates the cursor. Its key is in use as long as a cursor exists, held or not.
     await cursors.put(0, key="cursor", unique="ignore")
     while True:
         try:
@@ -64,7 +64,7 @@ async def relay(session: zq.QueueSession, database: str) -> None:
                 if cursor is None:
                     continue
                 while not (rows := await asyncio.to_thread(behind, database, cursor.value)):  # noqa: ASYNC110
-                    await asyncio.sleep(0.2)  # SQLite tells nobody of new rows; PostgreSQL would, by LISTEN
+                    await asyncio.sleep(0.2)  # SQLite does not report new rows; PostgreSQL would, by LISTEN
                 for _, body in rows:
                     tx.put(orders, body.encode())
                 tx.put(cursors, rows[-1][0], key="cursor", unique=True)

@@ -1,4 +1,4 @@
-"""A pipeline: each order becomes an invoice, in one transaction. Run as many as you like.
+"""A pipeline: each order becomes an invoice, in one transaction. You can run any number of them.
 
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/pipeline.py
 aiozkqueue put orders '{"id": 1, "cents": 990}'
@@ -16,14 +16,14 @@ import aiozkqueue as zq
 
 
 class Order(BaseModel):
-    """What is ordered."""
+    """An order."""
 
     id: int
     cents: int
 
 
 class Invoice(BaseModel):
-    """What is to be paid."""
+    """An invoice."""
 
     order: int
     cents: int
@@ -40,7 +40,7 @@ async def main() -> None:
                 async with delivery:
                     order = delivery.value
                     if order.cents <= 0:
-                        # To the dead letters, with the reason; the loop goes on.
+                        # The order becomes a dead letter with this reason; the loop continues.
                         await delivery.reject("nothing to pay")
                         continue
                     invoice = Invoice(order=order.id, cents=order.cents, tax=order.cents * 19 // 100)

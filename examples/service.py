@@ -1,4 +1,4 @@
-"""A service: two listeners, several messages at a time, until SIGTERM; then what is in hand is finished.
+"""A service: two listeners, several messages at a time, until SIGTERM; then the messages in progress are finished.
 
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/service.py
 seq 100 | aiozkqueue put numbers --lines
@@ -21,7 +21,7 @@ async def square(delivery: zq.Delivery[int]) -> None:
 
 
 async def show(delivery: zq.Delivery[int]) -> None:
-    """The end of the line."""
+    """Print the result."""
     print(delivery.value, flush=True)
 
 

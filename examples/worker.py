@@ -1,4 +1,4 @@
-"""A worker: takes orders for ever, tries each five times at most.
+"""A worker: takes orders forever, with up to five attempts each.
 
 AIOZKQUEUE_HOSTS=127.0.0.1:2181 python examples/worker.py
 aiozkqueue put orders '{"id": 1, "article": "teapot"}'
@@ -18,14 +18,14 @@ log = logging.getLogger("worker")
 
 
 class Order(BaseModel):
-    """What is ordered."""
+    """An order."""
 
     id: int
     article: str
 
 
 class OutOfStockError(Exception):
-    """There is none left; perhaps later."""
+    """The article is out of stock; a retry may succeed."""
 
 
 async def ship(order: Order) -> None:
@@ -36,7 +36,7 @@ async def ship(order: Order) -> None:
 
 
 async def main() -> None:
-    """Consume until interrupted; what is in hand then is rolled back, and goes to another worker."""
+    """Consume until interrupted; unfinished deliveries are then rolled back for other workers."""
     async with zq.connect(os.environ.get("AIOZKQUEUE_HOSTS", "127.0.0.1:2181")) as session:
         orders = session.queue("orders", Order, policy=zq.ConsumeTimes(5, backoff=zq.Exponential(initial=0.1)))
         async with orders.consume() as deliveries:

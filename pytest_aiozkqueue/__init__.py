@@ -1,12 +1,12 @@
 """The package's pytest plugin: fixtures for the tests of programs that use aiozkqueue. See `docs/testing.md`.
 
-What a test's sessions connect to is the simulator, unless ``--aiozkqueue=server`` or the ini option
-``aiozkqueue_server = server`` says a real server. That is, in this order: the one that ``AIOZKQUEUE_ZOOKEEPER`` names
-(``host:port``, or a list), a container when a Docker engine answers and `testcontainers` is installed, else the
-embedded server (``aiozkqueue[embedded]``).
+A test's sessions connect to the simulator, or with ``--aiozkqueue=server`` or the ini option
+``aiozkqueue_server = server`` to a real server: the one named by ``AIOZKQUEUE_ZOOKEEPER`` (``host:port``, or a list);
+otherwise a container, if a Docker engine answers and `testcontainers` is installed; otherwise the embedded server
+(``aiozkqueue[embedded]``).
 
-It is imported in every pytest run wherever the package is installed, and so lies outside of it: importing
-`aiozkqueue`, which takes a tenth of a second and more, waits for the first test that asks for a fixture.
+Every pytest run imports the plugin wherever the package is installed, so it is outside of the package: the import of
+`aiozkqueue`, which takes a tenth of a second or more, is delayed until the first test that requests a fixture.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper, QueueServer, ServerOptions, TestClock
     from aiozkqueue.testing import ZooKeeperProxy as Proxy
 
-#: Names the ZooKeeper to test against, ``host:port`` or a list of them.
+#: The variable that names the ZooKeeper to test against, ``host:port`` or a list.
 ENVIRONMENT = "AIOZKQUEUE_ZOOKEEPER"
 
 _KINDS = ("simulator", "server")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the switch between simulator and server."""
+    """Add the option that selects the simulator or a server."""
     parser.getgroup("aiozkqueue").addoption(
         "--aiozkqueue",
         choices=_KINDS,
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def queue_clock() -> TestClock:
-    """The clock of this test's sessions: ``queue_clock.advance(60)`` moves it, and what sleeps till then wakes."""
+    """The clock of this test's sessions: ``queue_clock.advance(60)`` moves it ahead and wakes its sleepers."""
     from aiozkqueue.testing import TestClock  # noqa: PLC0415 -- see the module's docstring
 
     return TestClock()
@@ -52,9 +52,9 @@ def queue_clock() -> TestClock:
 
 @pytest.fixture
 def queue_server(request: pytest.FixtureRequest, queue_clock: TestClock) -> QueueServer:
-    """What this test's sessions connect to, with no queue on it yet: ``async with queue_server.connect() as session``.
+    """The server of this test's sessions, without queues: ``async with queue_server.connect() as session``.
 
-    The simulator or a real server, as ``--aiozkqueue`` or the ini option ``aiozkqueue_server`` says.
+    The simulator or a real server, depending on ``--aiozkqueue`` or the ini option ``aiozkqueue_server``.
     """
     from aiozkqueue.testing.queue_server import RealServer, SimulatedServer  # noqa: PLC0415 -- as above
 
@@ -69,14 +69,14 @@ def queue_server(request: pytest.FixtureRequest, queue_clock: TestClock) -> Queu
 
 @pytest.fixture
 def queue_session(request: pytest.FixtureRequest) -> QueueSession:
-    """A session with `queue_server`, on the test's own event loop; it goes by `queue_clock`."""
+    """A session on `queue_server`, on the test's own event loop and with `queue_clock`."""
     session: QueueSession = _on_the_tests_loop(request, "queue_session")
     return session
 
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[str]:
-    """A real ZooKeeper's connection string; one server for the whole run (for each worker under xdist)."""
+    """The connection string of a real ZooKeeper; one server for the whole run (for each worker under xdist)."""
     if named := os.environ.get(ENVIRONMENT):
         yield named
         return
@@ -97,7 +97,7 @@ def zookeeper() -> Iterator[str]:
 
 @pytest.fixture
 def queue_root(zookeeper: str) -> Iterator[str]:
-    """A path of this test's own, to be given as ``root``; what is below it is deleted after the test."""
+    """A separate path for this test, for use as ``root``; its znodes are deleted after the test."""
     root = f"/test-{os.urandom(6).hex()}"
     yield root
     from aiozkqueue.testing.cleaning import delete_tree  # noqa: PLC0415 -- as above
@@ -107,7 +107,7 @@ def queue_root(zookeeper: str) -> Iterator[str]:
 
 @pytest.fixture
 def zookeeper_proxy(request: pytest.FixtureRequest) -> Proxy:
-    """A misbehaving proxy in front of the server, on the test's own event loop: `ZooKeeperProxy.hosts` leads to it."""
+    """A fault proxy in front of the server, on the test's own event loop; connect to `ZooKeeperProxy.hosts`."""
     proxy: Proxy = _on_the_tests_loop(request, "zookeeper_proxy")
     return proxy
 
@@ -131,7 +131,7 @@ def embedded_server() -> Iterator[Callable[..., EmbeddedZooKeeper]]:
 
 @pytest.fixture(scope="session")
 def zookeeper_ensemble() -> Iterator[EmbeddedEnsemble]:
-    """Three embedded servers that can be killed, paused and restarted. Bring back those that you stop."""
+    """Three embedded servers that can be killed, paused and restarted. Restart those that you stop."""
     from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415 -- as above
     from aiozkqueue.testing.server import EmbeddedEnsemble  # noqa: PLC0415
 
@@ -143,8 +143,8 @@ def zookeeper_ensemble() -> Iterator[EmbeddedEnsemble]:
         yield ensemble
 
 
-# An async fixture is run by the plugin that made it, on that plugin's loop. Which plugin runs the test is known only
-# when it asks, so there is one of each for pytest-asyncio, whose strict mode takes only its own, and one for anyio.
+# The plugin that made an async fixture runs it on that plugin's loop. Which plugin runs a test is known only when the
+# test requests the fixture, so pytest-asyncio, whose strict mode takes only its own fixtures, and anyio have one each.
 
 
 def _on_the_tests_loop(request: pytest.FixtureRequest, name: str) -> Any:  # noqa: ANN401 -- what that fixture gives
