@@ -1,8 +1,8 @@
-"""Ours and the peers, side by side: one run, one real server with fsync, in turns.
+"""Comparison of aiozkqueue and its peers: one run, one real server with fsync, taking turns.
 
-``make bench``, or ``python -m benchmarks --help``. One module a subject: `raw` is the ceiling by plain sockets, the
-``peers_*`` are what else there is, `ours` the library; `rounds` runs them in turns, `bars` says what must be reached,
-`report` and `chart` tell it. Every figure is one of this machine; what travels is the ratio of two in the same round.
+``make bench``, or ``python -m benchmarks --help``. Each module has one subject: `raw` is the limit, with plain sockets;
+the ``peers_*`` are other libraries; `ours` is aiozkqueue. `rounds` runs the cases in turns, `bars` has the targets, and
+`report` and `chart` show the results. All figures apply to one machine; only ratios within a round carry over.
 """
 
 from __future__ import annotations

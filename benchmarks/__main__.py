@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
     from .measure import Case, Sample
 
-#: MiB of heap for a server: a million items take about 455 MB of it.
+#: MiB of heap for a server: a million items take about 455 MB.
 HEAP = 2048
 ENSEMBLE_HEAP = 512
-#: A server that is measured is compiled as well as one in production, and has its heap from the start as one there has:
-#: else whoever is measured while it grows would pay for that.
+#: A measured server is compiled like one in production, and has its full heap from the start. Otherwise the cases that
+#: run while the heap grows would be slower.
 JVM = ("-XX:TieredStopAtLevel=4", "-XX:+AlwaysPreTouch")
-#: Columns of the tables where there is no terminal to ask.
+#: Columns of the tables if there is no terminal.
 WIDTH = 160
 
 _RESULTS = Path(__file__).parent / "results"
@@ -56,9 +56,9 @@ _THREE = ("raw: multis of 100 creates", "raw: lock, read, commit in 200s", ours.
 
 
 def main() -> None:
-    """Read the options, measure, tell."""
+    """Read the options, measure, and report."""
     options = _options()
-    # Told to stop, leave by the way that stops the servers and the peers.
+    # On a signal, exit by the path that stops the servers and the peers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     alike.use_loop(options.loop)
     console = Console()
@@ -143,7 +143,7 @@ def _chosen(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
 
 
 def _progress(console: Console) -> Progress:
-    # It is redrawn between cases only: a thread that draws would take part in the measurement.
+    # Redraw between cases only: a drawing thread would take part in the measurement.
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     return Progress(*columns, console=console, auto_refresh=False, transient=True)
 

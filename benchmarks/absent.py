@@ -1,7 +1,7 @@
-"""What is said when a peer cannot be measured here."""
+"""The error for a peer that cannot be measured on this machine."""
 
 from __future__ import annotations
 
 
 class AbsentError(Exception):
-    """A peer is not here; the text says what is missing and how to get it."""
+    """A peer is not available; the text says what is missing and how to install it."""

@@ -1,7 +1,7 @@
-"""What every Python subject is given alike, ours and the peers': the event loop.
+"""Common conditions of all Python subjects, aiozkqueue and peers: the event loop.
 
-Each is measured in a `settled_heap`, too, as `aiozkqueue worker` gives its services one. What the benchmark itself has
-imported and kept is not the client's to be searched for garbage.
+Each subject is also measured in a `settled_heap`, as `aiozkqueue worker` runs its services, so that the garbage
+collector does not search the benchmark's own imports.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 LOOPS = ("uvloop", "asyncio")
-#: Tells processes that take part which loop has been chosen.
+#: The variable that tells child processes which loop has been chosen.
 _CHOSEN = "AIOZKQUEUE_BENCHMARK_LOOP"
 
 
 def default_loop() -> str:
-    """Name the loop that asyncio's subjects run on unless told: uvloop where it is installed."""
+    """Name the default loop of asyncio's subjects: uvloop if it is installed."""
     return os.environ.get(_CHOSEN) or ("uvloop" if find_spec("uvloop") else "asyncio")
 
 
 def use_loop(name: str) -> None:
-    """Run every `asyncio.run` of this process, and of those that it starts, on this loop."""
+    """Run every `asyncio.run` of this process and its child processes on this loop."""
     os.environ[_CHOSEN] = name
     if name == "uvloop":
         import uvloop  # noqa: PLC0415 - it is optional

@@ -1,4 +1,4 @@
-"""What must be reached, each as a ratio of two cases in one run, or as a figure of one."""
+"""The targets, each a ratio of two cases in one run, or a figure of one case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``figure`` of ``case``, divided by that of ``other`` when given, against a limit."""
+    """A limit for ``figure`` of ``case``, divided by that of ``other`` if given."""
 
     case: str
     limit: float
@@ -20,13 +20,13 @@ class Bar:
     at_most: bool = False
 
     def value(self, results: Results) -> float | None:
-        """What was reached; None when it was not measured."""
+        """The measured value; None if it was not measured."""
         if self.other is None:
             return results.median(self.case, self.figure)
         return results.ratio(self.case, self.other, self.figure)
 
     def passed(self, value: float) -> bool:
-        """Whether that is enough."""
+        """Whether the value meets the limit."""
         return value <= self.limit if self.at_most else value >= self.limit
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A chart of the rates, ours and the peers', for whoever reads no tables."""
+"""A chart of the rates of aiozkqueue and its peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OURS, _RAW, _PEER = "#1f77b4", "#bbbbbb", "#e08a3c"
 
 
 def draw(path: Path, results: Results, machine: Mapping[str, str]) -> bool:
-    """Write a PNG; False when no rates were measured that it could show."""
+    """Write a PNG; return False if no rates were measured that it could show."""
     subjects = {
         title: [name for name, own in results.subjects.items() if own == subject and name in results.samples]
         for subject, title in _SUBJECTS.items()

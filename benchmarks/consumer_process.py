@@ -1,4 +1,4 @@
-"""A process of consumers, told on stdin when to begin and when to stop; answers on stdout, one JSON object a line.
+"""A process of consumers: starts and stops on a line on stdin, and answers on stdout with one JSON object per line.
 
 python -m benchmarks.consumer_process HOSTS QUEUE take|listen|first SESSIONS TASKS
 """
@@ -24,16 +24,16 @@ from .ours import ROOT
 if TYPE_CHECKING:
     from aiozkqueue.queue.claim.claimer import ClaimCounts
 
-#: A take that waits for longer than this has found the queue empty.
+#: A take that waits longer than this has found the queue empty.
 EMPTY = 1.0
-#: What `first` goes on to take after the first message, so that its memory has been in use.
+#: The number of messages that `first` takes after the first one, so that its memory has been used.
 AFTER_FIRST = 2_000
-#: Where a message that tells of latency bears the moment of its put, nanoseconds of the machine's monotonic clock.
+#: Bytes at the start of a latency message: the time of its put, nanoseconds of the monotonic clock.
 STAMP = 8
 
 
 async def take(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dict[str, object]:
-    """Take and commit from so many tasks a session, until the queue is empty."""
+    """Take and commit from this many tasks per session, until the queue is empty."""
     last = [0.0]
     taken = [0]
 
@@ -54,7 +54,7 @@ async def take(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dict[
 
 
 async def listen(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dict[str, object]:
-    """Listen until told to stop, and note how long each message took from its put to its handler."""
+    """Listen until stopped, and record each message's time from its put to its handler."""
     latencies: list[int] = []
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
@@ -71,7 +71,7 @@ async def listen(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dic
 
 
 async def first(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dict[str, object]:  # noqa: ARG001 - as `take`
-    """Time the way from `consume` to the first message, and tell how much memory it and those after it took."""
+    """Measure the time from `consume` to the first message, and the memory for it and the following messages."""
     process = psutil.Process()
     before = process.memory_info().rss
     begun = time.monotonic()
@@ -86,14 +86,14 @@ async def first(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dict
 
 
 async def main(hosts: str, queue: str, mode: str, sessions: int, tasks: int) -> None:
-    """Open the sessions, say so, wait for the word, do the work, answer."""
+    """Open the sessions, report ready, wait for the start, run, and report the results."""
     async with AsyncExitStack() as stack:
         opened: list[zq.QueueSession] = []
         for _ in range(sessions):
             session = await stack.enter_async_context(zq.connect(hosts, root=ROOT, session_timeout=30))
             if mode != "first":
                 async with session.begin() as tx:
-                    await tx.take(session.queue(queue))  # the queue is empty: this opens it, and registers
+                    await tx.take(session.queue(queue))  # the queue is empty: this opens it, and registers the consumer
             opened.append(session)
         stack.enter_context(settled_heap())
         print("ready", flush=True)
@@ -104,13 +104,13 @@ async def main(hosts: str, queue: str, mode: str, sessions: int, tasks: int) -> 
 
 
 def counts_of(session: zq.QueueSession, queue: str) -> ClaimCounts:
-    """How the session's claims on a queue went."""
+    """The results of the session's claims on a queue."""
     ours = session.queue(queue)
     return core_of(ours).dispatcher(state_of(ours)).counts
 
 
 def sums(counts: list[ClaimCounts]) -> dict[str, int]:
-    """Add up."""
+    """Add two results."""
     names = ("batches", "contended", "locks_in_vain", "ghosts")
     return {name: sum(getattr(each, name) for each in counts) for name in names}
 

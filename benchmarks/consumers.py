@@ -1,4 +1,4 @@
-"""Consumers in processes of their own, as the parent sees them."""
+"""Consumers in separate processes, as seen by the parent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from .measure import Server
 
-#: Processes that sessions are spread over at the most.
+#: Maximum number of processes that sessions are spread over.
 PROCESSES = 4
 
 
 class Consumers:
-    """So many sessions, spread over processes, connected and ready on entering."""
+    """This many sessions, spread over processes, connected and ready on entering."""
 
     def __init__(self, server: Server, queue: str, mode: str, *, sessions: int, tasks: int) -> None:
         each = min(sessions, PROCESSES)
@@ -41,21 +41,21 @@ class Consumers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.tell()  # to close the sessions
+            self.tell()  # closes the sessions
         for process in self._processes:
             if kind is not None:
                 process.kill()
             process.wait(60)
 
     def tell(self) -> None:
-        """Give the next word: begin, then stop."""
+        """Send the next signal: start, then stop."""
         for process in self._processes:
             assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
             process.stdin.write("\n")
             process.stdin.flush()
 
     def answers(self) -> list[dict[str, Any]]:
-        """What each process has to say at the end of its work."""
+        """The report of each process at the end of its work."""
         return [json.loads(line) for line in self._read()]
 
     def _read(self) -> list[str]:
@@ -70,7 +70,7 @@ class Consumers:
 
 
 def failed(answers: list[dict[str, Any]], messages: int) -> dict[str, float]:
-    """Failed lock attempts a message: claims refused and ghosts; and all the locks that refused claims asked for."""
+    """Failed lock attempts per message: refused claims and ghosts; and the total number of locks in refused claims."""
     counts = {name: sum(answer["counts"][name] for answer in answers) for name in answers[0]["counts"]}
     return {
         "failed": (counts["contended"] + counts["ghosts"]) / messages,

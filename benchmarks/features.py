@@ -1,6 +1,6 @@
-"""What features cost those who do not use them, which is to be nothing: a plain queue beside queues that use all.
+"""The cost of features for queues without them, which should be zero: a plain queue next to queues that use them all.
 
-The plain queue's figures of `ours` in the same run are what these are compared with.
+The plain queue's figures of `ours` in the same run are the reference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALL = zq.QueueConfig(
 
 @asynccontextmanager
 async def all_in_use(session: zq.QueueSession) -> AsyncIterator[None]:
-    """Queues of the same session that use every feature, with messages in them and consumers that wait."""
+    """Queues of the same session that use every feature, with messages in them and waiting consumers."""
     full, grouped, sticky = (session.queue(name) for name in ("full", "grouped", "sticky"))
     await full.configure(ALL)
     await sticky.configure(zq.QueueConfig(affinity="producer"))
@@ -38,7 +38,7 @@ async def all_in_use(session: zq.QueueSession) -> AsyncIterator[None]:
     async def wait(queue: zq.Queue[bytes], condition: zq.Filter | None) -> None:
         async with queue.consume(settle="explicit", filters=condition) as deliveries:
             async for _ in deliveries:
-                pass  # it is held, and the next one waited for
+                pass  # the message is held while the next one is awaited
 
     waiting = [
         asyncio.create_task(wait(full, zq.Filter("size", "gt", 5))),

@@ -1,7 +1,7 @@
-"""The HTTP server by itself: clients that keep their connection, and hostile bodies while others ask for `/ping`.
+"""The HTTP server alone: clients that keep their connection, and hostile bodies while other clients request `/ping`.
 
-The clients write requests to sockets and read as little of the answers as they can: an HTTP library takes more CPU than
-the server does. The figures are those of clients that wait for each answer, on one connection each.
+The clients write requests to sockets and read as little of the responses as possible, because an HTTP library takes
+more CPU than the server. Each client uses one connection and waits for each response.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _names = (f"clients-{number}" for number in count())
 _MESSAGE: Final = b'"' + b"x" * (len(BODY) - 2) + b'"'
 _BATCH: Final = b"[" + b",".join([_MESSAGE] * TOGETHER) + b"]"
-#: Connections that send hostile bodies, and how large these are.
+#: The number of connections that send hostile bodies, and the size of these.
 ENEMIES: Final = 8
 _SIZE: Final = 1_000_000
 _HOSTILE: Final = (
@@ -45,7 +45,7 @@ _HOSTILE: Final = (
 
 
 class Client:
-    """One connection, on which one request follows another."""
+    """One connection that sends one request after another."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -54,7 +54,7 @@ class Client:
     @classmethod
     @asynccontextmanager
     async def connected(cls, host: str, port: int) -> AsyncIterator[Self]:
-        """Connect, and close in the end."""
+        """Connect, and close at the end."""
         reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
         try:
             yield cls(reader, writer)
@@ -62,7 +62,7 @@ class Client:
             writer.close()
 
     async def ask(self, line: str, body: bytes = b"") -> bytes:
-        """Make a request, and return what is answered. Raises: RuntimeError: that is no 200."""
+        """Make a request, and return the response. Raises: RuntimeError: its status is not 200."""
         self._writer.write(_head(line, len(body)) + body)
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
@@ -77,23 +77,23 @@ def _head(line: str, length: int) -> bytes:
 
 
 async def send(client: Client, queue: str) -> None:
-    """Send one."""
+    """Send one message."""
     await client.ask(f"POST /queue/1/{queue}/send", _MESSAGE)
 
 
 async def send_batch(client: Client, queue: str) -> None:
-    """Send a hundred."""
+    """Send a hundred messages."""
     await client.ask(f"POST /queue/1/{queue}/sendbatch", _BATCH)
 
 
 async def take(client: Client, queue: str) -> None:
-    """Poll up to a hundred, and acknowledge them."""
+    """Poll up to a hundred messages, and acknowledge them."""
     polled = json.loads(await client.ask(f"GET /queue/1/{queue}/poll?ttl=600&limit={TOGETHER}"))
     await client.ask(f"POST /queue/1/{queue}/ack", json.dumps([message["id"] for message in polled]).encode())
 
 
 def by_clients(server: Server, messages: int, *, drive: Drive, clients: int, each: int) -> Sample:
-    """Let so many clients make requests of ``each`` messages."""
+    """Run this many clients that make requests of ``each`` messages."""
 
     async def main() -> Sample:
         async with served(server) as (http, process), AsyncExitStack() as stack:
@@ -123,7 +123,7 @@ def by_clients(server: Server, messages: int, *, drive: Drive, clients: int, eac
 
 
 def ping(server: Server, messages: int, *, enemies: int) -> Sample:
-    """Ask for `/ping` a hundred times a second, while other connections send one hostile body after another."""
+    """Request `/ping` a hundred times a second while other connections send one hostile body after another."""
 
     async def main() -> Sample:
         async with served(server) as (http, process), AsyncExitStack() as stack:
@@ -149,7 +149,7 @@ def ping(server: Server, messages: int, *, enemies: int) -> Sample:
 
 
 def attack(host: str, port: int, enemies: int) -> None:
-    """Send hostile bodies on so many connections, until this is killed."""
+    """Send hostile bodies on this many connections, until the process is killed."""
 
     async def one(number: int) -> None:
         loop = asyncio.get_running_loop()

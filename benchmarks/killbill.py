@@ -1,6 +1,6 @@
-"""Events at a fixed rate to a handler that does nothing, as killbill-queue states its figure: 150 a second, one node.
+"""Events at a fixed rate to an empty handler, the basis of killbill-queue's own figure: 150 a second on one node.
 
-Open loop: each event is put when it is due, whether those before it have been answered or not.
+Open loop: each event is put when it is due, even if earlier ones are still unanswered.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     Opened: TypeAlias = "Callable[[Server], AbstractAsyncContextManager[Node]]"
 
 PACES = (150, 300, 700)
-#: What an event's payload weighs, bytes.
+#: The size of an event's payload, bytes.
 WEIGHT = 540
 SECONDS = 60
-#: What a quick run measures for.
+#: The duration of a quick run's measurement.
 LEAST_SECONDS = 10
-#: The saturated ones.
+#: The saturated cases.
 SATURATED = 60_000
-#: Handled before anything is measured.
+#: Events handled before the measurement.
 WARMING = 500
 #: Time for the last event to be handled, seconds.
 PATIENCE = 30.0
 CONCURRENCY = 30
-#: Events put and not handled yet, where as many are put as can be handled.
+#: Maximum events put and not yet handled in the saturated cases.
 AHEAD = 1_000
-#: Digits of an event's number, which its payload begins with.
+#: Digits of an event's number, with which its payload begins.
 _DIGITS = 8
 
 
 class Happened(BaseModel):
-    """What is posted to a bus; as JSON it weighs the same."""
+    """An event for a bus; its JSON has the same size."""
 
     number: int
     text: str
@@ -67,7 +67,7 @@ class Node:
         self._room = asyncio.Semaphore(AHEAD)
 
     def handle(self, number: int) -> None:
-        """Be a handler: note when."""
+        """Handle an event: record the time."""
         self._handled[number] = time.perf_counter()
         self._missing -= 1
         self._room.release()
@@ -75,14 +75,14 @@ class Node:
             self._all.set()
 
     def expect(self, messages: int) -> None:
-        """Begin anew."""
+        """Reset the records."""
         self._handled.clear()
         self._missing = messages
         self._all.clear()
         self._room = asyncio.Semaphore(AHEAD)
 
     async def at(self, pace: float, messages: int) -> dict[str, float]:
-        """Put so many a second, and return how long each took to its handler, as percentiles."""
+        """Put this many a second, and return percentiles of the time from put to handler."""
         self.expect(messages)
         due_at, acknowledged = [0.0] * messages, [0.0] * messages
 
@@ -104,7 +104,7 @@ class Node:
         return percentiles(waited) | {"from_due_p50_ms": whole["p50_ms"], "from_due_p99_ms": whole["p99_ms"]}
 
     async def saturated(self, messages: int) -> None:
-        """Put from many tasks, never far ahead of the handler, and return when all have been handled."""
+        """Put from many tasks, never far ahead of the handler, and return when all events have been handled."""
         self.expect(messages)
         numbers = iter(range(messages))
 
@@ -150,7 +150,7 @@ async def on_a_bus(server: Server) -> AsyncIterator[Node]:
 
 
 def paced(server: Server, messages: int, *, pace: int, opened: Opened) -> Sample:
-    """Put at a pace, and see when each is handled."""
+    """Put at a fixed rate, and record when each event is handled."""
     messages = max(messages, pace * LEAST_SECONDS)
 
     async def main() -> Sample:
@@ -164,7 +164,7 @@ def paced(server: Server, messages: int, *, pace: int, opened: Opened) -> Sample
 
 
 def saturated(server: Server, messages: int, *, opened: Opened) -> Sample:
-    """Put and handle as much as there is time for."""
+    """Put and handle as many events as possible in the time."""
 
     async def main() -> Sample:
         async with opened(server) as node:
@@ -177,7 +177,7 @@ def saturated(server: Server, messages: int, *, opened: Opened) -> Sample:
 
 
 def name_of(pace: int) -> str:
-    """What the case at a pace is called."""
+    """The name of the case with a fixed rate."""
     return f"event → handler, {pace} a second"
 
 

@@ -1,4 +1,4 @@
-"""From a put to its handler on an idle queue, beside a bare write at the same pace: a slow one finds the CPU asleep."""
+"""Time from put to handler on an idle queue, and of a bare write at the same slow rate, which finds the CPU asleep."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .measure import BODY, Case, Sample, Server, Stopwatch
 from .wire import Connection
 
 _BASE = b"/benchmark-latency"
-#: For the listeners to become idle, and for the last message to be handled, seconds.
+#: Time for the listeners to become idle, and for the last message to be handled, seconds.
 SETTLE = 0.7
 
 
 def raw_write(server: Server, messages: int, *, pace: float) -> Sample:
-    """Create a znode so many times a second, and wait for each."""
+    """Create a znode this many times a second, and wait for each."""
     node = wire.create(_BASE + b"/item-", BODY, wire.SEQUENTIAL)
     took: list[float] = []
     with Connection(server.first) as connection:
@@ -38,7 +38,7 @@ def raw_write(server: Server, messages: int, *, pace: float) -> Sample:
 
 
 def put_to_handler(server: Server, messages: int, *, pace: float, sessions: int) -> Sample:
-    """Put so many times a second to a queue on which sessions are idle, each with a listener, in other processes."""
+    """Put this many times a second to a queue with idle sessions, each with a listener, in other processes."""
     name = f"latency-{sessions}"
 
     async def produce() -> None:
@@ -66,7 +66,7 @@ def put_to_handler(server: Server, messages: int, *, pace: float, sessions: int)
 
 
 def percentiles(milliseconds: list[float]) -> dict[str, float]:
-    """Median, 99th percentile and the longest."""
+    """Return the median, the 99th percentile and the maximum."""
     in_order = sorted(milliseconds)
     at = [in_order[min(len(in_order) - 1, int(share * len(in_order)))] for share in (0.5, 0.99)]
     return {"p50_ms": at[0], "p99_ms": at[1], "max_ms": in_order[-1]}

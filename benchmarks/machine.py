@@ -1,4 +1,4 @@
-"""On what it was measured: figures of two machines say nothing of each other."""
+"""The machine of a measurement: figures of different machines are not comparable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = ("aiozkqueue", "aiozk", "kazoo", "pyspark", "redis", "saq")
 
 
 def describe(server: Server) -> dict[str, str]:
-    """CPU, cores, memory, kernel, disk's file system, and the versions of what took part."""
+    """Return the CPU, cores, memory, kernel, the disk's file system, and the versions of the software involved."""
     banner = four_letters(server.ports[0], "srvr").partition("\n")[0]
     runtime = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True)  # noqa: S603 - our own
     return {

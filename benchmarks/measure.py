@@ -1,4 +1,4 @@
-"""One measurement: wall clock, CPU of client and server, and the requests that the server saw."""
+"""One measurement: wall clock, CPU of client and server, and the requests that the server received."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from aiozkqueue.testing import EmbeddedEnsemble
 
-#: What every message carries, unless the subject is its size.
+#: The payload of every message, unless the subject is its size.
 BODY = bytes(range(32, 132))
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The servers that are measured against: one, or an ensemble."""
+    """The servers of a measurement: one, or an ensemble."""
 
     hosts: str
     ports: tuple[int, ...]
@@ -31,7 +31,7 @@ class Server:
 
     @classmethod
     def of(cls, embedded: EmbeddedEnsemble) -> Self:
-        """Take hold of embedded servers that run."""
+        """Use running embedded servers."""
         return cls(
             embedded.hosts,
             tuple(node.ports.client for node in embedded.nodes),
@@ -40,7 +40,7 @@ class Server:
 
     @property
     def first(self) -> tuple[str, int]:
-        """Address of the first server."""
+        """The address of the first server."""
         return "127.0.0.1", self.ports[0]
 
     def requests(self) -> int:
@@ -52,14 +52,14 @@ class Server:
         return cpu_of(self.processes)
 
     def status(self, port: int) -> dict[str, str]:
-        """What ``mntr`` tells."""
+        """Return the output of ``mntr``."""
         lines = (line.partition("\t") for line in four_letters(port, "mntr").splitlines())
         return {name: value for name, _, value in lines}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one measurement gave."""
+    """The result of one measurement."""
 
     messages: int
     seconds: float
@@ -67,15 +67,15 @@ class Sample:
     server_cpu: float
     requests: int
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Whatever else the subject is about, each name with its unit."""
+    """Additional figures of the subject, each name with its unit."""
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.seconds
 
     def figure(self, name: str) -> float:
-        """Return a figure, or one made of the others: ``rate``, CPU in µs a message, requests a message."""
+        """Return a figure, or a derived one: ``rate``, CPU in µs per message, requests per message."""
         match name:
             case "rate":
                 return self.rate
@@ -93,14 +93,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something to measure. ``run(server, messages)`` prepares, measures and cleans up."""
+    """A case to measure. ``run(server, messages)`` prepares, measures and cleans up."""
 
     name: str
     subject: str
     messages: int
     run: Callable[[Server, int], Sample]
     rounds: int | None = None
-    """How often at the most; for what takes long and says the same each time."""
+    """Maximum number of runs, for slow cases with stable results."""
 
 
 class Times(Protocol):
@@ -108,7 +108,7 @@ class Times(Protocol):
 
     @property
     def user(self) -> float:
-        """In the program."""
+        """In user mode."""
         ...
 
     @property
@@ -121,12 +121,12 @@ class Clocked(Protocol):
     """A process, or several."""
 
     def cpu_times(self) -> Times:
-        """What it has used so far."""
+        """The CPU used so far."""
         ...
 
 
 class Stopwatch:
-    """Measures what runs inside its ``with`` block; of this process, or of the client processes given."""
+    """Measures its ``with`` block, in this process or in the given client processes."""
 
     def __init__(self, server: Server, clients: Sequence[Clocked] = ()) -> None:
         self._server = server
@@ -151,7 +151,7 @@ class Stopwatch:
         self._heap.__exit__(kind, error, trace)
 
     def sample(self, messages: int, **figures: float) -> Sample:
-        """Make the sample of what ran."""
+        """Return the sample of the block."""
         requests, client, server = (after - before for after, before in zip(self._after, self._before, strict=True))
         return Sample(messages, self._seconds, client, server, int(requests), figures)
 

@@ -1,10 +1,10 @@
-"""Spark in local mode beside the direct API: batch write and stream source by partitions, and memory by depth.
+"""Spark in local mode and the direct API: batch write and stream source by partitions, and memory by depth.
 
-A stream takes seconds to start; ``steady_rate`` is that of its batches, by Spark's own account of how long each took,
-from the choice of its messages to the end of the sink. One JVM for all cases, warmed up by a small run before each. The
-client's CPU is that of the JVM and of its Python workers, the server's is ZooKeeper's. ``MiB`` is what all processes of
-Spark have resident at the end; ``driver_peak_MiB`` and ``task_peak_MiB`` are the most that the largest Python process
-of the driver, and of its tasks, has had since Spark began: of cases by depth, the shallower ones come first.
+A stream takes seconds to start, so ``steady_rate`` is the rate of its batches alone. It uses Spark's own duration of
+each batch, from the choice of its messages to the end of the sink. One JVM runs all cases, with a small warm-up before
+each. The client's CPU is that of the JVM and its Python workers; the server's is ZooKeeper's. ``MiB`` is the resident
+memory of all Spark processes at the end. ``driver_peak_MiB`` and ``task_peak_MiB`` are the peaks of the largest Python
+process of the driver and of its tasks since Spark started, so shallower queues are measured first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from .measure import Server
 
-    #: Given Spark, the options of a queue, and how many messages.
+    #: The arguments are Spark, the options of a queue, and the number of messages.
     UnitOfWork = Callable[["Local", Mapping[str, str], int], Mapping[str, float]]
 
 TOGETHER = 500
@@ -69,14 +69,14 @@ class Local:
             builder = builder.config(name, value)
         self.session = builder.getOrCreate()
         self.session.sparkContext.setLogLevel("ERROR")
-        self._others = before  # ZooKeeper, say
+        self._others = before  # for example, ZooKeeper
 
     def processes(self) -> list[psutil.Process]:
         """The JVM and its Python workers."""
         return [one for one in _descendants() if one not in self._others]
 
     def memory(self) -> dict[str, float]:
-        """What they have resident, and the most that the largest Python ones, of driver and tasks, have had."""
+        """Their resident memory, and the peaks of the largest Python processes of the driver and the tasks."""
         total, peaks = 0, {"driver_peak_MiB": 0.0, "task_peak_MiB": 0.0}
         for one in self.processes():
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -88,26 +88,26 @@ class Local:
 
 
 def _peak(pid: int) -> int:
-    """The most that a process has had resident, bytes."""
+    """Return the peak of a process's resident memory, bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 class Times(NamedTuple):
-    """As psutil tells them of one process."""
+    """The values of one process, as psutil returns them."""
 
     user: float
     system: float
 
 
 class _Tree:
-    """Spark's processes as if they were one."""
+    """Spark's processes, treated as one."""
 
     def __init__(self, local: Local) -> None:
         self._local = local
 
     def cpu_times(self) -> Times:
-        """What all have used, and those of their children that have ended."""
+        """The CPU that they and their ended children have used."""
         user = system = 0.0
         for one in self._local.processes():
             with suppress(psutil.NoSuchProcess):
@@ -124,12 +124,12 @@ def _descendants() -> list[psutil.Process]:
 
 @cache
 def spark() -> Local:
-    """The one of this process."""
+    """The Spark session of this process."""
     return Local()
 
 
 def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0) -> Sample:
-    """Warm up and measure; with ``depth``, the queue holds so many times the messages before."""
+    """Warm up and measure; with ``depth``, the queue already holds this many times the messages."""
     local = spark()
     try:
         for number in (WARM, messages):
@@ -150,7 +150,7 @@ async def _fill(options: Mapping[str, str], messages: int) -> None:
 
 
 def write(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> Mapping[str, float]:
-    """Write a data frame of so many rows."""
+    """Write a data frame of this many rows."""
     from pyspark.sql import functions  # noqa: PLC0415 - takes a second
 
     frame = local.session.range(0, messages, 1, partitions).select(functions.lit(BODY).alias("body"))
@@ -159,7 +159,7 @@ def write(local: Local, options: Mapping[str, str], messages: int, *, partitions
 
 
 def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> Mapping[str, float]:
-    """Take so many messages by a stream, in batches of a quarter, and acknowledge them."""
+    """Take this many messages with a stream, in batches of a quarter, and acknowledge them."""
     stream = local.session.readStream.format("aiozkqueue").options(**options).schema("body binary")
     stream = stream.option("minPartitions", partitions).option("maxOffsetsPerTrigger", max(1, messages // 4))
     writer = stream.load().writeStream.format("noop").option("checkpointLocation", str(local.folder / options["queue"]))
@@ -167,9 +167,9 @@ def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions
     try:
         while sum(one["numInputRows"] for one in query.recentProgress) < messages:
             if not query.isActive:
-                query.awaitTermination()  # raises what ended it
+                query.awaitTermination()  # raises the error that ended it
             time.sleep(0.01)
-        memory = local.memory()  # while the source is there
+        memory = local.memory()  # while the source exists
     finally:
         query.stop()
     batches = [one for one in query.recentProgress if one["numInputRows"]]
@@ -178,14 +178,14 @@ def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions
 
 
 def read(local: Local, options: Mapping[str, str], messages: int) -> Mapping[str, float]:  # noqa: ARG001 - as the others
-    """Read all that there is, as a batch."""
+    """Read all messages as a batch."""
     frame = local.session.read.format("aiozkqueue").options(**options).schema("body binary").load()
     frame.write.format("noop").mode("overwrite").save()
     return local.memory()
 
 
 def take_directly(server: Server, messages: int) -> Sample:
-    """Take by a consumer."""
+    """Take messages with a consumer."""
 
     async def main() -> Sample:
         async with opened(server) as (_, queue):
@@ -200,7 +200,7 @@ def take_directly(server: Server, messages: int) -> Sample:
 
 
 def put_directly(server: Server, messages: int) -> Sample:
-    """Put as many at a time as Spark's tasks do."""
+    """Put with the same concurrency as Spark's tasks."""
 
     async def main() -> Sample:
         async with opened(server) as (_, queue):

@@ -1,4 +1,4 @@
-"""The library, used as its documentation says: one transaction a message unless the case says otherwise."""
+"""The library, used as documented: one transaction per message unless the case says otherwise."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TASKS = 256
 ROOT = "/benchmark-ours"
 _names = (f"queue-{number}" for number in count())
 
-#: Drains a queue of so many messages, and returns when all are settled.
+#: Drains a queue of this many messages, and returns when all are settled.
 Drain: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], int], Awaitable[None]]"
-#: What else goes on in the session.
+#: Other work in the session.
 Beside: TypeAlias = "Callable[[zq.QueueSession], AbstractAsyncContextManager[None]]"
 
 
 async def spread(tasks: int, messages: int, one: Callable[[], Awaitable[object]]) -> None:
-    """Do ``one`` so many times from so many tasks."""
+    """Call ``one`` this many times from this many tasks."""
     left = iter(range(messages))
 
     async def work() -> None:
@@ -45,13 +45,13 @@ async def spread(tasks: int, messages: int, one: Callable[[], Awaitable[object]]
 
 @asynccontextmanager
 async def nothing(_: zq.QueueSession) -> AsyncIterator[None]:
-    """Nothing else goes on in the session."""
+    """Run no other work in the session."""
     yield
 
 
 @asynccontextmanager
 async def opened(server: Server, beside: Beside = nothing) -> AsyncIterator[tuple[zq.QueueSession, zq.Queue[bytes]]]:
-    """A session and a queue that is there and empty; everything is removed afterwards."""
+    """Yield a session and a new, empty queue; remove all znodes afterwards."""
     async with zq.connect(server.hosts, root=ROOT, session_timeout=30) as session:
         queue = session.queue(next(_names))
         await queue.put(b"the first makes the queue")
@@ -63,13 +63,13 @@ async def opened(server: Server, beside: Beside = nothing) -> AsyncIterator[tupl
 
 
 def remove(server: Server) -> None:
-    """Delete everything under the root."""
+    """Delete all znodes under the root."""
     with Connection(server.first) as connection:
         connection.remove(ROOT.encode())
 
 
 def put(server: Server, messages: int, *, body: bytes = BODY, direct: bool = False, beside: Beside = nothing) -> Sample:
-    """Put one message a transaction, or directly."""
+    """Put one message per transaction, or directly."""
 
     async def main() -> Sample:
         async with opened(server, beside) as (session, queue):
@@ -87,7 +87,7 @@ def put(server: Server, messages: int, *, body: bytes = BODY, direct: bool = Fal
 
 
 def drained(server: Server, messages: int, *, drain: Drain, body: bytes = BODY, beside: Beside = nothing) -> Sample:
-    """Fill a queue, and measure how it is emptied."""
+    """Fill a queue, and measure how it is drained."""
 
     async def main() -> Sample:
         async with opened(server, beside) as (session, queue):
@@ -104,7 +104,7 @@ def drained(server: Server, messages: int, *, drain: Drain, body: bytes = BODY, 
 
 
 async def take(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int) -> None:
-    """Take and commit one a transaction."""
+    """Take and commit one message per transaction."""
 
     async def one() -> None:
         async with session.begin() as tx:
@@ -115,7 +115,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int) 
 
 
 async def take_many(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int, *, tasks: int) -> None:
-    """Take and commit a hundred a transaction."""
+    """Take and commit a hundred messages per transaction."""
     left = messages
 
     async def work() -> None:
@@ -133,7 +133,7 @@ async def take_many(session: zq.QueueSession, queue: zq.Queue[bytes], messages: 
 async def listen(
     session: zq.QueueSession, queue: zq.Queue[bytes], messages: int, *, concurrency: int = TASKS, results: bool = True
 ) -> None:
-    """Serve a queue by a listener, each message putting one result."""
+    """Serve a queue with a listener; each message puts one result."""
     handled = 0
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:

@@ -1,6 +1,6 @@
-"""Queues over HTTP, beside the direct API: batches of a hundred sent, and polled and acknowledged.
+"""Queues over HTTP and the direct API: batches of a hundred sent, and polled and acknowledged.
 
-One server process, driven by this one with httpx. The client's CPU is that of the HTTP server: what a message costs it.
+This process drives one server process with httpx. The client's CPU is the HTTP server's: its cost per message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Drive: TypeAlias = "Callable[[httpx.AsyncClient, str], Awaitable[int]]"
 
 @asynccontextmanager
 async def served(server: Server) -> AsyncIterator[tuple[httpx.AsyncClient, psutil.Process]]:
-    """A server process and its client; everything is removed afterwards."""
+    """Yield a server process and its client; remove all znodes afterwards."""
     command = ["serve", "--hosts", server.hosts, "--root", ROOT, "--port", "0", "--anonymous", "queue|*|*"]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "aiozkqueue.cli", *command, stdout=subprocess.PIPE
@@ -54,13 +54,13 @@ async def served(server: Server) -> AsyncIterator[tuple[httpx.AsyncClient, psuti
 
 
 async def send(client: httpx.AsyncClient, queue: str) -> int:
-    """Send a hundred; return how many requests that was."""
+    """Send a hundred messages; return the number of requests."""
     (await client.post(f"/queue/1/{queue}/sendbatch", content=_BATCH, headers=_JSON)).raise_for_status()
     return 1
 
 
 async def take(client: httpx.AsyncClient, queue: str) -> int:
-    """Poll up to a hundred, and acknowledge them."""
+    """Poll up to a hundred messages, and acknowledge them."""
     polled = await client.get(f"/queue/1/{queue}/poll", params={"limit": TOGETHER, "ttl": 600})
     ids = [message["id"] for message in polled.raise_for_status().json()]
     (await client.post(f"/queue/1/{queue}/ack", json=ids)).raise_for_status()
@@ -91,7 +91,7 @@ def over_http(server: Server, messages: int, *, drive: Drive) -> Sample:
 
 
 def put_directly(server: Server, messages: int) -> Sample:
-    """Put a hundred at a time by the Python API."""
+    """Put a hundred messages at a time with the Python API."""
 
     async def main() -> Sample:
         async with opened(server) as (_, queue):
@@ -103,7 +103,7 @@ def put_directly(server: Server, messages: int) -> Sample:
 
 
 def lease_directly(server: Server, messages: int) -> Sample:
-    """Lease and acknowledge a hundred at a time by the Python API."""
+    """Lease and acknowledge a hundred messages at a time with the Python API."""
 
     async def one(queue: zq.Queue[bytes]) -> None:
         leases = await queue.leases.take(TOGETHER, lifetime=600)

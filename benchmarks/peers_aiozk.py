@@ -1,4 +1,4 @@
-"""Stock aiozk, and by hand what a queue must do: no group commit, no dispenser, no fences."""
+"""Stock aiozk with a minimal queue by hand: no group commit, no dispenser, no fences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASKS = 64
 
 
 def put(server: Server, messages: int) -> Sample:
-    """Create a sequential znode a message, from so many tasks."""
+    """Create one sequential znode per message, from this many tasks."""
 
     async def main() -> Sample:
         client = await _prepare(server, 0)
@@ -38,7 +38,7 @@ def put(server: Server, messages: int) -> Sample:
 
 
 def take(server: Server, messages: int) -> Sample:
-    """List once; then for each item lock, read, delete item and lock in a transaction, from so many tasks."""
+    """List once; then lock and read each item, and delete item and lock in a transaction, from this many tasks."""
 
     async def main() -> Sample:
         client = await _prepare(server, messages)

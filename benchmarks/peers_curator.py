@@ -1,6 +1,6 @@
 """Curator's DistributedQueue, from the jars in PySpark's wheel, in a JVM that stays warm over all rounds.
 
-The driver is Java source. Janino, a compiler that the same wheel carries, compiles it on the spot: no JDK is needed.
+The driver is Java source. Janino, a compiler in the same wheel, compiles it at run time, so no JDK is needed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _SOURCE: Final = Path(__file__).parent / "java" / "CuratorQueue.java"
 _BASE: Final = "/benchmark-curator"
 _ITEMS: Final = f"{_BASE}/items"
 _LOCKS: Final = f"{_BASE}/locks"
-# One message in Curator's frame: its version, the message, the end.
+# One message in Curator's format: its version, the message, the end.
 _FRAMED: Final = bytes.fromhex("0001000101") + len(BODY).to_bytes(4, "big") + BODY + b"\x02"
 _JARS: Final = ("curator-*", "guava-*", "failureaccess-*", "janino-*", "commons-compiler-*")
 
 
 class Curator:
-    """The JVM with the driver, started when first asked."""
+    """The JVM with the driver, started on first use."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -53,12 +53,12 @@ class Curator:
             self._process.wait()
 
     def put(self, server: Server, messages: int, *, background: bool) -> Sample:
-        """Put, each waiting for the server's answer, or in the background and flushed at the end."""
+        """Put messages, each waiting for the server's answer, or in the background and flushed at the end."""
         word = "background" if background else "put"
         return self._run(server, messages, 0, f"{word} {_ITEMS} {messages} {len(BODY)}")
 
     def consume(self, server: Server, messages: int, *, safe: bool, threads: int = 1) -> Sample:
-        """Consume what waits, until the queue is empty."""
+        """Consume the waiting messages until the queue is empty."""
         lock = _LOCKS if safe else "-"
         return self._run(server, messages, messages, f"consume {_ITEMS} {lock} {threads} {messages}")
 
@@ -99,7 +99,7 @@ class Curator:
 
 
 def cases(curator: Curator) -> list[Case]:
-    """What is measured of it."""
+    """The measured cases of Curator."""
     return [
         Case("Curator: put", "put", 2_000, partial(curator.put, background=False)),
         Case("Curator: put in background", "put", 10_000, partial(curator.put, background=True)),
@@ -110,7 +110,7 @@ def cases(curator: Curator) -> list[Case]:
 
 
 def class_path_with_curator() -> str:
-    """Return the jars that the driver needs, as Java takes them. Raises: AbsentError."""
+    """Return the jars that the driver needs, as a Java class path. Raises: AbsentError."""
     spec = importlib.util.find_spec("pyspark")
     folders = [Path(place) / "jars" for place in (spec.submodule_search_locations or ())] if spec is not None else []
     found = [str(jar) for folder in folders for pattern in _JARS for jar in sorted(folder.glob(f"{pattern}.jar"))]

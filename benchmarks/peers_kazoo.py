@@ -1,4 +1,4 @@
-"""kazoo's two queues, one thread, as its documentation uses them."""
+"""kazoo's two queues in one thread, used as documented."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BASE = "/benchmark-kazoo"
 
 @contextmanager
 def _client(server: Server, entries: str, messages: int) -> Iterator[KazooClient]:
-    """A client, and entries that wait below a path; everything is removed afterwards."""
+    """Yield a client, with entries waiting below a path; remove all znodes afterwards."""
     with Connection(server.first) as connection:
         path = entries.encode()
         connection.ensure(path)
@@ -39,7 +39,7 @@ def _client(server: Server, entries: str, messages: int) -> Iterator[KazooClient
 
 
 def put(server: Server, messages: int) -> Sample:
-    """Put, one after the other."""
+    """Put one entry after the other."""
     with _client(server, _BASE, 0) as client:
         queue = client.Queue(_BASE)
         with Stopwatch(server) as watch:

@@ -1,4 +1,4 @@
-"""SAQ, a queue for asyncio on Redis, with every write on disk before it is acknowledged, as ZooKeeper's are."""
+"""SAQ, a queue for asyncio on Redis. Every write is on disk before it is acknowledged, as with ZooKeeper."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from .measure import Server
 
-#: Jobs at once. More of them make it no faster: its worker finishes each with several round trips of its own.
+#: Concurrent jobs. More would not be faster: its worker finishes each job with several round trips.
 CONCURRENCY = 64
 
 
 class LocalRedis:
-    """A redis-server of our own, started when first asked."""
+    """A separate redis-server, started on first use."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,7 +63,7 @@ class LocalRedis:
         return asyncio.run(main())
 
     def work(self, server: Server, messages: int) -> Sample:  # noqa: ARG002 - not of Redis
-        """Work off jobs that do nothing."""
+        """Process empty jobs."""
 
         async def main() -> Sample:
             queue = await self._queue()
@@ -147,7 +147,7 @@ async def handle(_: Any, *, body: str) -> None:  # noqa: ANN401 - what a worker 
 
 
 def cases(redis: LocalRedis) -> list[Case]:
-    """What is measured of it."""
+    """The measured cases of SAQ."""
     return [
         Case("SAQ on Redis: enqueue", "put", 3_000, redis.put),
         Case("SAQ on Redis: no-op jobs", "listener", 2_000, redis.work),

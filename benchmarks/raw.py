@@ -1,6 +1,6 @@
-"""The ceiling: what the server itself can do, asked by a plain socket with as little Python as goes.
+"""The limit: the server's own capacity, measured by a plain socket with as little Python as possible.
 
-No futures, no retries, no fences; requests are pipelined, and the same few bytes sent as any client must send.
+No futures, no retries, no fences; requests are pipelined, with the same bytes that any client must send.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SINGLES = 1000
 
 
 def single_creates(server: Server, messages: int) -> Sample:
-    """Create items one a request, pipelined."""
+    """Create items, one per request, pipelined."""
     with Connection(server.first) as connection:
         connection.ensure(_ITEMS)
         with Stopwatch(server) as watch:
@@ -50,7 +50,7 @@ def multi_creates(server: Server, messages: int, *, batch: int = 100) -> Sample:
 
 
 def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGHTS) -> Sample:
-    """Lock items, read them under the locks, delete items and locks, so many a multi, so many batches at a time."""
+    """Lock items, read them under the locks, delete items and locks, in multis and batches of the given sizes."""
     with Connection(server.first) as connection:
         connection.ensure(_ITEMS)
         connection.ensure(_LOCKS)
@@ -59,7 +59,7 @@ def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGH
             names = sorted(connection.children(_ITEMS))
             batches = deque(names[at : at + batch] for at in range(0, len(names), batch))
             claimed: deque[list[bytes]] = deque()
-            # What is awaited, in its order: the two replies of a claim, or the one of a commit.
+            # The pending replies, in order: two for a claim, or one for a commit.
             awaited: deque[bool] = deque()
             for _ in range(min(flights, len(batches))):
                 claimed.append(_claim(connection, batches.popleft()))
@@ -83,7 +83,7 @@ def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGH
 
 
 def fill(connection: Connection, item: bytes, messages: int) -> None:
-    """Create so many items of one body, not measured."""
+    """Create this many items of one body, without measuring it."""
     full, rest = divmod(messages, 500)
     multis = [(wire.MULTI, wire.creates([item] * 500))] * full
     if rest:

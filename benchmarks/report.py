@@ -1,4 +1,4 @@
-"""Results as tables for the terminal, and as JSON for later."""
+"""Results as tables for the terminal, and as JSON files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SUBJECTS = {
 
 
 def show(console: Console, results: Results, machine: Mapping[str, str]) -> None:
-    """Print everything."""
+    """Print all results."""
     for subject, title in SUBJECTS.items():
         names = [name for name, own in results.subjects.items() if own == subject and name in results.samples]
         if names:
@@ -74,7 +74,7 @@ def save(path: Path, results: Results, machine: Mapping[str, str], options: Mapp
 
 
 def _table(results: Results, title: str, names: list[str]) -> Table:
-    """One subject: the median over the rounds, its range, and each as a multiple of the first case."""
+    """One subject: the median over the rounds, its range, and the ratio of each case to the first one."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("case")
     for heading in ("messages/s", "from – to", "× first", "client µs", "server µs", "requests", "more"):

@@ -1,4 +1,4 @@
-"""Cases in turns: every round runs each case once, so that what disturbs the machine disturbs them all."""
+"""Runs cases in turns: every round runs each case once, so that a disturbance of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
     from .measure import Case, Sample, Server
 
-#: A case that is run with this part of its messages before the first round: the server's JVM compiles what is hot.
+#: The share of its messages that a case runs before the first round, so that the server's JVM compiles the hot code.
 WARM_UP = 0.25
 
 
 class Results:
-    """Samples by case and round; a round has none of a case that was not run in it."""
+    """Samples by case and round; a case that did not run in a round has no sample for it."""
 
     def __init__(self) -> None:
         self.samples: dict[str, dict[int, Sample]] = {}
         self.subjects: dict[str, str] = {}
-        """Of every case, in the order in which they are to be told of."""
+        """The cases, in the order of the report."""
         self.absent: dict[str, str] = {}
-        """Why a case could not be run here."""
+        """The reason why a case could not run here."""
 
     def add(self, case: Case, round_: int, sample: Sample) -> None:
-        """Keep a sample."""
+        """Store a sample."""
         self.samples.setdefault(case.name, {})[round_] = sample
 
     def median(self, case: str, figure: str = "rate") -> float | None:
-        """Return the median of a figure over the rounds; None when the case was not run."""
+        """Return the median of a figure over the rounds; None if the case was not run."""
         samples = self.samples.get(case)
         return median(sample.figure(figure) for sample in samples.values()) if samples else None
 
@@ -51,7 +51,7 @@ def run(
     scale: float,
     tell: Callable[[Case, Sample | None], None],
 ) -> None:
-    """Run the cases in turns, every other round backwards. ``tell`` hears of each when it begins (None) and ends."""
+    """Run the cases in turns, every other round backwards. ``tell`` is called when each case begins (None) and ends."""
     results.subjects.update((case.name, case.subject) for case in cases)
     for round_ in range(-1, rounds):
         for case in cases if round_ % 2 else reversed(cases):

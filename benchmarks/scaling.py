@@ -1,4 +1,4 @@
-"""How rates change with consumers, with depth, and with the size of the payload; and a million messages waiting."""
+"""Rates by number of consumers, by depth, and by payload size; and a queue of a million waiting messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .measure import BODY, Case, Sample, Server, Stopwatch
 SESSIONS = (1, 4, 16, 64)
 TASKS = 32
 DEPTHS = (1_000, 100_000)
-#: One listing of the deeper queue serves so many: a few would bear the whole of it.
+#: Messages measured per depth: the deeper queue is listed once for all of them, so that its cost is spread.
 MOVED = 100_000
 SIZES = {"10 kB": (10_000, 5_000), "100 kB": (100_000, 500)}
 MILLION = 1_000_000
@@ -23,7 +23,7 @@ SHARDS = 64
 
 
 def sessions(server: Server, messages: int, *, count: int) -> Sample:
-    """Drain a queue by so many sessions of 32 tasks each, in up to four processes."""
+    """Drain a queue with this many sessions of 32 tasks each, in up to four processes."""
     name = f"sessions-{count}"
     asyncio.run(_fill(server, name, 0))
     with Consumers(server, name, "take", sessions=count, tasks=TASKS) as consumers:
@@ -36,7 +36,7 @@ def sessions(server: Server, messages: int, *, count: int) -> Sample:
     if sum(answer["messages"] for answer in answers) != messages:
         raise RuntimeError(f"{answers}: not {messages} messages")
     sample = watch.sample(messages, **failed(answers, messages))
-    # Not the second for which each task waited at the end.
+    # Without the second for which each task waited at the end.
     return Sample(
         messages,
         max(answer["last"] for answer in answers) - begun,
@@ -48,7 +48,7 @@ def sessions(server: Server, messages: int, *, count: int) -> Sample:
 
 
 def depth(server: Server, messages: int, *, waiting: int) -> Sample:
-    """Take one and put one a transaction, so that as many wait at the end as at the beginning."""
+    """Take one message and put one per transaction, so that the depth stays the same."""
 
     async def main() -> Sample:
         async with ours.opened(server) as (session, queue):
@@ -68,7 +68,7 @@ def depth(server: Server, messages: int, *, waiting: int) -> Sample:
 
 
 def million(server: Server, messages: int) -> Sample:
-    """Start a consumer on a deep queue in shards, and see when its first message comes and what memory it takes."""
+    """Start a consumer on a deep queue in shards, and measure its memory and the time to its first message."""
     name = "million"
     asyncio.run(_fill(server, name, messages, zq.QueueConfig(shards=SHARDS)))
     with (
@@ -104,7 +104,7 @@ def _put_sized(server: Server, messages: int, *, size: int) -> Sample:
 
 
 def sessions_name(count: int) -> str:
-    """What the case of so many sessions is called."""
+    """The name of the case with this many sessions."""
     return f"{count} session{'s' if count > 1 else ''} × {TASKS} tasks"
 
 

@@ -1,6 +1,6 @@
-"""Curator's Tech Note 4 advises against queues on ZooKeeper. Its points, measured: `python -m benchmarks.tech_note_4`.
+"""Measures the points of Curator's Tech Note 4 against queues on ZooKeeper: `python -m benchmarks.tech_note_4`.
 
-One embedded server with fsync, one session, bodies of 100 bytes. Prints one JSON object.
+Uses one embedded server with fsync, one session, bodies of 100 bytes. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def _measure(server: EmbeddedZooKeeper) -> dict[str, object]:
 
 
 async def _longest(session: zq.QueueSession, queue: zq.Queue[bytes]) -> int:
-    """What the longest listing of a lane takes on the wire; a Java client reads none of more than 1 MiB."""
+    """Return the size of the longest listing of a lane on the wire; a Java client reads at most 1 MiB."""
     zookeeper, state = core_of(session).zookeeper, state_of(queue)
     listings = [await zookeeper.children(state.paths.at(lane)) for lane in state.config.lanes]
     return max(sum(len(name) + 4 for name in names) for names in listings)
@@ -89,7 +89,7 @@ async def _drain(server: EmbeddedZooKeeper) -> float:
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure, and print the results."""
     with EmbeddedZooKeeper(ServerOptions(jvm_options=("-XX:TieredStopAtLevel=4",))) as server:
         figures = asyncio.run(_measure(server))
         server.node.kill()

@@ -1,4 +1,4 @@
-"""ZooKeeper's wire format by `struct` alone, for the few requests that the raw ceiling sends; and a blocking socket."""
+"""ZooKeeper's wire format with `struct` alone, for the few requests of the raw limit; and a blocking socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PERSISTENT, _EPHEMERAL, _SEQUENTIAL = (_ANYONE + _INT.pack(flags) for flags in 
 _FLAGS: Final = {0: _PERSISTENT, EPHEMERAL: _EPHEMERAL, SEQUENTIAL: _SEQUENTIAL}
 _END: Final = _RESULT.pack(-1, 1, -1)
 _CREATE, _DELETE, _READ = (_RESULT.pack(kind, 0, -1) for kind in (CREATE, DELETE, READ))
-# The stat of a znode: its data version stands at byte 32 of 68.
+# The stat of a znode: its data version is at byte 32 of 68.
 _STAT: Final = 68
 _VERSION: Final = 32
 
@@ -45,37 +45,37 @@ class RefusedError(Exception):
 
 
 def create(path: bytes, data: bytes, flags: int = 0) -> bytes:
-    """Body of a create."""
+    """Encode the body of a create."""
     return b"".join((_INT.pack(len(path)), path, _INT.pack(len(data)), data, _FLAGS[flags]))
 
 
 def delete(path: bytes, version: int = -1) -> bytes:
-    """Body of a delete."""
+    """Encode the body of a delete."""
     return b"".join((_INT.pack(len(path)), path, _INT.pack(version)))
 
 
 def read(path: bytes) -> bytes:
-    """Body of a read, without a watch."""
+    """Encode the body of a read, without a watch."""
     return b"".join((_INT.pack(len(path)), path, b"\0"))
 
 
 def creates(bodies: Iterable[bytes]) -> bytes:
-    """Operations of a multi: creates."""
+    """Return the operations of a multi that creates."""
     return b"".join([_CREATE + body for body in bodies])
 
 
 def deletes(bodies: Iterable[bytes]) -> bytes:
-    """Operations of a multi: deletes."""
+    """Return the operations of a multi that deletes."""
     return b"".join([_DELETE + body for body in bodies])
 
 
 def reads(bodies: Iterable[bytes]) -> bytes:
-    """Operations of a multi-read."""
+    """Return the operations of a multi-read."""
     return b"".join([_READ + body for body in bodies])
 
 
 def nodes(reply: bytes) -> list[tuple[bytes, int]]:
-    """Data and version of each znode in the reply to a multi-read."""
+    """Return data and version of each znode in the reply to a multi-read."""
     found: list[tuple[bytes, int]] = []
     at, end = _REPLY.size, len(reply) - _RESULT.size
     while at < end:
@@ -90,7 +90,7 @@ def nodes(reply: bytes) -> list[tuple[bytes, int]]:
 
 
 class Connection:
-    """A ZooKeeper session on a blocking socket. Its requests go out as they are given."""
+    """A ZooKeeper session on a blocking socket. Requests are sent unchanged."""
 
     def __init__(self, address: tuple[str, int], timeout: float = 30.0) -> None:
         self._socket = socket.create_connection(address)
@@ -130,7 +130,7 @@ class Connection:
         if error:
             raise RefusedError(error)
         if len(frame) > _REPLY.size + _RESULT.size and _RESULT.unpack_from(frame, _REPLY.size)[::2] == (-1, 0):
-            # A refused multi: a row of error results, in which the guilty one is the first that bears a code.
+            # A refused multi: a sequence of error results, of which the first with a code is the failed operation.
             codes = struct.iter_unpack(">9xi", frame[_REPLY.size : -_RESULT.size])
             raise RefusedError(next((code for (code,) in codes if code), 0))
         return frame
@@ -141,7 +141,7 @@ class Connection:
         return self.reply()
 
     def pipeline(self, requests: Sequence[tuple[int, bytes]], window: int) -> None:
-        """Send requests, so many in flight, in writes of a quarter of that."""
+        """Send requests with this many in flight, in writes of a quarter of that number."""
         step = max(1, window // 4)
         flying = 0
         for start in range(0, len(requests), step):
@@ -155,7 +155,7 @@ class Connection:
             self.reply()
 
     def children(self, path: bytes) -> list[bytes]:
-        """List the names below; none when there is no such znode."""
+        """List the names of the children; empty if the znode does not exist."""
         try:
             frame = self.call(CHILDREN, read(path))
         except RefusedError:
@@ -169,7 +169,7 @@ class Connection:
         return found
 
     def ensure(self, path: bytes) -> None:
-        """Create a znode and those above."""
+        """Create a znode and its parents."""
         parts = path.split(b"/")[1:]
         for depth in range(1, len(parts) + 1):
             try:
@@ -179,13 +179,13 @@ class Connection:
                     raise
 
     def clear(self, path: bytes) -> None:
-        """Delete what is below, a level deep, a thousand at a time."""
+        """Delete the children, one level deep, a thousand at a time."""
         names = self.children(path)
         gone = [delete(path + b"/" + name) for name in names]
         self.pipeline([(MULTI, deletes(gone[at : at + 1000])) for at in range(0, len(gone), 1000)], 4)
 
     def remove(self, path: bytes) -> None:
-        """Delete a znode and everything below it."""
+        """Delete a znode and its descendants."""
         for name in self.children(path):
             below = path + b"/" + name
             if self.children(below):
@@ -194,7 +194,7 @@ class Connection:
         try:
             self.call(DELETE, delete(path))
         except RefusedError:
-            return  # it was not there
+            return  # it did not exist
 
     def _frame(self) -> bytes:
         received = self._received

@@ -1,8 +1,8 @@
-"""What Java loads for a ZooKeeper server, loaded once: with it each of a hundred servers of a run takes half the time.
+"""A shared archive of the classes that a ZooKeeper server loads, which halves the start time of each server of a run.
 
-``python -m tests.archive FILE`` makes an archive of classes (CDS), which every embedded server takes by
-``AIOZKQUEUE_JVM_OPTIONS=-XX:SharedArchiveFile=FILE``. Java leaves one aside that does not fit, of other jars or a Java
-that is not this one.
+``python -m tests.archive FILE`` makes a class archive (CDS), which every embedded server uses with
+``AIOZKQUEUE_JVM_OPTIONS=-XX:SharedArchiveFile=FILE``. Java ignores an archive that was made for other jars or another
+Java.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def _serve(options: ServerOptions) -> None:
 
 
 def make(archive: Path) -> None:
-    """Write down which classes a server loads, and make an archive of them."""
+    """Record the classes that a server loads, and make an archive of them."""
     with tempfile.TemporaryDirectory() as folder:
         classes = Path(folder) / "classes"
         asyncio.run(_serve(ServerOptions(jvm_options=["-Xshare:off", f"-XX:DumpLoadedClassList={classes}"])))

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser
 
-#: Names a Chromium, or a Chrome, that is not on PATH.
+#: The variable that names a Chromium or Chrome that is not on PATH.
 ENVIRONMENT = "AIOZKQUEUE_CHROMIUM"
-#: Milliseconds, however busy the machine.
+#: Milliseconds, sufficient even on a busy machine.
 PATIENCE = 30_000.0
 
 
 @asynccontextmanager
 async def launched(what_for: str) -> AsyncIterator[Browser]:
-    """Start the browser; the test is skipped, and says why, where there is none."""
+    """Start the browser; skip the test, with the reason, if there is no browser."""
     executable = await asyncio.to_thread(_executable)
     if executable is None:
         pytest.skip(

@@ -1,11 +1,11 @@
-"""What a program says on stderr that is its own doing."""
+"""The part of a program's stderr that the program itself has caused."""
 
 from __future__ import annotations
 
-#: Of the warning, of the same in the log, and of the line of source that Python shows beneath a warning.
+#: The patterns of the warning, of its log record, and of the source line that Python shows below a warning.
 _STOOD_STILL = ("the event loop stood still", "BlockedLoopWarning")
 
 
 def complaints(stderr: str) -> str:
-    """Leave out that the machine stood still: a program that is stopped for seconds says so, and is right."""
+    """Remove the warnings about a paused machine: a program that was stopped for seconds rightly reports it."""
     return "".join(line for line in stderr.splitlines(keepends=True) if not any(word in line for word in _STOOD_STILL))

@@ -1,4 +1,4 @@
-"""What all of the project's own tests share. The public fixtures come from `pytest_aiozkqueue`."""
+"""Fixtures and settings that all of the project's own tests share. `pytest_aiozkqueue` has the public fixtures."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer
 
-# Its threads draw from the module `random` at any moment; while Hypothesis makes an example, it takes that for the
-# example's doing, and fails it.
+# Its threads use the module `random` at any time. Hypothesis would attribute that to the example it is generating, and
+# fail it.
 kazoo.protocol.connection.random = kazoo.retry.random = Random()
 
-# With its first type pydantic reads from the disk which plugins there are; no test's loop is to wait for that.
+# pydantic reads its list of plugins from the disk with its first type; do it now, so that no test's loop waits for it.
 TypeAdapter(int)
 
-# A slow machine must not fail a test: the timeout on each is what bounds it.
+# A slow machine must not fail a test, which has a timeout of its own.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -38,44 +38,44 @@ settings.load_profile("patient")
 @pytest.fixture(autouse=True)
 def _no_blocking_calls_on_the_loop() -> Iterator[None]:
     with blockbuster_ctx() as watch:
-        for name in ("connect", "sendall", "recv"):  # that one is to have the loop stand still
+        for name in ("connect", "sendall", "recv"):  # this function blocks the loop on purpose
             watch.functions[f"socket.socket.{name}"].can_block_in("scripted_server.py", "close_elsewhere")
         yield
 
 
 @pytest.fixture
 async def server_view(zookeeper: str) -> AsyncIterator[Observer]:
-    """What is on the shared server, seen by an independent client."""
+    """The znodes on the shared server, seen by an independent client."""
     async with observer(zookeeper) as view:
         yield view
 
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Of an authority, a server and a client."""
+    """The certificates of an authority, a server and a client."""
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
 def quick_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in which the command is, without the start of Python."""
+    """A folder with the command, for calls without the start of Python."""
     with started(tmp_path_factory.mktemp("command")) as folder:
         yield folder
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long."""
+    """Run slow tests first."""
     slowest_first(items)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scopes | None:
-    """Have modules divided among workers by `order`."""
+    """Let `order` distribute modules among workers."""
     return Scopes(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the figures that tests have recorded by ``record_property("figures", ...)``."""
+    """Show the figures that tests have recorded with ``record_property("figures", ...)``."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
     figures = [value for report in reports for name, value in report.user_properties if name == "figures"]
     if figures:

@@ -1,6 +1,6 @@
-"""A second pair of eyes: what is on the server, seen by another client than the one under test.
+"""An independent view of the server's znodes, by another client than the one under test.
 
-kazoo's client has threads of its own; each question is asked in a worker thread, so that the loop goes on.
+kazoo's client has its own threads; each request runs in a worker thread, so that the event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Observer:
-    """Reads, and where a test says so breaks, what is on the server. Every path is absolute."""
+    """Reads znodes, and damages them where a test needs it. Every path is absolute."""
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
@@ -36,15 +36,15 @@ class Observer:
         return await self._ask(lambda: int(self._client.get(path)[1].version))
 
     async def children(self, path: str) -> list[str]:
-        """The names below, sorted; none when the znode is not there."""
+        """The names of the children, sorted; empty if the znode does not exist."""
         return await self._ask(lambda: self._children(path))
 
     async def tree(self, path: str) -> dict[str, bytes]:
-        """The data of a znode and of all below it, by path."""
+        """The data of a znode and of its descendants, by path."""
         return await self._ask(lambda: dict(self._walk(path)))
 
     async def ephemerals(self, path: str) -> dict[str, int]:
-        """The ephemeral znodes at and below a path, with the session that owns each."""
+        """The ephemeral znodes at and below a path, each with the session that owns it."""
         return await self._ask(lambda: dict(self._owners(path)))
 
     async def set(self, path: str, data: bytes) -> None:
@@ -55,30 +55,30 @@ class Observer:
         await self._ask(lambda: self._client.create(path, data, ephemeral=ephemeral, makepath=True))
 
     async def delete(self, path: str) -> None:
-        """Delete a znode and all below it, whoever owns them."""
+        """Delete a znode and its descendants, regardless of their owners."""
         await self._ask(lambda: self._client.delete(path, recursive=True))
 
     async def delete_at_once(self, path: str) -> None:
-        """Delete a znode and all below it in one transaction, so that nobody can put something there meanwhile."""
+        """Delete a znode and its descendants in one transaction, so that no client can create another one meanwhile."""
         await self._ask(lambda: self._delete_at_once(path))
 
     async def until(self, condition: Callable[[], bool], timeout: float = 30.0) -> None:
-        """Wait until a condition, asked in a thread, holds. Raises: TimeoutError."""
+        """Wait until a condition, evaluated in a thread, holds. Raises: TimeoutError."""
         async with asyncio.timeout(timeout):
             while not await asyncio.to_thread(condition):  # noqa: ASYNC110 -- another process fulfils it
                 await asyncio.sleep(0.02)
 
     async def gone(self, path: str, timeout: float = 30.0) -> None:
-        """Wait until a znode is not there. Raises: TimeoutError."""
+        """Wait until a znode does not exist. Raises: TimeoutError."""
         await self.until(lambda: self._client.exists(path) is None, timeout)
 
     async def until_there(self, path: str, timeout: float = 30.0) -> None:
-        """Wait until a znode is there. Raises: TimeoutError."""
+        """Wait until a znode exists. Raises: TimeoutError."""
         await self.until(lambda: self._client.exists(path) is not None, timeout)
 
     async def _ask(self, question: Callable[[], T]) -> T:
         def ask() -> T:
-            self._client.sync("/")  # the server that is asked may lag behind the one that was told
+            self._client.sync("/")  # the observer's server may lag behind the server of the client under test
             return question()
 
         return await asyncio.to_thread(ask)
@@ -115,7 +115,7 @@ class Observer:
 
 @asynccontextmanager
 async def observer(hosts: str) -> AsyncIterator[Observer]:
-    """Connect another client to the server. Give it the server's own address, not a proxy's."""
+    """Connect another client to the server. Use the server's own address, not a proxy's."""
     client = KazooClient(hosts, timeout=30.0)
     await asyncio.to_thread(client.start, 60)
     try:

@@ -1,7 +1,7 @@
-"""A stopped server's snapshot, edited: how to come to a counter's end without two thousand million creates.
+"""Edits the snapshot of a stopped server, which brings a counter to its end without two billion creates.
 
-The layout is that of ZooKeeper 3.9: a header, the sessions, the ACLs, the znodes, each with its persistent stat, and
-what follows them; at several places the Adler-32 of all that came before.
+The layout is that of ZooKeeper 3.9: a header, the sessions, the ACLs, the znodes, each with its persistent stat, and a
+trailer; several places hold the Adler-32 of all preceding bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Reader:
         self.at = 0
 
     def take(self, layout: struct.Struct) -> int:
-        """The first value of a record; goes on behind it."""
+        """Read the first value of a record, and advance past it."""
         value: int = layout.unpack_from(self._data, self.at)[0]
         self.at += layout.size
         return value
@@ -42,8 +42,8 @@ class _Reader:
 def set_counters(version_2: Path, counters: dict[str, int], versions: dict[str, int]) -> None:
     """Set the sequence number that the next sequential child of a znode gets, and the versions of znodes' data.
 
-    ``version_2`` is the data folder of a server that has been started, and stopped, since the znodes were made: its
-    newest snapshot holds all there is.
+    ``version_2`` is the data folder of a server that was started and stopped after the znodes were created, so that
+    its newest snapshot contains them all.
     """
     newest = max(version_2.glob("snapshot.*"), key=lambda path: int(path.suffix[1:], 16))
     data = bytearray(newest.read_bytes())
@@ -64,7 +64,7 @@ def _is_seal(data: bytearray, at: int) -> bool:
 
 
 def _znodes(data: bytes) -> tuple[dict[str, int], int]:
-    """Where the counter of each znode stands, and where the znodes end."""
+    """Return the offset of each znode's counter, and the end of the znodes."""
     reader = _Reader(data)
     assert data[:4] == b"ZKSN"
     reader.take(_HEADER)

@@ -1,9 +1,9 @@
-"""The `aiozkqueue` command without the start of Python: for tests that call it dozens of times.
+"""The `aiozkqueue` command without the start of Python, for tests that call it dozens of times.
 
-One process has imported the command. The file `aiozkqueue` that is put first on the path hands its arguments,
-environment, folder and streams over to that process, which forks for each call: so each is a process of its own, which
-runs the command's `main` and ends with its status, a third of a second earlier. Not for what is to be killed, nor for
-what Python itself is to be told by its environment.
+One process has imported the command. The file `aiozkqueue`, first on the path, passes its arguments, environment,
+folder and streams to that process, which forks for each call. Each call is thus a separate process, which runs the
+command's `main` and ends with its status, a third of a second sooner. It does not suit calls that are to be killed, or
+whose environment is meant for Python itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 @contextmanager
 def started(folder: Path) -> Iterator[Path]:
-    """Yield a folder for the path, in which the command is."""
+    """Yield a folder with the command, to be put on the path."""
     address = folder / _SOCKET
     command = folder / "bin" / "aiozkqueue"
     command.parent.mkdir()
@@ -63,7 +63,7 @@ def started(folder: Path) -> Iterator[Path]:
 
 
 def _serve(listener: socket.socket) -> None:
-    for module in iter_modules(aiozkqueue.cli.__path__):  # what takes the time, once
+    for module in iter_modules(aiozkqueue.cli.__path__):  # the slow part, done once
         if not module.name.startswith("_"):
             import_module(f"aiozkqueue.cli.{module.name}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -75,7 +75,7 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _run(connection: socket.socket) -> None:
-    """Be the command that was called."""
+    """Act as the command that was called."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
     call = b""
