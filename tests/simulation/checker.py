@@ -1,4 +1,4 @@
-"""Decides whether a history kept the guarantees. Pure: it sees what clients were told, and what was left at the end.
+"""Decides whether a history kept the guarantees. Pure: it sees the results that clients got, and the final state.
 
 A rule is a generator of violations, registered by `@rule` in a module of `tests.simulation.rules`.
 """
@@ -22,6 +22,6 @@ def rule(function: Rule) -> Rule:
 
 
 def check(history: History) -> list[str]:
-    """All violations, each with its rule."""
+    """Yield all violations, each with its rule."""
     load("tests.simulation.rules")
     return [f"{name}: {violation}" for name, one in rules.items() for violation in one(history)]

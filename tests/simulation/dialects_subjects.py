@@ -1,4 +1,4 @@
-"""What the public coroutines of other programs' queues are called on: each kind whose methods are its own."""
+"""Objects for the public coroutines of other programs' queues: every kind that has methods of its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import ModuleType
 
-#: Where they lie, and the locks.
+#: The paths of the queues and of the locks.
 PATH, LOCKS = "/curators", "/curators-locks"
 KAZOO = "/kazoos"
 
 
 @asynccontextmanager
 async def of_curator_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    """One with ids, two of which are the same, and a dead letter."""
+    """A queue with ids, two of which are equal, and a dead letter."""
     queue = session.curator_queue(PATH, lock_path=LOCKS, kind="id", policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
     for body in (b"dead", b"a", b"b"):
         await queue.put(body, key="same")
@@ -34,7 +34,7 @@ async def of_curator_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 @asynccontextmanager
 async def of_kazoo_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    """One with locks."""
+    """A queue with locks."""
     queue = session.kazoo_queue(KAZOO, policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
     for body in (b"dead", b"a", b"b"):
         await queue.put(body)
@@ -47,7 +47,7 @@ async def of_kazoo_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 @asynccontextmanager
 async def of_shards(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    """One, with room for another."""
+    """A queue of limited size, with room for one more message."""
     shards = session.curator_shards(PATH, lock_path=lambda shard: f"{LOCKS}/{shard.rpartition('/')[2]}")
     await shards.put(b"a")
     yield Ready(shards, session, {})
@@ -59,10 +59,10 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     zq.ForeignQueue: of_kazoo_queue,
 }
 
-#: What is another in one coroutine.
+#: Arguments that differ for one coroutine.
 IN: dict[str, dict[str, Any]] = {"CuratorQueue.remove": {"key": "same"}}
 
-#: Coroutines that have no meaning there, and say so, with the error.
+#: Coroutines that these queues do not support, with the error that they raise.
 REFUSED: dict[str, type[zq.QueueError]] = {
     "ForeignQueue.cancel": zq.InvalidOptionError,
     "ForeignQueue.update": zq.InvalidOptionError,
@@ -70,7 +70,7 @@ REFUSED: dict[str, type[zq.QueueError]] = {
 
 
 def messages_at(path: str, data: bytes) -> list[str]:
-    """The messages that a znode of another program's queue holds, or a dead letter of it, each with where that is."""
+    """Return the messages in a znode of another program's queue, or its dead letter, each with its place."""
     above, _, name = path.rpartition("/")
     if above.startswith(PATH) and not above.startswith(LOCKS) and data:
         return [f"{above}: {body.decode()}" for body in unframe(data)]

@@ -1,4 +1,4 @@
-"""What the features' public coroutines are called on: leases, moves, jobs, notifications, buses."""
+"""Objects for the features' public coroutines: leases, moves, jobs, notifications, buses."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import ModuleType
 
-#: What every lease lasts for: over before anything is looked at.
+#: The duration of every lease: it ends before the checks.
 LEASE = 2.0
-#: When a year begins; nothing is put meanwhile, so that all that happens is the coroutine's doing.
+#: The start of a year; no job occurs then, so all changes are the coroutine's.
 YEARLY = "0 0 1 1 *"
 LATER = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 class Ready(NamedTuple):
-    """A subject, and what its coroutine may be given."""
+    """A subject, and the possible arguments of its coroutine."""
 
     subject: Any
     session: zq.QueueSession
@@ -34,7 +34,7 @@ class Ready(NamedTuple):
 
 
 class Event(BaseModel):
-    """What is posted."""
+    """An event."""
 
     text: str
 
@@ -50,7 +50,7 @@ async def of_leases(session: zq.QueueSession) -> AsyncIterator[Ready]:
 async def of_moves(session: zq.QueueSession) -> AsyncIterator[Ready]:
     moves = session.moves
     reference = await moves.start("nothing", "nowhere")
-    await asyncio.sleep(1)  # it has ended
+    await asyncio.sleep(1)  # the lease has ended
     yield Ready(moves, session, {"reference": reference})
 
 
@@ -107,7 +107,7 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     Buses: of_buses,
 }
 
-#: What parameters are given, by name.
+#: The arguments of parameters, by name.
 ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "tokens": lambda ready: ready.extras["tokens"],
     "lifetime": lambda _: LEASE,
@@ -126,7 +126,7 @@ ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "bus": lambda _: "events",
 }
 
-#: What of that is another in one coroutine.
+#: The arguments that differ for one coroutine.
 IN: dict[str, dict[str, Any]] = {
     "Jobs.add": {"name": "new"},
     "Notifications.create": {"name": "new"},

@@ -1,7 +1,7 @@
-"""What is known of one run: what clients were told, and what was left at the end.
+"""The record of one run: the results that clients got, and the final state.
 
-Every message carries a token of its own, so that it is known wherever it turns up. What is decided together (a put, a
-delivery, a transaction) is a `Unit`.
+Every message carries a unique token, so that it is recognised everywhere. Changes decided together (a put, a delivery,
+a transaction) are a `Unit`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Status(enum.Enum):
-    """What the client was told of a unit, at last."""
+    """The final result of a unit that the client received."""
 
     PENDING = "nothing"  # its process was killed, or still runs
     COMMITTED = "committed"
@@ -34,12 +34,12 @@ class Handed:
     """The ZooKeeper session that holds its lock."""
     at: float
     until: float | None = None
-    """When the handler let go of it: began to settle, or ended."""
+    """The time when the handler released it: began to settle, or ended."""
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """What is decided together."""
+    """Changes that are decided together."""
 
     client: str
     takes: list[Handed] = field(default_factory=list)
@@ -47,11 +47,11 @@ class Unit:
     """Token to queue."""
     rejects: set[str] = field(default_factory=set)
     keeps: set[str] = field(default_factory=set)
-    """Tokens that its commit gives back."""
+    """Tokens that its commit puts back."""
     status: Status = Status.PENDING
     why: str = ""
     decided: float = float("inf")
-    """When the client knew."""
+    """The time when the client learned the result."""
 
 
 @dataclass(slots=True)
@@ -69,63 +69,63 @@ class Purged:
 
     queue: str
     removed: float = float("inf")
-    """How many; nobody knows while the call has not returned."""
+    """The number of messages; unknown until the call has returned."""
 
 
 @dataclass
 class Final:
-    """What was on the server when everybody had finished and all that could be taken had been."""
+    """The state of the server after all clients had finished and the remaining messages had been taken."""
 
     items: dict[str, list[str]] = field(default_factory=dict)
     """By queue, the tokens."""
     kept: dict[str, list[str]] = field(default_factory=dict)
-    """Those that are there too, and stay with somebody who may come back for them."""
+    """The tokens that are also there, and stay with a client that may come back for them."""
     dead: dict[str, list[str]] = field(default_factory=dict)
     leftovers: list[str] = field(default_factory=list)
-    """Locks, attempts and timers that belong to nothing."""
+    """Locks, attempts and timers without an item."""
     strangers: list[str] = field(default_factory=list)
     """Consumers in the registry whose session is over."""
 
     def there(self) -> Counter[str]:
-        """How often each message is in a queue."""
+        """The number of copies of each message in a queue."""
         return Counter(token for queues in (self.items, self.kept) for tokens in queues.values() for token in tokens)
 
 
 @dataclass
 class History:
-    """All that was seen of one run."""
+    """All observations of one run."""
 
     limits: dict[str, int | None] = field(default_factory=dict)
-    """By queue, how many hand-overs its policy allows: the most, of several policies."""
+    """By queue, the number of deliveries that its policy allows: the maximum of several policies."""
     strictest: dict[str, int] = field(default_factory=dict)
-    """By queue, the fewest hand-overs after which one of its policies, if it has had several, takes a message away."""
+    """By queue, the fewest deliveries after which one of its policies, if it has had several, removes a message."""
     drops: set[str] = field(default_factory=set)
     """Queues whose exhausted messages are dropped."""
     units: list[Unit] = field(default_factory=list)
     sessions_over: dict[int, float] = field(default_factory=dict)
-    """When the server ended each ZooKeeper session."""
+    """The time when the server ended each ZooKeeper session."""
     opened: list[Opened] = field(default_factory=list)
     ahead: float = float("inf")
-    """How long before it is shown a message may have been claimed."""
+    """The maximum time between a message's claim and its delivery."""
     purged: list[Purged] = field(default_factory=list)
     redriven: Counter[str] = field(default_factory=Counter)
-    """By queue, how often dead letters were put back."""
+    """By queue, the number of times that dead letters were redriven."""
     final: Final = field(default_factory=Final)
     trouble: list[str] = field(default_factory=list)
-    """What nobody may ever see: errors in the session's own tasks, exceptions nobody foresaw, waiting for ever."""
+    """Forbidden events: errors in the session's own tasks, unexpected exceptions, endless waits."""
     interrupted: int = 0
-    """Hand-overs that may have been recorded and never been seen: cancelled takers, killed and expired sessions."""
+    """Deliveries that may be recorded but unseen: of cancelled takers, and of killed and expired sessions."""
     parts: dict[type[object], object] = field(default_factory=dict)
-    """What features have recorded, see `part`."""
+    """The records of features, see `part`."""
 
     def part(self, kind: type[T]) -> T:
-        """A feature's own record of the history: one object of its own type, made when it is first asked for."""
+        """Return a feature's own record of the history: one object of its own type, created on first use."""
         made = self.parts.setdefault(kind, kind())
         assert isinstance(made, kind)
         return made
 
     def handed(self) -> dict[str, list[Handed]]:
-        """The hand-overs of each message, in their order."""
+        """The deliveries of each message, in order."""
         by_token: defaultdict[str, list[Handed]] = defaultdict(list)
         for unit in self.units:
             for one in unit.takes:
@@ -139,7 +139,7 @@ class History:
         return {token: (queue, unit) for unit in self.units for token, queue in unit.puts.items()}
 
     def ends(self) -> Counter[str]:
-        """How often each message was consumed by a commit that was told to have happened, or lies dead."""
+        """The number of times that each message was consumed by a reported commit, or is a dead letter."""
         ends = Counter(token for tokens in self.final.dead.values() for token in tokens)
         for unit in self.units:
             if unit.status is Status.COMMITTED:
@@ -151,14 +151,14 @@ class History:
     def stood_still(self, one: Handed) -> bool:
         """Whether its process was stopped between the claim and the handler, and the session ended meanwhile.
 
-        Nobody can keep such a message from being shown; its commit is what has to fail.
+        Such a delivery cannot be prevented; its commit must fail.
         """
         return self.sessions_over.get(one.session, float("inf")) <= one.at
 
     def forced_out(self, one: Handed) -> bool:
-        """Whether its claim may have been forced open before it was shown.
+        """Whether its claim may have been forced open before the delivery.
 
-        Its holder is not told. Its commit is what has to fail.
+        Its holder is not notified. Its commit must fail.
         """
         return any(
             opened.queue == one.queue and opened.began <= one.at and opened.ended >= one.at - self.ahead
@@ -166,6 +166,6 @@ class History:
         )
 
     def exhausted(self, queue: str, handed: int) -> bool:
-        """Whether a message handed over so often may have reached the limit of its policy."""
+        """Whether a message with this many deliveries may have reached the limit of its policy."""
         limit = self.strictest.get(queue, self.limits.get(queue))
         return limit is not None and handed + self.interrupted >= limit

@@ -1,4 +1,4 @@
-"""How features join the simulation: by a module of their own in each of its folders, found by looking."""
+"""Registers features with the simulation: each has a module in each of its folders, which is found there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from importlib import import_module
 
 @cache
 def load(package: str) -> None:
-    """Import every module in a package, by name, so that each registers what it brings."""
+    """Import every module of a package, by name, so that each registers its parts."""
     for module in pkgutil.iter_modules(import_module(package).__path__):
         import_module(f"{package}.{module.name}")

@@ -1,4 +1,4 @@
-"""A process killed at each of its requests in turn, before the request was applied or after it."""
+"""A process killed at each of its requests in turn, before or after the request was applied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOR_EVER = 10 * LIMIT
 
 
 class When(enum.Enum):
-    """When the process is killed."""
+    """The time of the kill."""
 
     BEFORE = Fault.LOST_BEFORE
     AFTER = Fault.LOST_AFTER
@@ -37,9 +37,9 @@ def killed_at(
     work: Callable[[zq.QueueSession], Awaitable[None]],
     after: Callable[[zq.QueueSession], Awaitable[list[str]]],
 ) -> tuple[bool, list[str]]:
-    """Prepare, let a process of its own work, kill it at its request ``number``, and see what another finds.
+    """Prepare, kill a working process at its request ``number``, and check the state that another process finds.
 
-    Returns whether it sent so many at all, and what ``after`` finds fault with.
+    Returns whether the process sent this many requests, and the faults that ``after`` finds.
     """
     found: list[str] = []
     struck = False
@@ -77,7 +77,7 @@ def killed_at(
                 working.result()
             async with cluster.connect(name="after", session_timeout=SESSION_TIMEOUT) as session:
                 found.extend(await after(session))
-            process.resume()  # else what it still waits for would never come to an end
+            process.resume()  # otherwise its remaining tasks would never end
             working.cancel()
             await asyncio.wait({working}, timeout=10 * SESSION_TIMEOUT)
             loop: Any = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
-"""A public coroutine, called on a fresh simulated queue and struck at one instant.
+"""A public coroutine, called on a new simulated queue with a fault at one moment.
 
-What is struck: one of its requests (lost before it is applied, after it, late, in silence, or its session ends with
-it), one of its suspensions (cancelled while it waits, or when the answer is there), or both. A coroutine that is added
-to one of the classes is in the matrix by itself; a parameter that nobody has told `subjects` of fails its test.
+The fault hits one of its requests (lost before or after it is applied, late, unanswered, or its session ends with it),
+one of its suspensions (cancelled while it waits, or when the answer has arrived), or both. A new coroutine of one of
+the classes is included automatically; a parameter that `subjects` does not know fails its test.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.server import ServerConnection
     from tests.simulation.features_subjects import Ready
 
-#: Virtual seconds that any of them may take, whatever befalls it.
+#: Maximum virtual seconds of each call, whatever the fault.
 PATIENCE = 200.0
 
 
 @dataclass
 class Strike:
-    """What befalls one call."""
+    """The fault of one call."""
 
     request: int = 0
-    """Which of its requests; 0: none."""
+    """The number of the affected request; 0: none."""
     fault: Fault | None = None
-    """What befalls it; None: its session ends."""
+    """The fault of that request; None: its session ends."""
     suspension: int = 0
-    """At which of its suspensions it is cancelled; 0: at none."""
+    """The number of the suspension at which it is cancelled; 0: none."""
     answered: bool = False
-    """When what it waits for is there, instead of while it waits."""
+    """Whether it is cancelled when the awaited result has arrived, instead of while it waits."""
 
 
 @dataclass
 class Called:
-    """How a call went, and what was left."""
+    """The result of a call, and the final state."""
 
     requests: int = 0
     suspensions: int = 0
@@ -60,11 +60,11 @@ class Called:
 
 
 def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = False) -> Called:
-    """Call a coroutine on a fresh queue, strike it, and look at what is left when all has been closed."""
+    """Call a coroutine on a new queue with a fault, and check the state after everything is closed."""
     called = Called()
 
     async def main() -> None:
-        # One server that ends a session drops its connection; of three, the leader answers that it is over.
+        # A single server that ends a session drops its connection; of three, the leader reports the session's end.
         async with simulated(servers=1 if strike.fault or not strike.request else 3) as cluster:
             cluster.ensemble.tick = 0.1
             cluster.ensemble.delays.lingering = lambda: 0.5
@@ -85,7 +85,7 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
                 troubles = await _still_works(session)
             if kind is zq.Leases:
                 async with cluster.connect(name="after") as after:
-                    await after.queue("jobs").release_claims()  # nobody takes what has ended off
+                    await after.queue("jobs").release_claims()  # no taker has removed the ended leases
             called.state, left = await _left(cluster)
             loop: Any = asyncio.get_running_loop()
             called.troubles = (*troubles, *left, *loop.failures)
@@ -144,7 +144,7 @@ async def _struck(cluster: Cluster, ready: Ready, name: str, strike: Strike, cal
 
 
 def _judge(cluster: Cluster, strike: Strike, called: Called) -> Callable[[ServerConnection, Request], Fault | None]:
-    """Count the requests of the client under test, and strike the one chosen."""
+    """Count the requests of the client under test, and apply the fault to the one chosen."""
 
     def judge(connection: ServerConnection, _: Request) -> Fault | None:
         if connection.client.name != "struck":
@@ -168,7 +168,7 @@ async def _still_works(session: zq.QueueSession) -> list[str]:
 
 
 def _beside(path: str, data: bytes) -> list[str]:
-    """What belongs to a feature: a message in a queue of its own, or a record of its own."""
+    """The state of a feature: a message in its own queue, or its own record."""
     if theirs := messages_at(path, data):
         return theirs
     _, _, owner, *_, name = path.split("/") if path.count("/") > 2 else ("", "", "", "")
@@ -179,7 +179,7 @@ def _beside(path: str, data: bytes) -> list[str]:
 
 
 async def _left(cluster: Cluster) -> tuple[dict[str, list[str]], list[str]]:
-    """What messages are where, and what belongs to nothing."""
+    """Return the place of each message, and the znodes that belong to nothing."""
     state: dict[str, list[str]] = {"jobs": [], "results": [], "dead": [], "beside": []}
     leftovers = []
     nodes = cluster.ensemble.tree.nodes

@@ -1,4 +1,4 @@
-"""What the programs of a history are made with: they do things by chance, and write down what they are told of it."""
+"""The tools of a history's programs: random actions, and records of their results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class HandlerError(Exception):
-    """What a handler fails with."""
+    """The error that a handler raises on purpose."""
 
 
 class Recorder:
-    """One history while it is made."""
+    """One history during its run."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -27,11 +27,11 @@ class Recorder:
         self.loop = asyncio.get_running_loop()
         self.queues: list[str] = []
         self.spared: set[str] = set()
-        """Queues that operators leave alone."""
+        """Queues that operators do not change."""
         self._tokens = 0
 
     def policy(self) -> zq.Policy:
-        """Choose one."""
+        """Choose one at random."""
         random = self.random
         backoff = random.choice([zq.Fixed(0), zq.Fixed(0.3), zq.Exponential(0.1, 2, 1)])
         return random.choice(
@@ -65,7 +65,7 @@ class Recorder:
 
     @asynccontextmanager
     async def told(self, unit: Unit) -> AsyncIterator[None]:
-        """Record how a unit ended by what comes out of the block; one left cleanly has been recorded inside."""
+        """Record the result of a unit from the block's exception; a block that ends cleanly has recorded it inside."""
         try:
             yield
         except zq.NotCommittedError as error:
@@ -98,7 +98,7 @@ class Recorder:
         return unit
 
     async def perhaps_cancelled(self, what: Any) -> bool:
-        """Run a part of a program, and cancel it now and then; whether that was done."""
+        """Run a part of a program, and sometimes cancel it; return whether it was cancelled."""
         random = self.random
         task = asyncio.ensure_future(what)
         if random.random() >= 0.15:

@@ -1,4 +1,4 @@
-"""What each settlement was refused for, seen where the session decides how to go on."""
+"""The refusals of each settlement, observed where the session decides how to continue."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Refusal(NamedTuple):
     operation: Operation
     error: str
     state: tuple[int, ...]
-    """By which change the znode and its parent are as they are."""
+    """The transactions that made the present state of the znode and its parent."""
 
 
 @dataclass
 class Refusals:
     seen: set[Refusal] = field(default_factory=set[Refusal])
     again: list[Refusal] = field(default_factory=list[Refusal])
-    """Refused alike before, with nothing changed since."""
+    """The refusals that occurred before, with nothing changed since."""
 
 
 def watch(run: Run) -> None:
-    """Take down the refusals of a run."""
+    """Record the refusals of a run."""
     _runs[run.loop] = run
 
 

@@ -1,4 +1,4 @@
-"""A session of which one request, by its number, meets a fault, or is the last of its ZooKeeper session."""
+"""A session of which one request, by its number, has a fault or is the last of its ZooKeeper session."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.server import ServerConnection
 
 SESSION_TIMEOUT = 6.0
-#: The client that is struck; others go on undisturbed.
+#: The name of the client with the fault; others are not affected.
 STRUCK = "struck"
 
 
 @dataclass
 class Seen:
-    """What one run has come to."""
+    """The result of one run."""
 
     requests: int = 0
     trouble: list[str] = field(default_factory=list)
 
     def strike(self, ensemble: Ensemble, number: int, fault: Fault | None) -> None:
-        """Count the requests from now on, and strike one of them; without a fault, its ZooKeeper session ends."""
+        """Count the requests from now on, and fail one of them; without a fault, its ZooKeeper session ends."""
 
         def judge(connection: ServerConnection, _: Request) -> Fault | None:
             if connection.client.name != STRUCK:
@@ -44,13 +44,13 @@ class Seen:
 
 
 def spare(ensemble: Ensemble) -> None:
-    """Strike no more."""
+    """Apply no more faults."""
     ensemble.judge = lambda *_: None
 
 
 @asynccontextmanager
 async def stage(servers: int) -> AsyncIterator[tuple[Cluster, zq.QueueSession]]:
-    """Servers a millisecond away that end a session within a tick, and a session that is not struck."""
+    """Servers a millisecond away that end a session within a tick, and another session without faults."""
     async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
         cluster.ensemble.tick = 0.1
         cluster.ensemble.delays.lingering = lambda: 0.5

@@ -1,4 +1,4 @@
-"""Every public coroutine, found by looking at the package and its classes, and what it is called on and with."""
+"""Every public coroutine, found in the package and its classes, with its object and arguments."""
 
 from __future__ import annotations
 
@@ -169,14 +169,14 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     **features_subjects.SUBJECTS,
     **dialects_subjects.SUBJECTS,
 }
-#: What some of them are called on instead.
+#: The objects of some coroutines that need another one.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
     "Queue.release_ledger": _of_ledger,
     "Queue.unpin": _of_pin,
     "Queue.discard_unfinished": _of_writer,
 }
 
-#: What parameters are given, by name; those with a default that are not here keep it.
+#: The arguments of parameters, by name; other parameters with a default keep it.
 ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "value": lambda _: b"new",
     "values": lambda _: [b"new1", b"new2"],
@@ -196,7 +196,7 @@ ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     **features_subjects.ARGUMENTS,
 }
 
-#: Coroutines that do several things one after the other: interrupted, some of them are done.
+#: Coroutines of several steps: when interrupted, some steps are done.
 GRADUAL = {
     "aiozkqueue.run",
     "Listener.run",
@@ -211,9 +211,9 @@ GRADUAL = {
     "ForeignQueue.put_many",
     "CuratorQueue.remove",
 }
-#: What settles by itself, and goes on when that fails: the message comes again, and a warning says so.
+#: Settlements that continue after a failure: the message is redelivered, and a warning is logged.
 ABSORBING = {"Consumer.__anext__"}
-#: Classes whose `__aexit__` is nothing without an `__aenter__` before.
+#: Classes whose `__aexit__` does nothing without an earlier `__aenter__`.
 ENTERED = {zq.Listener, Scheduler}
 
 
@@ -223,11 +223,11 @@ def is_coroutine(member: object) -> bool:
 
 
 def subject_of(kind: type | ModuleType, name: str) -> Callable[[zq.QueueSession], Any]:
-    """What a coroutine is called on."""
+    """Create the object of a coroutine."""
     return SPECIAL.get(f"{kind.__name__}.{name}", SUBJECTS[kind])
 
 
-#: What is called on a class that has it from another: where its znodes lie and what they are called is the class's.
+#: Inherited coroutines that are called on the subclass, too, because the paths and names of znodes are the subclass's.
 BY_LAYOUT: dict[type | ModuleType, set[str]] = {
     zq.ForeignQueue: {"put", "put_many", "purge", "release_claims"},
     zq.CuratorQueue: {"put"},
@@ -235,7 +235,7 @@ BY_LAYOUT: dict[type | ModuleType, set[str]] = {
 
 
 def without_a_subject() -> list[str]:
-    """The classes of the public packages that have coroutines, and nothing to call them on."""
+    """Return the public classes that have coroutines, but no object to call them on."""
     return sorted(
         kind.__name__
         for package in (zq, aiozkqueue.bus, aiozkqueue.schedule)
@@ -246,9 +246,9 @@ def without_a_subject() -> list[str]:
 
 
 def coroutines() -> list[tuple[type | ModuleType, str]]:
-    """Those of the package and of every class that users hold, with what ``async with`` and ``async for`` call.
+    """Return the coroutines of the package and of its public classes, with those of ``async with`` and ``async for``.
 
-    What a class has from another is called on that one, and on itself where its layout decides (`BY_LAYOUT`).
+    An inherited coroutine is called on the base class, and on the subclass if the layout matters (`BY_LAYOUT`).
     """
     found: list[tuple[type | ModuleType, str]] = []
     for kind in SUBJECTS:
@@ -260,7 +260,7 @@ def coroutines() -> list[tuple[type | ModuleType, str]]:
     return found
 
 
-#: What those with any number of parameters are given.
+#: The arguments of coroutines with any number of parameters.
 ANY_NUMBER: dict[str, Callable[[Ready], list[Any]]] = {
     "queues": lambda _: ["jobs"],
     "services": lambda ready: ready.extras["listeners"],
@@ -268,7 +268,7 @@ ANY_NUMBER: dict[str, Callable[[Ready], list[Any]]] = {
 
 
 def arguments(ready: Ready, function: Callable[..., Awaitable[object]]) -> tuple[list[Any], dict[str, Any]]:
-    """What a coroutine is called with."""
+    """Return the arguments of a coroutine."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     special = {**features_subjects.IN, **dialects_subjects.IN}.get(function.__qualname__, {})

@@ -1,4 +1,4 @@
-"""How much a loop and a listener ask for, and when: enough to be at work always, and no more than they need."""
+"""When and how much a loop and a listener prefetch: enough to be always busy, and no more than they need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAY = 0.005
 
 
 def distant(way: float = WAY) -> Cluster:
-    """Make a server that is some way off; nothing else takes any time."""
+    """Make a distant server; everything else takes no time."""
     return Cluster(Ensemble(Random(0), delays=Delays(lambda: way, lambda: 0, lambda: 0, lambda: 0)), 0)
 
 

@@ -1,4 +1,4 @@
-"""Takers that look once beside one of the same session that waits, and takers that go while much is on its way."""
+"""Takers that look once while another one of the same session waits, and takers that leave with requests in flight."""
 
 from __future__ import annotations
 

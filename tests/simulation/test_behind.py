@@ -1,4 +1,4 @@
-"""A session whose server lags behind the one that made a queue: what it is asked of that queue is answered as it is."""
+"""A session whose server lags behind the one that created a queue still gets correct answers about that queue."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from tests.simulation.stories.acts import simulated_client
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-#: Given the session that is ahead and the one that lags behind it.
+#: Receives the session that is ahead, and the one that lags behind it.
 Told: TypeAlias = "Callable[[zq.QueueSession, zq.QueueSession], Awaitable[None]]"
 
 
 async def acknowledge(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
-    """A lease that was taken elsewhere is acknowledged, for good."""
+    """A lease taken elsewhere is acknowledged permanently."""
     [lease] = await ahead.queue("jobs").leases.take()
     await behind.queue("jobs").leases.acknowledge([lease.token])
     assert await ahead.queue("jobs").size() == 1
 
 
 async def renew(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
-    """A lease that was taken elsewhere is ended."""
+    """A lease taken elsewhere is ended."""
     [lease] = await ahead.queue("jobs").leases.take()
     await behind.queue("jobs").leases.renew([lease.token], lifetime=0)
     assert len(await ahead.queue("jobs").leases.take(2)) == 2
 
 
 async def cancel(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
-    """A message of a key that was put elsewhere is removed."""
+    """A message put elsewhere is removed by its key."""
     assert await behind.queue("jobs").cancel(key="k") is zq.Alteration.DONE
     assert await ahead.queue("jobs").size() == 1
 
 
 async def move(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
-    """What was put elsewhere is moved."""
+    """Messages put elsewhere are moved."""
     reference = await behind.moves.start("jobs", "elsewhere")
     while (status := await behind.moves.status(reference)).state == "running":  # noqa: ASYNC110 - in ZooKeeper
         await asyncio.sleep(0.1)
@@ -47,7 +47,7 @@ async def move(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa
 
 
 async def look(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
-    """Whether it is there."""
+    """Return whether the message exists."""
     assert await behind.queue("jobs").exists()
 
 

@@ -1,4 +1,4 @@
-"""What a consumer that is alone does with sets of duplicates: nothing that it knows to be in vain."""
+"""A lone consumer does not repeat useless work on sets of duplicates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
 
-#: Requests of a consumer that rests for minutes are few, of one that looks again and again thousands.
+#: An idle consumer sends few requests in minutes, and one that looks again and again thousands.
 FEW = 60
 
 

@@ -1,4 +1,4 @@
-"""One contract, two ensembles: what is built on ZooKeeper's behaviour, asked of the simulated and of a real one."""
+"""The behaviour of ZooKeeper that the package relies on, checked on the simulated ensemble and on a real one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Ground(Protocol):
-    """Where a contract is tried: an empty root, clients, and the means to end a session and to cut a connection."""
+    """The place of a contract test: an empty root, clients, and means to end a session and to cut a connection."""
 
     root: str
 
@@ -230,7 +230,7 @@ async def a_lost_connection_keeps_the_session_and_its_ephemerals(ground: Ground)
     ground.cut(a)
     with pytest.raises(ConnectionLossError):
         await pending
-    reading = asyncio.ensure_future(a.children(root))  # waits, and is sent when connected again
+    reading = asyncio.ensure_future(a.children(root))  # waits, and is sent after the reconnection
     with pytest.raises(ConnectionLossError):
         await a.multi([Check(root)])
     assert await reading == ["e"]

@@ -1,4 +1,4 @@
-"""Lanes whose counters near their end, of which the replies of many puts tell now and then."""
+"""Lanes whose counters are near their end, which the replies of many puts report now and then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulated ensemble does that one real server cannot be made to show."""
+"""Behaviour of the simulated ensemble that a single real server cannot be made to show."""
 
 from __future__ import annotations
 

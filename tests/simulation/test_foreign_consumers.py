@@ -1,7 +1,7 @@
-"""Who takes from another program's queue, struck at each of its requests, or cancelled at each moment, and going on.
+"""Consumers of another program's queue, with a fault at each request, or cancelled at each moment, then continuing.
 
-Some of what it takes fails the first time, so that it keeps it for a second. At the end the servers are looked at while
-its session still lives: every message has been handled and is gone, and nothing is locked.
+Some messages fail the first time, so the consumer keeps them for a second. At the end, while its session is still
+alive, the servers are checked: every message has been handled and is gone, and no lock is left.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
 UnitOfWork: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], list[bytes]], Awaitable[None]]"
 
 POLICY = zq.AtLeastOnce(backoff=zq.Fixed(1))
-#: Handled at once; the others fail the first time.
+#: Handled at once; the other messages fail the first time.
 EASY = b"2"
-#: Milliseconds between two moments at which it is cancelled.
+#: Milliseconds between two moments of cancellation.
 STEP = 31
 
 
@@ -71,7 +71,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[b
 
 
 async def go_on(work: UnitOfWork, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
-    """Begin again after each commit that was refused."""
+    """Start again after each refused commit."""
     while True:
         with suppress(zq.NotCommittedError):
             await work(session, queue, handled)
@@ -92,7 +92,7 @@ async def all_taken(cluster: Cluster, within: float) -> None:
 
 
 def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> list[str]:
-    """What is wrong when all has been taken."""
+    """Return the faults found after all messages have been taken."""
     trouble = [
         path for paths in cluster.ensemble.tree.ephemerals.values() for path in paths if "/consumers/" not in path
     ]
@@ -104,7 +104,7 @@ def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> li
 
 
 async def _put(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
-    """Put them as one item where an item may hold several, so that it is split."""
+    """Put them as one item if an item may hold several, so that it is split."""
     if isinstance(queue, zq.CuratorQueue):
         await queue.put_multi(bodies)
     else:
@@ -120,7 +120,7 @@ def consume(
     servers: int = 1,
     cancelled: float | None = None,
 ) -> Seen:
-    """Consume while a fault befalls request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
+    """Consume with a fault at request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
     seen = Seen()
     handled: list[bytes] = []
 
@@ -142,7 +142,7 @@ def consume(
                 await all_taken(cluster, 60)
                 spare(ensemble)
                 await asyncio.sleep(2 * SESSION_TIMEOUT)
-                await queue_of(other).put(EASY)  # and it still listens
+                await queue_of(other).put(EASY)  # and it is still listening
                 await all_taken(cluster, 5)
                 await asyncio.sleep(0.1)
                 seen.trouble += look(cluster, session, handled)
@@ -156,7 +156,7 @@ def consume(
     return seen
 
 
-@pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")  # a loop's commit that came too late
+@pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")  # a late commit of a loop
 @pytest.mark.parametrize(("queue_of", "work"), [(of_curator, listen), (of_kazoo, loop), (without_locks, take)])
 def test_a_consumer_of_another_programs_queue_that_is_struck_anywhere_goes_on_and_leaves_nothing(
     queue_of: QueueOf, work: UnitOfWork
@@ -171,7 +171,7 @@ def test_a_consumer_of_another_programs_queue_that_is_struck_anywhere_goes_on_an
         for fault in (*Fault, None)
         if (seen := consume(queue_of, work, number, fault)).trouble
     }
-    for number in numbers:  # the leader of several answers that it is over
+    for number in numbers:  # the leader of several reports the session's end
         wrong |= {
             f"{number}, over": seen.trouble for seen in [consume(queue_of, work, number, servers=3)] if seen.trouble
         }

@@ -1,4 +1,4 @@
-"""Commits given up before they are sent, puts cut off while they wait for room, takes cut off beside a commit."""
+"""Commits abandoned before they are sent, puts cancelled while they wait for room, takes cancelled during a commit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Thousands of programs made by chance, with faults, and not one guarantee broken.
+"""Thousands of random programs with faults, which must not break a guarantee.
 
-``HISTORIES=n`` says how many (`make simulate`); a seed that fails is run alone by ``SEED=n``.
+``HISTORIES=n`` sets their number (`make simulate`); ``SEED=n`` runs a failed seed alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 HISTORIES = int(os.environ.get("HISTORIES", "4000"))
-ROUGH = 4  # one in so many
+ROUGH = 4  # one history in this many
 SEED = os.environ.get("SEED")
 #: Two classes, since `make test` gives a class to one process; each in parts, which `make simulate` deals out.
 HALVES = 1 if SEED else 2

@@ -1,6 +1,6 @@
-"""No message waits for 50 ms while a worker is free, however many sessions there are and whoever of them is busy.
+"""No message waits 50 ms while a worker is free, regardless of the number of sessions and of the busy ones.
 
-In virtual time, in which requests take none: what passes is what the library waits for.
+In virtual time, in which requests take no time: only waits of the library take time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     Put = Callable[[zq.Queue[bytes], int], Awaitable[object]]
     Open = Callable[[zq.QueueSession], zq.Queue[bytes]]
 
-#: Seconds that a message may lie there while somebody is free.
+#: Maximum seconds that a message may wait while a worker is free.
 MOST = 0.05
-#: Seconds in which everybody comes to rest.
+#: Seconds until all sessions are idle.
 QUIET = 10
 LATER = 60
 

@@ -1,4 +1,4 @@
-"""Who waits for claims beside others of the same session: nobody is passed over, and nobody gets more than it asked."""
+"""Waiters for claims of one session: none is passed over, and none gets more than it asked for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
 
-#: Seconds that a request takes to the server, and an answer back.
+#: Seconds of a request to the server, and of an answer back.
 FAR = 0.01
 _GIVE, _ANSWER = WaitQueue.assign, Waiter.answer
 

@@ -1,4 +1,4 @@
-"""A taker killed at any of its requests: what collapsed is delivered all the same, once, as it was put last."""
+"""A taker killed at any request: collapsed messages are still delivered, once, in their newest form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clean-up killed at any of its requests takes away nothing that is in use, and the next one finishes it."""
+"""A clean-up killed at any request removes nothing that is in use, and the next one finishes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _clean(session: zq.QueueSession) -> Cleaned:
 
 
 async def _leave_things_over(session: zq.QueueSession) -> None:
-    """A living message that failed once; and of what has ended: attempts, a lock, and too much history."""
+    """A live message that failed once, and leftovers of ended ones: attempts, a lock, and too much history."""
     queue = session.queue("jobs")
     policy = zq.ConsumeTimes(2, backoff=zq.Fixed(0))
     await queue.configure(zq.QueueConfig(policy=policy, history=zq.History(most=MOST)))

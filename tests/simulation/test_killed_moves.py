@@ -1,4 +1,4 @@
-"""A process that moves messages, killed at any of its requests, loses none and doubles none: another one goes on."""
+"""A process that moves messages is killed at any request: another one continues, without lost or doubled messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _move(session: zq.QueueSession) -> None:
 
 
 async def _go_on(session: zq.QueueSession) -> list[str]:
-    await asyncio.sleep(10)  # until the session of the killed one is over
+    await asyncio.sleep(10)  # until the session of the killed process has ended
     await session.moves.resume()
     while any(move.state == "running" for move in await session.moves.all()):  # noqa: ASYNC110 - as above
         await asyncio.sleep(0.1)
@@ -41,11 +41,11 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
     for name, bodies in taken.items():
         async with session.begin() as tx:
             bodies += [message.value for message in await tx.take_many(session.queue(name), 10, timeout=1)]
-    there = "target" if await session.moves.all() else "source"  # it may have been killed before it was begun
+    there = "target" if await session.moves.all() else "source"  # it may have been killed before the move began
     if sorted(taken[there]) != MESSAGES or len(taken["source"] + taken["target"]) != len(MESSAGES):
         wrong.append(f"taken: {taken}")
     for queue in taken:
-        await session.queue(queue).put(b"", key="k", unique=True)  # the key has come free in both
+        await session.queue(queue).put(b"", key="k", unique=True)  # the key is free in both queues
     return wrong
 
 
@@ -90,7 +90,7 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_doubles_nothing
     when: When, between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source_of, target_of = BETWEEN[between]
-    monkeypatch.setattr(mover, "MOST_AT_ONCE", 1)  # an item of several messages goes in several steps
+    monkeypatch.setattr(mover, "MOST_AT_ONCE", 1)  # an item of several messages takes several steps
 
     async def prepare(session: zq.QueueSession) -> None:
         source = source_of(session)
@@ -106,13 +106,13 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_doubles_nothing
             await asyncio.sleep(0.05)
 
     async def go_on(session: zq.QueueSession) -> list[str]:
-        await asyncio.sleep(10)  # until the session of the killed one is over
+        await asyncio.sleep(10)  # until the session of the killed process has ended
         await session.moves.resume()
         while any(one.state == "running" for one in await session.moves.all()):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.1)
         wrong = [f"{one.state}: {one.error}" for one in await session.moves.all() if one.state != "done"]
         taken: list[bytes] = []
-        there = target_of if await session.moves.all() else source_of  # it may have been killed before it was begun
+        there = target_of if await session.moves.all() else source_of  # it may have been killed before the move began
         async with session.begin() as tx:
             while (message := await tx.take(there(session), timeout=1)) is not None:
                 taken.append(message.value)

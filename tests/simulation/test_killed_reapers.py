@@ -1,4 +1,4 @@
-"""A reaper killed at any of its requests loses no message and doubles none: another one goes on."""
+"""A reaper is killed at any request: another one continues, without lost or doubled messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler killed at any of its requests doubles no occurrence and leaves none out: another one goes on."""
+"""A scheduler is killed at any request: another one continues, without doubled or missing occurrences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep of the records of tags, killed at any of its requests, leaves every message to those who filter for it."""
+"""A sweep of tag records killed at any request leaves every message available to its filtered consumers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _sweep_all(session: zq.QueueSession) -> None:
 
 async def _go_on(session: zq.QueueSession) -> list[str]:
     """Nobody lacks its tags: what lay there, what is driven back, and what is put again; and a sweep can be made."""
-    await asyncio.sleep(10)  # until the session of the killed one is over
+    await asyncio.sleep(10)  # until the session of the killed process has ended
     jobs = session.queue("jobs")
     await jobs.put(b"0 again", filters={"n": 0})
     await jobs.dead_letters.redrive()

@@ -1,4 +1,4 @@
-"""What other consumers leave lying is taken, also when more came at once than an idle one keeps in mind."""
+"""Messages left by other consumers are taken, even if more arrived at once than an idle consumer remembers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGES, OTHERS, KEPT, HANDLED, HELD = 72, 5, 26, 8, 2
 
 
 class _Hanging:
-    """Handles some messages, and then hangs with as many as it has hands."""
+    """Handles some messages, and then hangs with all its slots in use."""
 
     def __init__(self) -> None:
         self.handled = 0

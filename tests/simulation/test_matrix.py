@@ -1,4 +1,4 @@
-"""Every public coroutine, struck at every request and every suspension: it ends, and what it says is true."""
+"""Every public coroutine, with a fault at every request and suspension: it ends, and its result is true."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 FAULTS = [*Fault, None]
-#: Strikes at a request and a suspension: of a coroutine with more of them than this, so many by chance.
+#: Maximum faults at a request and a suspension: a coroutine with more gets a random selection.
 MOST = 600
 
 
@@ -34,14 +34,14 @@ def _quiet() -> Iterator[None]:
 
 
 def said_to_raise(kind: type | ModuleType, name: str) -> set[str] | None:
-    """The errors under ``Raises:``; None for what the reference does not show."""
+    """Return the errors under ``Raises:``; None if the reference does not show them."""
     written = getattr(kind, name)
     member = by_home().get(f"{written.__module__}.{written.__qualname__}")
     return None if member is None else {raised.error for raised in raised_by(member)}
 
 
 def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told: set[str] | None = None) -> list[str]:
-    """What is wrong with a call that was struck, and of which ``told`` errors the docstring tells."""
+    """Return the faults of a call, given the errors ``told`` that the docstring names."""
     wrong = list(struck.troubles)
     error, state = struck.error, struck.state
     assert state is not None
@@ -114,7 +114,7 @@ def test_struck_anywhere_it_ends_and_says_the_truth(
         Strike(request, fault, suspension, answered=(request + suspension) % 2 == 0)
         for request in range(1, undisturbed.requests + 1)
         for fault in FAULTS
-        for suspension in range(1, undisturbed.suspensions + 3)  # a fault makes more of them
+        for suspension in range(1, undisturbed.suspensions + 3)  # a fault adds suspensions
     ]
     told = said_to_raise(kind, name)
     strikes += both if len(both) <= MOST else Random(full).sample(both, MOST)

@@ -1,4 +1,4 @@
-"""A move takes along what lies in its source when it begins, also what is handed on to all nodes meanwhile."""
+"""A move includes all messages in its source when it begins, even those reassigned to all nodes meanwhile."""
 
 from __future__ import annotations
 

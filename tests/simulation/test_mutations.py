@@ -1,4 +1,4 @@
-"""The checker is worth something: it finds every deliberate defect."""
+"""The checker works: it finds every deliberate defect."""
 
 from __future__ import annotations
 

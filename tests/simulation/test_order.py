@@ -1,4 +1,4 @@
-"""Order, whatever is put, taken, rolled back and retried, by however many: random histories on a simulated ensemble."""
+"""The order under puts, takes, rollbacks and retries of several clients: random histories on a simulated ensemble."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ pytestmark = pytest.mark.timeout(300)
 
 histories = settings(max_examples=60, deadline=None)
 
-#: Virtual seconds that any of them may take.
+#: Maximum virtual seconds of a history.
 LIMIT = 600.0
-#: By when a more urgent message of another's is known, seconds.
+#: Seconds until a more urgent message of another client is known.
 NOTICED = 0.1
 
-#: A rest that outlasts whatever is done meanwhile, seconds.
+#: A delay that outlasts all other actions, seconds.
 LONG = 100.0
 
 SOON = zq.AtLeastOnce(backoff=zq.Fixed(0.05))
 
-#: What becomes of what is taken: committed, given back at once or for a while, or failed with by a handler.
+#: The fates of taken messages: committed, released at once or for a while, or failed by a handler.
 fates = st.lists(st.sampled_from(["commit", "back", "later", "failed"]), min_size=1, max_size=12)
 
 
@@ -39,7 +39,7 @@ def played(main: Callable[[], Coroutine[None, None, None]]) -> None:
 
 
 class Groups:
-    """What each group has left, and who has what; it refuses what comes out of order."""
+    """The messages left of each group, and the holders of messages; refuses a message that is out of order."""
 
     def __init__(self) -> None:
         self.left = defaultdict[str, list[int]](list)
@@ -159,7 +159,7 @@ def test_a_lone_consumer_gets_the_most_urgent_that_waits_and_of_equals_the_oldes
                         await tx.commit()
                     else:
                         await tx.rollback(delay={"back": 0, "later": 0.1, "failed": None}[how])
-                        await asyncio.sleep(0.5)  # its retry is due, and it takes its place again
+                        await asyncio.sleep(0.5)  # its retry is due, and it returns to its place
 
     played(main)
 
@@ -189,7 +189,7 @@ def test_nothing_scheduled_is_early_and_a_lone_consumer_gets_it_in_the_order_of_
                     assert message is not None
                     number = int(message.body)
                     assert loop.time() >= due_at[number]
-                    # What is due within a few milliseconds may be known to be so in either order.
+                    # Two messages due within a few milliseconds may become due in either order.
                     earlier = [one for one in left if due_at[one] < due_at[number] - 0.05]
                     assert not earlier, (number, earlier)
                     if number in failing:

@@ -1,4 +1,4 @@
-"""What a handler does with cancellations of its own is its message's matter: its listener and the next one go on."""
+"""A handler's own cancellations affect only its message: its listener and the next handler continue."""
 
 from __future__ import annotations
 

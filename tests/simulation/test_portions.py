@@ -1,4 +1,4 @@
-"""Releases that take several requests: under faults they give everything back, in order, and leave no lock."""
+"""Releases of several requests: under faults they release everything, in order, and leave no lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("feature", [None, "groups", "obstructed", "leases"])
 def test_a_release_in_portions_breaks_no_guarantee(feature: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release, "PORTION", 1)  # each claim is a portion of its own
+    monkeypatch.setattr(release, "PORTION", 1)  # each claim is a portion
     broken = [
         f"{seed}: {violation}"
         for seed in range(60)

@@ -1,7 +1,7 @@
-"""What a watch tells while a consumer looks, or asks for a lock: it is never forgotten.
+"""A watch event that arrives while a consumer looks, or requests a lock, is never lost.
 
-A client reads what has come to its socket as a whole: an event is told before whoever waits for the reply in front of
-it goes on. Each run moves what another does by a millisecond, through all that an idle consumer does.
+A client reads all data in its socket at once: an event is processed before the awaiter of the reply in front of it
+continues. Each run moves another client's action by a millisecond, through all requests of an idle consumer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 MILLISECONDS = 150
 HOUR = 3600.0
-#: Seconds within which an idle consumer has what has come; nothing else wakes it meanwhile.
+#: Seconds within which an idle consumer has a new message; nothing else wakes it meanwhile.
 SOON = 60.0
 ITEMS, LOCKS = "/app/queue", "/app/locks"
 
 
 def cluster(seed: int | None = None) -> Cluster:
-    """With a seed everything takes longer or shorter by chance."""
+    """With a seed, all durations vary at random."""
     random = Random(seed)
 
     def slowly() -> float:

@@ -1,4 +1,4 @@
-"""A pass of the janitor leaves out the messages of its own node, so that passes go round among the nodes."""
+"""A pass of the janitor leaves out the messages of its own node, so that the nodes take turns."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_beside_many_sessions_of_the_node_that_put_it_one_other_session_hands_a_
             for session in (*producers, other):
                 await session.queue("jobs").put(b"x")
                 _clean(session)
-            await asyncio.sleep(4.5 * EVERY)  # the first look makes the record, the second begins a pass
-            # What the other has put stays bound, and what one pass does not take.
+            await asyncio.sleep(4.5 * EVERY)  # the first check creates the record, the second begins a pass
+            # The other node's messages stay bound to it, and so do those beyond the limit of one pass.
             assert (await other.queue("jobs").stats()).bound <= 1 + len(producers) - 10
 
     run_virtual(main, limit=1000)

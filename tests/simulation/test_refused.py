@@ -1,4 +1,4 @@
-"""Which part of a commit a refusal is for: that one's queue is mended, and all of the commit goes again."""
+"""A refused commit: the queue of the refused operation is repaired, and the whole commit is sent again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_what_a_commit_misses_for_its_puts_is_made_again_whatever_else_it_does(
                 await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
             other = await others.put(b"to be cancelled")
             await jobs.put_many([b"1", b"2"])
-            await results.configure(zq.QueueConfig())  # it is known to be there
+            await results.configure(zq.QueueConfig())  # the queue is known to exist
             async with session.begin() as tx:
                 assert len(await tx.take_many(jobs, 2, timeout=30)) == 2
                 if cancels:

@@ -1,4 +1,4 @@
-"""Claims forced open while messages go and come back under the same ids: there is one holder at any time."""
+"""Claims forced open while messages leave and return under the same ids: there is one holder at any time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
 
-#: Seconds that a message takes between an operator and the servers; the others' take a twentieth.
+#: Seconds of a message between an operator and the servers; the other clients' take a twentieth.
 FAR = 0.02
 #: When the message is rejected, in steps: through all that the operator asks before its change is applied.
 MOMENTS = 16

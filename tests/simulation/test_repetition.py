@@ -1,4 +1,4 @@
-"""One seed is one history: request by request, in any process, on any machine, at any time."""
+"""One seed gives one history: request by request, in any process, on any machine, at any time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _quiet() -> Iterator[None]:
 
 
 def histories(seeds: range) -> list[str]:
-    """Every request in these histories, in order, with its fault: one line each."""
+    """Return every request of these histories, in order, with its fault: one line each."""
     lines: list[str] = []
     for seed in seeds:
         trace: list[tuple[object, ...]] = []
@@ -50,7 +50,7 @@ def histories(seeds: range) -> list[str]:
 
 
 def assert_same(first: list[str], second: list[str]) -> None:
-    """Raises: AssertionError, with the first request that differs."""
+    """Compare two histories. Raises: AssertionError, with the first request that differs."""
     for number, (one, other) in enumerate(itertools.zip_longest(first, second)):
         assert one == other, f"request {number} differs:\n  {one}\n  {other}"
 

@@ -1,7 +1,7 @@
-"""Who waits for room in queues with a size, whenever something befalls it or the queue: nothing of it is left.
+"""Puts that wait for room in bounded queues leave nothing behind, whatever fault hits them or the queue, and when.
 
-At the end the servers are looked at, while the session that waited still lives: no entry of it says that it waits, no
-lock is held, each message is there once, and the session has counted what it has locked there as the servers do.
+At the end, while the session that waited is still alive, the servers are checked: it has no entry of a waiter and no
+lock, each message exists once, and the session's count of its locks is the same as the servers'.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cluster_of(seconds: float) -> Cluster:
 
 
 def bodies(cluster: Cluster, queue: str) -> list[bytes]:
-    """The last byte of each payload that lies in a queue."""
+    """Return the last byte of each payload in a queue."""
     nodes = cluster.ensemble.tree.nodes
     return [node.data[-1:] for path, node in nodes.items() if path.startswith(f"/zms/{queue}/items/")]
 
@@ -62,7 +62,7 @@ async def cancel_the_first(other: zq.QueueSession, waiting: list[asyncio.Task[No
 
 
 def look(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
-    """What is wrong at the servers when the put and the transaction have come to these ends."""
+    """Return the faults at the servers after the put and the transaction have ended like this."""
     put, moved = (not task.cancelled() and not isinstance(task.exception(), zq.SessionExpiredError) for task in ended)
     there = sorted(body for body in bodies(cluster, "small") if body not in (b"1", b"2"))
     trouble = [path for path in cluster.ensemble.tree.nodes if "/waiting/" in path or "/locks/lock-" in path]
@@ -79,9 +79,9 @@ def wait_for_room(
     fault: Fault | None = None,
     servers: int = 1,
 ) -> Seen:
-    """Have a put and a transaction wait for room until somebody acts.
+    """Let a put and a transaction wait for room until a client acts.
 
-    A fault befalls the session's request ``number``; without one its ZooKeeper session ends with that.
+    A fault hits the session's request ``number``; without a fault, its ZooKeeper session ends with that request.
     """
     seen = Seen()
 
@@ -108,7 +108,7 @@ def wait_for_room(
                         tx.put("small", b"t")
 
                 seen.strike(ensemble, number, fault)
-                idle = asyncio.create_task(be_idle())  # known as a consumer in each ZooKeeper session
+                idle = asyncio.create_task(be_idle())  # registered as a consumer in each ZooKeeper session
                 waiting = [asyncio.create_task(put()), asyncio.create_task(move())]
                 await asyncio.sleep(0.5)
                 await act(other, waiting)
@@ -140,7 +140,7 @@ def test_whatever_befalls_any_request_of_who_waits_for_room_nothing_of_it_is_lef
     strikes: list[tuple[int, Fault | None, int]] = [
         (number, fault, 1) for number in range(1, undisturbed.requests + 1) for fault in (*Fault, None)
     ]
-    strikes += [(number, None, 3) for number in range(1, undisturbed.requests + 1)]  # the leader says that it is over
+    strikes += [(number, None, 3) for number in range(1, undisturbed.requests + 1)]  # the leader reports its end
     wrong = {strike: seen.trouble for strike in strikes if (seen := wait_for_room(act, *strike)).trouble}
     assert not wrong
 

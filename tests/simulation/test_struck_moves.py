@@ -1,4 +1,4 @@
-"""Who moves between layouts, struck at each of its requests, or cancelled at each moment, while others move and take.
+"""A move between layouts, with a fault at each request, or cancelled at each moment, during other moves and takes.
 
 A request is lost before or after it is applied, or the ZooKeeper session ends with it. Meanwhile a second session works
 on a move of the same queue, and a consumer takes one message of it. At the end each message has been consumed once or
@@ -41,7 +41,7 @@ def of_kazoo(session: zq.QueueSession) -> zq.Queue[bytes]:
 
 
 async def put(source: zq.Queue[bytes]) -> None:
-    """Put them, the last three as one item where an item may hold several."""
+    """Put them, the last three as one item if an item may hold several."""
     if isinstance(source, zq.CuratorQueue):
         await source.put_many(MESSAGES[:2])
         await source.put_multi(MESSAGES[2:])
@@ -50,7 +50,7 @@ async def put(source: zq.Queue[bytes]) -> None:
 
 
 async def finish(session: zq.QueueSession) -> list[str]:
-    """Take up what is left, wait for all moves, and tell which have failed."""
+    """Continue the unfinished moves, wait for all, and return the failed ones."""
     async with asyncio.timeout(60):
         while any(move.state == "running" for move in await session.moves.all()):
             await session.moves.resume()
@@ -69,7 +69,7 @@ async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[byte
 def move(
     between: tuple[QueueOf, QueueOf], number: int = 0, fault: Fault | None = None, *, cancelled: float | None = None
 ) -> Seen:
-    """Move while a fault befalls request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
+    """Move with a fault at request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
     seen, (source_of, target_of) = Seen(), between
 
     async def main() -> None:
@@ -115,7 +115,7 @@ def move(
 def test_a_mover_that_is_struck_or_cancelled_anywhere_loses_and_doubles_nothing(
     between: tuple[QueueOf, QueueOf], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mover, "MOST_AT_ONCE", 1)  # an item of several messages goes in several steps
+    monkeypatch.setattr(mover, "MOST_AT_ONCE", 1)  # an item of several messages takes several steps
     undisturbed = move(between)
     assert undisturbed.trouble == []
     assert undisturbed.requests > 10

@@ -1,4 +1,4 @@
-"""What waiting cannot cure: whoever asks is told of it, once each time, however much it has asked for."""
+"""Errors that waiting cannot resolve: each caller gets them, once per call, whatever the number of its requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _deny(session: zq.QueueSession, patch: pytest.MonkeyPatch) -> None:
     zookeeper = session._runtime.zookeeper
     multi = zookeeper.multi
 
-    def refusing(operations: Sequence[Operation], **options: Any) -> Awaitable[object]:  # handed on as they came
+    def refusing(operations: Sequence[Operation], **options: Any) -> Awaitable[object]:  # passes them on unchanged
         for index, operation in enumerate(operations):
             if isinstance(operation, Create) and "/locks/" in operation.path:
                 refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ def test_nothing_is_said_of_what_a_loop_has_asked_for_whose_session_is_closed(*,
         else:
             await looping
         del looping
-        gc.collect()  # what is said of an error that nobody has looked at
+        gc.collect()  # reports exceptions that were never retrieved
         virtual = asyncio.get_running_loop()
         assert isinstance(virtual, VirtualLoop)
         return list(virtual.failures)
@@ -178,14 +178,14 @@ def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_gi
             await jobs.configure(zq.QueueConfig())
             dispatcher = session._runtime.dispatcher(state_of(jobs))
             left = dispatcher.request(2)
-            await asyncio.sleep(1)  # it listens, and goes on with that
+            await asyncio.sleep(1)  # it is listening, and continues
             await jobs.put_many([b"1", b"2"])
             await left.future
             cluster.ensemble.expire(session._runtime.zookeeper.session_id)
             async with session.begin() as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
                 await asyncio.sleep(millisecond / 1000)
-                dispatcher.give_up(left)  # as whoever is cancelled while he is answered
+                dispatcher.give_up(left)  # as when a caller is cancelled while it gets its answer
                 return [message.body for message in await taking]
 
     assert {tuple(run_virtual(partial(main, millisecond))) for millisecond in range(60)} == {(b"1", b"2")}

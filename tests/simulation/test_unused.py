@@ -1,4 +1,4 @@
-"""A feature that a queue does not use costs it nothing: not a request, not an operation, not a byte."""
+"""A feature that a queue does not use costs it nothing: no request, no operation, no byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
-    """The requests that twenty messages of a plain queue take, from put to commit, without their ids."""
+    """The requests of twenty messages of a plain queue, from put to commit, without their ids."""
 
     async def main() -> list[tuple[object, ...]]:
         trace: list[tuple[object, ...]] = []
@@ -49,7 +49,7 @@ def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
 
 
 def shape_of(request: object) -> tuple[object, ...] | None:
-    """What a request is, without ids and times; None when it is not about the plain queue."""
+    """Describe a request without ids and times; None if it does not concern the plain queue."""
     assert isinstance(request, Request)
     paths = [request.argument] if isinstance(request.argument, str) else list(request.argument or ())
     if not any("/plain" in str(getattr(one, "path", one)) for one in paths):

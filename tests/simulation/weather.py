@@ -1,4 +1,4 @@
-"""Faults and delays by chance."""
+"""Random faults and delays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SESSION_TIMEOUT = 4.0
 
 
 class Weather:
-    """Faults by chance, as many as this history gets."""
+    """Random faults, up to this history's number."""
 
     def __init__(self, random: Random, reads: Random) -> None:
         self._random = random
@@ -29,27 +29,27 @@ class Weather:
         self._at_once = reads.choice([0.0, 0.2, 0.7])
 
     def judge(self, _: ServerConnection, request: Request) -> Fault | None:
-        """What becomes of a request."""
+        """Return the fault of a request."""
         if self.calm or self._random.random() >= self.level or request.kind is Kind.CLOSE:
             return None
         return self._random.choice(self._kinds)
 
     def delay(self) -> float:
-        """How long a message takes."""
+        """Return the delay of a message."""
         random = self._random.random
         if self._spikes and not self.calm and random() < self._spikes:
             return random() * SESSION_TIMEOUT
         return random() * self.scale
 
     def together(self) -> bool:
-        """Whether a client reads the next reply or event together with the one before."""
+        """Return whether a client reads the next reply or event together with the one before."""
         return self._reads.random() < self._at_once
 
     def lingering(self) -> float:
-        """How late a late request is."""
+        """Return the delay of a late request."""
         return self._random.random() * self._random.choice([0.01, 0.3, 6.0])
 
 
 def has_a_slot(request: Request) -> bool:
-    """Slots hold also where requests of one session come out of order; claims rely on the order."""
+    """Commit slots work even if requests of one session arrive out of order; claims rely on the order."""
     return bool(request.argument) and "/slot-" in request.argument[0].path

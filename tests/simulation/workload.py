@@ -1,6 +1,6 @@
-"""A program made by chance: producers, transactions, consumers and listeners over two queues, and what befalls them.
+"""A random program: producers, transactions, consumers and listeners over two queues, and their faults.
 
-`run(seed)` is one history: the same seed gives the same one, request by request.
+`run(seed)` is one history: the same seed repeats it, request by request.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.simulation.weather import SESSION_TIMEOUT, Weather, has_a_slot
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-#: Virtual seconds after which a history that has not ended is stuck.
+#: Virtual seconds after which an unfinished history counts as stuck.
 LIMIT = 600.0
-#: How long the last consumer waits for another message: longer than any session and any backoff.
+#: Time for which the last consumer waits for another message: longer than any session and any backoff.
 IDLE = 30.0
 
 
 class Run(Recorder):
-    """One history while it happens."""
+    """One history during its run."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Run(Recorder):
     # Processes
 
     async def process(self, name: str, programs: Sequence[Program]) -> None:
-        """One process: a session, and programs beside each other."""
+        """One process: a session, and concurrent programs."""
         async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name=name, node=name) as session:
             patience = self.random.random() * 2 if self.random.random() < 0.15 else None
             with suppress(TimeoutError):
@@ -97,7 +97,7 @@ class Run(Recorder):
                 self.done[name].set()
                 await self.over.wait()
             else:
-                self.history.interrupted += 10  # it leaves in the middle of what it does
+                self.history.interrupted += 10  # the cancelled program stops in the middle of its work
         self.done[name].set()
 
     async def _closing(self, program: Awaitable[None]) -> None:
@@ -105,7 +105,7 @@ class Run(Recorder):
             await program
 
     async def chaos(self, processes: dict[str, Process]) -> None:
-        """What befalls the processes and the servers."""
+        """The faults of the processes and the servers."""
         random, ensemble = self.random, self.ensemble
         for _ in range(random.choice([0, 0, 1, 2, 4])):
             await asyncio.sleep(random.random() * random.choice([0.02, 0.5, 3]))
@@ -128,7 +128,7 @@ class Run(Recorder):
                 random.choice(ensemble.servers).lag = random.random() * 3
 
     async def main(self) -> History:
-        """The whole history."""
+        """Run the whole history."""
         history, loop = self.history, asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.over = asyncio.Event()
@@ -175,7 +175,7 @@ class Run(Recorder):
         self.weather.calm = False
 
     def start(self, process: Process) -> asyncio.Task[None]:
-        """Start a process with programs of its own."""
+        """Start a process with its own programs."""
         random = self.random
         programs: list[Program] = [produce, produce, transact, transact, consume, listen]
         if random.random() < (0.3 if self.rough else 0.1):
@@ -191,26 +191,26 @@ class Run(Recorder):
 
     @staticmethod
     def failures(running: Sequence[asyncio.Task[None]]) -> list[str]:
-        """How processes ended that should not have."""
+        """Return the errors of processes that ended unexpectedly."""
         ended = [(task.get_name(), task.exception()) for task in running if task.done()]
         return [f"{name} failed: {_innermost(error)!r}" for name, error in ended if error is not None]
 
     def near_the_end(self, lane: str) -> None:
-        """Let a lane's counter have come so far that the next generation is opened soon."""
+        """Advance a lane's counter so far that the next generation is opened soon."""
         trees = {self.ensemble.tree, *(server.tree for server in self.ensemble.servers)}
         for tree in trees:
             if lane in tree.nodes:
                 tree.nodes[lane].creates = LANE_END - 3
 
     async def heal(self) -> None:
-        """No more faults, but their consequences."""
+        """Stop the faults, but not their consequences."""
         self.weather.calm = True
         for server in self.ensemble.servers:
             server.lag = 0.0
         await asyncio.sleep(2 * SESSION_TIMEOUT)
 
     async def drain(self) -> None:
-        """Take what can still be taken, while the processes are idle."""
+        """Take the remaining messages while the processes are idle."""
         async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name="last") as session:
             if self.feature is not None and self.feature.relax is not None:
                 await self.feature.relax(self, session)
@@ -227,7 +227,7 @@ class Run(Recorder):
                     left = bool(messages)
 
     def finish(self) -> None:
-        """Take down what is left on the servers."""
+        """Record the final state of the servers."""
         final, nodes = Final(), self.ensemble.tree.nodes
         for queue in self.queues:
             base = f"/zms/{queue}/"
@@ -265,10 +265,10 @@ def run(
     """Make one history.
 
     Args:
-        seed: gives the same history each time.
-        trace: takes every request, with its fault.
-        rough: with more faults, and late requests that come when they could not any more.
-        feature: the name of one that takes part.
+        seed: identifies the history.
+        trace: receives every request, with its fault.
+        rough: whether to add more faults, and late requests that could not arrive any more on a real server.
+        feature: the name of a feature that takes part.
     """
     load("tests.simulation.programs")
     made: list[Run] = []
