@@ -53,7 +53,8 @@ async def state(
     if as_json:
         output.print_json(record)
     else:
-        known = [(name, value) for name, value in record.items() if value not in (None, "")]
+        shown = record | {"put_by": _text(found.put_by), "claimed_by": _text(found.claimed_by)}
+        known = [(name, value) for name, value in shown.items() if value not in (None, "")]
         output.print_table(["what", "value"], [(name, str(value)) for name, value in known])
     return Exit.NOTHING if found.status is zq.Status.UNKNOWN else Exit.OK
 
@@ -244,3 +245,9 @@ def _iso(moment: datetime | None) -> str | None:
 
 def _process(process: zq.Process | None) -> Json:
     return None if process is None else {"client": process.client, "host": process.host, "pid": process.pid}
+
+
+def _text(process: zq.Process | None) -> str | None:
+    if process is None:
+        return None
+    return f"{process.client} ({process.host}, process {process.pid})" if process.host else process.client

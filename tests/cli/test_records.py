@@ -57,6 +57,9 @@ async def test_consumers_and_what_they_hold(cli: Cli, holding: str) -> None:
     assert holding in (await asyncio.to_thread(cli, "consumers", "q")).text
     [state] = (await asyncio.to_thread(cli, "state", "q", holding, "--json")).records
     assert state["claimed_by"] == {name: consumer[name] for name in ("client", "host", "pid")}
+    table = (await asyncio.to_thread(cli, "state", "q", holding)).text
+    assert "{" not in table
+    assert f"process {consumer['pid']}" in table
 
 
 def test_a_queue_that_nobody_takes_from_has_no_consumers(cli: Cli) -> None:
