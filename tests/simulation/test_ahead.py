@@ -21,7 +21,7 @@ def distant(way: float = WAY) -> Cluster:
 
 
 def test_a_loop_has_what_comes_next_on_its_way_while_it_waits_for_the_first() -> None:
-    """Two halves of 32 in the time of one request: one after the other, they would take twice as long."""
+    """Two halves of 32 take the time of one request; one after the other, they would take twice as long."""
 
     async def main() -> float:
         async with distant().connect() as session:
@@ -39,7 +39,7 @@ def test_a_loop_has_what_comes_next_on_its_way_while_it_waits_for_the_first() ->
 
 
 def test_a_listener_asks_for_a_slot_as_soon_as_it_is_free() -> None:
-    """Whatever it has asked for before and waits for still."""
+    """It asks regardless of its earlier requests that are still waiting."""
 
     async def main() -> float:
         handled = 0
@@ -67,7 +67,7 @@ def test_a_listener_asks_for_a_slot_as_soon_as_it_is_free() -> None:
 @pytest.mark.parametrize("pause", [0.05, 1.0])
 @pytest.mark.parametrize("singles", [0, 3])
 def test_a_loop_that_was_fast_is_not_given_much_of_what_comes_once_it_is_slow(pause: float, singles: int) -> None:
-    """What it lined up for while it was fast, and has not come, it would hold for as long as its body takes."""
+    """Its outstanding requests of the fast period would hold messages for as long as its body takes."""
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
@@ -106,7 +106,7 @@ def test_a_loop_that_was_fast_is_not_given_much_of_what_comes_once_it_is_slow(pa
 
 
 def test_what_flies_to_a_request_that_is_taken_back_is_not_lost() -> None:
-    """Whenever it comes: nothing stays locked, and the loop is shown all of it."""
+    """At each moment of arrival: nothing stays locked, and the loop receives every message."""
 
     async def main(millisecond: int) -> tuple[int, int]:
         cluster, shown = distant(0.001), 0

@@ -35,7 +35,7 @@ def test_who_has_looked_behind_one_that_waits_is_not_looked_for_again() -> None:
 
 @pytest.mark.parametrize("prefetch", [1, 32])
 def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_gave_back_however_long_it_had_it(prefetch: int) -> None:
-    """While the loop had it in hand, what it had asked for meanwhile was answered: nothing."""
+    """While the loop held the message, its prefetch had been answered with nothing."""
 
     async def main() -> list[int]:
         attempts: list[int] = []
@@ -58,7 +58,7 @@ def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_gave_back_howeve
 @pytest.mark.parametrize("prefetch", [1, 32])
 @pytest.mark.parametrize("how", ["forced open", "its session over"])
 def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_could_not_commit(how: str, prefetch: int) -> None:
-    """While its last commits are under way, nobody knows yet whether the queue is empty."""
+    """While its last commits are in flight, the queue is not yet known to be empty."""
 
     async def main() -> tuple[int, int, int]:
         shown = 0
@@ -82,7 +82,7 @@ def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_could_not_commit
 @pytest.mark.parametrize("prefetch", [1, 2, 32])
 @pytest.mark.parametrize("how", ["put at once", "put by another", "put by the commit", "committed at once"])
 def test_a_loop_until_the_queue_is_empty_is_shown_what_its_body_puts_there(how: str, prefetch: int) -> None:
-    """However quick the body is: what was asked for while it ran was answered without that."""
+    """However quick the body is: the prefetch that ran meanwhile was answered without the new messages."""
 
     async def main() -> tuple[int, int]:
         shown = 0

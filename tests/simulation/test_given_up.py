@@ -132,7 +132,7 @@ def test_each_of_those_whose_wait_for_room_is_cut_off_is_told_what_was_put_of_hi
 def test_what_a_take_cut_off_gives_back_is_neither_committed_nor_given_back_twice(
     end: Literal["commit", "rollback"],
 ) -> None:
-    """A transaction is not for several tasks; whoever lets two use it loses no message, and nobody else's lock."""
+    """Several tasks must not share a transaction; if two do, no message is lost, and no other lock is released."""
 
     async def main(milliseconds: float) -> tuple[int, list[str]]:
         ends: list[str] = []

@@ -26,7 +26,7 @@ async def _fail_later() -> None:
 
 @pytest.mark.parametrize("between", [0, 1])
 def test_a_task_group_that_has_failed_does_not_make_the_next_cancellation_the_listeners(between: int) -> None:
-    """It leaves a count of cancellations behind in some versions of Python: in the same message, and in the next."""
+    """Some versions of Python keep a count of cancellations: check the same message, and the next one."""
 
     async def main() -> list[tuple[bytes, int]]:
         handled: list[tuple[bytes, int]] = []
@@ -53,7 +53,7 @@ def test_a_task_group_that_has_failed_does_not_make_the_next_cancellation_the_li
 
 
 def test_a_handler_that_goes_on_when_its_claim_is_lost_does_not_end_the_listener_by_what_it_waits_for() -> None:
-    """Whenever that is."""
+    """At each moment."""
 
     async def main(tenths: int) -> list[bytes]:
         handled: list[bytes] = []

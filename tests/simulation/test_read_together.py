@@ -142,7 +142,7 @@ def of_a_group(number: int) -> tuple[Create, str]:
 def test_a_lock_that_goes_as_its_taker_is_told_of_it_does_not_keep_the_message_from_it(
     queue: Callable[[zq.QueueSession], zq.Queue[bytes]], item_of: Callable[[int], tuple[Create, str]], moment: int
 ) -> None:
-    """Whoever was quicker lets it go without a word: it has died, or failed."""
+    """The faster consumer releases it silently: it has died, or failed."""
 
     async def main() -> None:
         ensemble = cluster()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEEDS = range(40)
-#: What another process does before it repeats the histories: it is another one, elsewhere, later and slower, which has
-#: simulated before.
+#: The actions of another process before it repeats the histories. It runs elsewhere, later and slower, and has run
+#: simulations before.
 ELSEWHERE = """
 import os, socket, time
 from tests.simulation import test_repetition as here

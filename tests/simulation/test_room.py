@@ -147,7 +147,7 @@ def test_whatever_befalls_any_request_of_who_waits_for_room_nothing_of_it_is_lef
 
 @pytest.mark.parametrize("size", [2, 10, 1000])
 def test_a_transaction_that_puts_to_several_queues_with_a_size_is_let_in_by_a_look_at_each(size: int) -> None:
-    """However far the servers are, and however little of the size a session may use at once."""
+    """At any distance of the servers, and for any share of the size that a session may use at once."""
 
     async def main() -> int:
         cluster = cluster_of(0.02)
@@ -171,7 +171,7 @@ def test_a_transaction_that_puts_to_several_queues_with_a_size_is_let_in_by_a_lo
 
 
 def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_let_in() -> None:
-    """Whenever somebody takes something from these; neither queue ever holds more than its size."""
+    """At each moment of a take from these queues; neither queue ever exceeds its size."""
     orders = ["ab", "ba", "abc", "cba", "bca", "a", "b", "c"] * 3
 
     async def main(milliseconds: int) -> tuple[int, int, int]:
@@ -207,7 +207,7 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_let_in() 
 
 
 def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_wait_for_each_other() -> None:
-    """At each millisecond: each was sent without room, and needs that of both, in another order."""
+    """At each millisecond: each was sent without room, and needs room in both queues, in another order."""
 
     async def main(milliseconds: int) -> int:
         cluster = cluster_of(0.002)

@@ -41,7 +41,7 @@ def _deny(session: zq.QueueSession, patch: pytest.MonkeyPatch) -> None:
 def test_a_loop_that_has_asked_for_two_halves_is_told_once_that_it_may_not_have_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And goes on when it may."""
+    """And continues when it is permitted."""
 
     async def main() -> int:
         shown, used_up = 0, asyncio.Event()
@@ -166,7 +166,7 @@ def test_whatever_is_under_way_when_a_session_is_closed_is_told_that() -> None:
 
 
 def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_given_back() -> None:
-    """At each millisecond: also in the midst of the next one's looks, which show what is free."""
+    """At each millisecond, including during the next session's looks, which show the free messages."""
 
     async def main(millisecond: int) -> list[bytes]:
         def way() -> float:
