@@ -22,7 +22,7 @@ async def fail(session: zq.QueueSession, why: str) -> None:
                     raise ValueError(why)
 
 
-async def test_peek_tells_how_often_and_why_a_message_failed_and_when_it_is_tried_again(
+async def test_peek_shows_the_attempts_the_last_error_and_the_next_attempt_of_a_message(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=SCHEDULE))
@@ -45,7 +45,7 @@ async def test_peek_tells_how_often_and_why_a_message_failed_and_when_it_is_trie
     assert all(later - earlier > timedelta(seconds=500) for earlier, later in itertools.pairwise(dues))
 
 
-async def test_stats_count_what_is_tried_again_apart_from_what_is_waiting(session: zq.QueueSession) -> None:
+async def test_stats_count_retrying_and_waiting_messages_separately(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=SCHEDULE))
     await jobs.put(b"one")
     await fail(session, "no paper")
@@ -55,7 +55,7 @@ async def test_stats_count_what_is_tried_again_apart_from_what_is_waiting(sessio
     assert (await take_one(session)).body == b"two"
 
 
-async def test_a_retry_of_the_handlers_own_choosing_is_seen_too(session: zq.QueueSession) -> None:
+async def test_peek_and_stats_also_show_a_retry_that_a_handler_raised(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     job = await jobs.put(b"one")
     async with session.transaction() as tx:

@@ -47,7 +47,7 @@ async def waiting(queue: zq.Queue[bytes], sessions: int = 1) -> None:
     await eventually(known, 30)
 
 
-async def test_a_full_queue_says_so_at_once_and_takes_again_when_there_is_room(session: zq.QueueSession) -> None:
+async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_there_is_room(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 40)
     for number in range(40):
         await jobs.put(b"%d" % number)
@@ -60,7 +60,7 @@ async def test_a_full_queue_says_so_at_once_and_takes_again_when_there_is_room(s
     assert await jobs.size() == 40
 
 
-async def test_a_put_waits_for_room_and_goes_on_when_a_message_is_consumed(
+async def test_a_put_waits_for_room_and_continues_when_a_message_is_consumed(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = await bounded(session, 2)
@@ -73,7 +73,7 @@ async def test_a_put_waits_for_room_and_goes_on_when_a_message_is_consumed(
     assert [message.body for message in await jobs.peek()] == [b"2", b"3"]
 
 
-async def test_a_put_that_waits_in_vain_is_told_after_its_timeout(session: zq.QueueSession) -> None:
+async def test_a_put_that_finds_no_room_raises_after_its_timeout(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 1)
     await jobs.put(b"1")
     began = time.monotonic()
@@ -85,7 +85,7 @@ async def test_a_put_that_waits_in_vain_is_told_after_its_timeout(session: zq.Qu
     assert [message.body for message in await jobs.peek()] == [b"1"]
 
 
-async def test_whatever_waits_in_vain_is_told_how_long_it_was_to_wait(on_clock: OnClock, clock: TestClock) -> None:
+async def test_the_error_after_a_wait_for_room_names_the_whole_timeout(on_clock: OnClock, clock: TestClock) -> None:
     """Not what was left of that, after a look here and a part that fitted there."""
     session = await on_clock()
     jobs = await bounded(session, 2)
@@ -110,7 +110,7 @@ async def test_whatever_waits_in_vain_is_told_how_long_it_was_to_wait(on_clock: 
         await in_vain(tx.commit(timeout=600), r"within 600 s")
 
 
-async def test_many_of_which_some_fitted_are_refused_with_a_note_of_how_many(session: zq.QueueSession) -> None:
+async def test_put_many_that_fits_in_part_raises_with_the_number_put(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 3)
     with pytest.raises(zq.QueueFullError, match="this was not put") as refused:
         await jobs.put_many([b"1", b"2", b"3", b"4", b"5"])
@@ -118,7 +118,7 @@ async def test_many_of_which_some_fitted_are_refused_with_a_note_of_how_many(ses
     assert [message.body for message in await jobs.peek()] == [b"1", b"2", b"3"]
 
 
-async def test_a_wait_that_is_cancelled_leaves_nothing(session: zq.QueueSession) -> None:
+async def test_a_cancelled_wait_leaves_nothing_behind(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 1)
     await jobs.put(b"1")
     cancelled = asyncio.create_task(jobs.put(b"2", timeout=None))
@@ -130,7 +130,7 @@ async def test_a_wait_that_is_cancelled_leaves_nothing(session: zq.QueueSession)
     assert [message.body for message in await jobs.peek()] == [b"1"]
 
 
-async def test_closing_the_session_wakes_those_who_wait(
+async def test_closing_the_session_wakes_waiting_puts(
     session: zq.QueueSession, zookeeper: str, queue_root: str
 ) -> None:
     jobs = await bounded(session, 1)
@@ -168,7 +168,7 @@ async def test_several_producers_exceed_the_size_by_no_more_than_a_block_each(op
     assert size <= await sessions[0].queue("jobs").size() == accepted <= size + (producers - 1) * credits_of(size)
 
 
-async def test_one_producer_never_exceeds_the_size_however_much_it_does_at_once(
+async def test_one_producer_never_exceeds_the_size_with_concurrent_puts(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = await bounded(session, 100)
@@ -182,7 +182,7 @@ async def test_one_producer_never_exceeds_the_size_however_much_it_does_at_once(
     assert most <= 100
 
 
-async def test_what_is_claimed_takes_its_room_until_it_is_committed(
+async def test_a_message_in_flight_counts_against_the_size_until_its_commit(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = await bounded(session, 3)
@@ -194,7 +194,7 @@ async def test_what_is_claimed_takes_its_room_until_it_is_committed(
     await jobs.put(b"4")
 
 
-async def test_a_transaction_waits_for_room_and_then_commits_all_of_it(
+async def test_a_transaction_waits_for_room_and_then_commits_as_a_whole(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = await bounded(session, 2, "results")
@@ -216,7 +216,7 @@ async def test_a_transaction_waits_for_room_and_then_commits_all_of_it(
     assert await session.queue("jobs").size() == 0
 
 
-async def test_a_commit_waits_for_room_no_longer_than_its_timeout(session: zq.QueueSession) -> None:
+async def test_a_commit_waits_for_room_up_to_its_timeout(session: zq.QueueSession) -> None:
     await (await bounded(session, 1, "results")).put(b"a")
     await session.queue("jobs").put(b"1")
     async with session.transaction() as tx:
@@ -229,7 +229,7 @@ async def test_a_commit_waits_for_room_no_longer_than_its_timeout(session: zq.Qu
     assert await session.queue("results").size() == 1
 
 
-async def test_a_delivery_whose_result_does_not_fit_waits_and_burns_no_attempt(
+async def test_a_delivery_whose_result_does_not_fit_waits_and_uses_no_attempt(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     results = await bounded(session, 1, "results")
@@ -286,7 +286,7 @@ async def test_a_consumer_that_puts_back_to_its_own_full_queue_never_waits_for_i
     assert await jobs.size() == 5
 
 
-async def test_a_full_member_holds_up_no_other_put(session: zq.QueueSession) -> None:
+async def test_waiting_puts_of_a_full_queue_do_not_delay_puts_to_other_queues(session: zq.QueueSession) -> None:
     full = await bounded(session, 1, "full")
     await full.put(b"1")
     waits = [asyncio.create_task(full.put(b"x", timeout=None)) for _ in range(20)]
@@ -300,7 +300,7 @@ async def test_a_full_member_holds_up_no_other_put(session: zq.QueueSession) -> 
     assert await full.size() == 1
 
 
-async def test_a_size_changed_while_in_use_holds_from_the_next_put_on(
+async def test_a_size_changed_while_in_use_applies_from_the_next_put(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs, elsewhere = session.queue("jobs"), other.queue("jobs")
@@ -328,7 +328,7 @@ async def test_a_size_changed_while_in_use_holds_from_the_next_put_on(
 
 
 @pytest.mark.parametrize("takes", [False, True])
-async def test_a_commit_to_a_queue_that_has_got_a_size_meanwhile_waits_for_room(
+async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, *, takes: bool
 ) -> None:
     jobs = session.queue("jobs")
@@ -359,7 +359,7 @@ async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.Queu
     assert await session.queue("jobs").size() == 0
 
 
-async def test_who_waits_goes_on_after_its_zookeeper_session_has_ended(
+async def test_a_wait_for_room_continues_after_its_zookeeper_session_ended(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     jobs = await bounded(session, 1)
@@ -372,7 +372,7 @@ async def test_who_waits_goes_on_after_its_zookeeper_session_has_ended(
     assert [m.body for m in await other.queue("jobs").peek()] == [b"2"]
 
 
-async def test_a_transaction_that_waits_for_room_is_told_when_its_session_ends(
+async def test_a_transaction_that_waits_for_room_raises_when_its_session_ends(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     await (await bounded(session, 1, "results")).put(b"a")
@@ -391,7 +391,7 @@ async def test_a_transaction_that_waits_for_room_is_told_when_its_session_ends(
     assert (await take_one(other, "jobs", 30)).body == b"1"
 
 
-async def test_lanes_and_what_any_program_takes_count_alike(
+async def test_the_size_counts_all_lanes_and_the_messages_of_other_programs(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -408,7 +408,7 @@ async def test_lanes_and_what_any_program_takes_count_alike(
     assert await jobs.size() == 8
 
 
-async def test_dead_letters_are_driven_back_as_far_as_there_is_room(session: zq.QueueSession) -> None:
+async def test_dead_letters_are_redriven_up_to_the_room_in_the_queue(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 2)
     await jobs.put_many([b"1", b"2"])
     async with session.begin() as tx:
@@ -465,7 +465,7 @@ async def test_an_event_goes_to_all_queues_of_a_bus_or_to_none_when_one_is_full(
     assert (await bus.queue().size(), await bus.queue("audit").size()) == (2, 1)
 
 
-async def test_the_occurrence_of_a_job_is_tried_again_until_there_is_room(
+async def test_a_scheduler_retries_an_occurrence_until_there_is_room(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("aiozkqueue.schedule.scheduler.AGAIN", 0.1)

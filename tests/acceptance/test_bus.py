@@ -61,7 +61,7 @@ async def emptied(bus: Bus[Event], group: str | None = None) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_subscriber_gets_the_events_of_its_type_and_of_those_below_it(session: zq.QueueSession) -> None:
+async def test_a_subscriber_gets_events_of_its_type_and_of_subclasses(session: zq.QueueSession) -> None:
     bus = Bus(session, "orders", Event)
     every, placed, shipped = Log(), Log(), Log()
     bus.subscribe(Event, every, name="every")
@@ -95,7 +95,7 @@ async def test_a_retry_calls_only_the_subscribers_that_failed(session: zq.QueueS
     assert (first.calls, failing.calls, last.calls) == (1, 3, 1)
 
 
-async def test_a_subscriber_that_goes_on_failing_is_called_four_times_and_the_dead_letter_knows_who_was_done(
+async def test_a_subscriber_that_keeps_failing_is_called_four_times_and_the_dead_letter_lists_finished_ones(
     session: zq.QueueSession,
 ) -> None:
     bus = Bus(session, "orders", Event)
@@ -114,7 +114,7 @@ async def test_a_subscriber_that_goes_on_failing_is_called_four_times_and_the_de
     assert (good.calls, bad.calls) == (1, 5)
 
 
-async def test_one_that_is_stopped_in_the_middle_leaves_word_of_who_is_done(session: zq.QueueSession) -> None:
+async def test_a_listener_stopped_during_an_event_records_the_finished_subscribers(session: zq.QueueSession) -> None:
     bus, first, second, hangs = Bus(session, "shop", Event), Log(), Log(), asyncio.Event()
 
     async def hang(_: Event) -> None:
@@ -135,7 +135,7 @@ async def test_one_that_is_stopped_in_the_middle_leaves_word_of_who_is_done(sess
     assert first.calls == 1
 
 
-async def test_another_process_takes_over_with_the_ones_that_failed(open_session: Opener) -> None:
+async def test_another_process_takes_over_and_calls_only_the_subscribers_that_failed(open_session: Opener) -> None:
     one, two = [Bus(await open_session(), "orders", Event) for _ in range(2)]
     good, failing = Log(), Log(fails=1)
     bus_down = asyncio.Event()
@@ -157,7 +157,9 @@ async def test_another_process_takes_over_with_the_ones_that_failed(open_session
     assert (good.calls, failing.calls) == (1, 2)
 
 
-async def test_a_group_gets_every_event_from_when_it_joined(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_a_group_gets_every_event_posted_after_it_joined(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
     bus, elsewhere = Bus(session, "orders", Event), Bus(other, "orders", Event)
     await bus.post(Placed(order=1))
     await elsewhere.join("audit")
@@ -182,7 +184,7 @@ async def test_a_group_gets_every_event_from_when_it_joined(session: zq.QueueSes
         await bus.leave("mail")
 
 
-async def test_an_event_posted_in_a_transaction_is_there_when_it_commits_and_not_otherwise(
+async def test_an_event_posted_in_a_transaction_is_stored_only_if_it_commits(
     session: zq.QueueSession,
 ) -> None:
     bus = Bus(session, "orders", Event)
@@ -224,7 +226,7 @@ async def test_an_event_can_be_posted_by_the_commit_of_a_delivery(session: zq.Qu
     assert [await carts.size(), await bus.queue().size()] == [0, 1]
 
 
-async def test_an_event_without_subscribers_is_done(session: zq.QueueSession) -> None:
+async def test_an_event_without_subscribers_is_consumed(session: zq.QueueSession) -> None:
     bus = Bus(session, "orders", Event)
     await bus.post(Placed(order=1))
     async with bus.listener():
@@ -232,7 +234,7 @@ async def test_an_event_without_subscribers_is_done(session: zq.QueueSession) ->
     assert await bus.queue().dead_letters.size() == 0
 
 
-async def test_what_cannot_be_read_is_a_dead_letter_and_stops_nobody(session: zq.QueueSession) -> None:
+async def test_an_unreadable_event_becomes_a_dead_letter_and_the_next_is_delivered(session: zq.QueueSession) -> None:
     bus = Bus(session, "orders", Event)
     every = Log()
     bus.subscribe(Event, every, name="every")
@@ -247,7 +249,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_stops_nobody(session: zq
     assert await queue.dead_letters.size() == 3
 
 
-async def test_an_event_of_a_newer_version_is_read_as_the_nearest_type_known_here(session: zq.QueueSession) -> None:
+async def test_an_event_of_a_newer_version_is_read_as_the_nearest_known_type(session: zq.QueueSession) -> None:
     bus = Bus(session, "orders", Event)
     shipped = Log()
     bus.subscribe(Shipped, shipped, name="shipped")
@@ -259,7 +261,7 @@ async def test_an_event_of_a_newer_version_is_read_as_the_nearest_type_known_her
     assert shipped.events == [Shipped(order=1, carrier="x")]
 
 
-async def test_a_subscriber_may_say_when_it_is_called_again(session: zq.QueueSession) -> None:
+async def test_a_subscriber_can_choose_when_it_is_called_again(session: zq.QueueSession) -> None:
     bus = Bus(session, "orders", Event)
     loop = asyncio.get_running_loop()
     calls: list[float] = []
@@ -306,7 +308,7 @@ async def test_bad_names_are_refused(session: zq.QueueSession, name: str) -> Non
         bus.subscribe(Event, Log(), name=f"{name} !")
 
 
-async def test_two_subscribers_of_one_name_cannot_be_told_apart(session: zq.QueueSession) -> None:
+async def test_two_subscribers_with_the_same_name_are_refused(session: zq.QueueSession) -> None:
     bus = Bus(session, "orders", Event)
     bus.subscribe(Event, Log(), name="log")
     bus.subscribe(Event, Log(), name="log", group="audit")

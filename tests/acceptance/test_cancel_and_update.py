@@ -33,7 +33,7 @@ async def test_a_waiting_message_is_cancelled_by_its_id(
     assert await jobs.cancel(id=one) is NOT_FOUND
 
 
-async def test_a_waiting_message_is_replaced_in_its_place(session: zq.QueueSession) -> None:
+async def test_a_waiting_message_is_replaced_in_place(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1", headers={"trace": "t1"}, key="k")
     await jobs.put(b"2")
@@ -44,7 +44,7 @@ async def test_a_waiting_message_is_replaced_in_its_place(session: zq.QueueSessi
     assert (message.id, message.body, message.headers, message.key) == (first, b"new", {"trace": "t1"}, "k")
 
 
-async def test_all_that_wait_under_a_key_are_altered(session: zq.QueueSession) -> None:
+async def test_all_waiting_messages_with_a_key_are_altered(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"], key="k")
     await jobs.put(b"3", key="other")
@@ -54,7 +54,9 @@ async def test_all_that_wait_under_a_key_are_altered(session: zq.QueueSession) -
     assert [message.body for message in await jobs.peek()] == [b"3"]
 
 
-async def test_one_in_flight_is_said_to_be_and_left_alone(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_a_message_in_flight_is_reported_as_held_and_not_altered(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
     jobs = session.queue("jobs")
     message_id = await jobs.put(b"1", key="k")
     async with session.begin() as tx:
@@ -64,7 +66,7 @@ async def test_one_in_flight_is_said_to_be_and_left_alone(session: zq.QueueSessi
     assert await jobs.cancel(id=message_id) is NOT_FOUND
 
 
-async def test_a_leased_one_is_held_until_the_lease_ends(session: zq.QueueSession) -> None:
+async def test_a_leased_message_is_held_until_the_lease_ends(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     message_id = await jobs.put(b"1")
     (lease,) = await jobs.leases.take(lifetime=60, timeout=30)
@@ -73,7 +75,7 @@ async def test_a_leased_one_is_held_until_the_lease_ends(session: zq.QueueSessio
     assert await jobs.cancel(id=message_id)
 
 
-async def test_what_waits_for_its_next_attempt_is_cancelled(
+async def test_a_retrying_message_is_cancelled(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(600)))
@@ -86,7 +88,7 @@ async def test_what_waits_for_its_next_attempt_is_cancelled(
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
-async def test_what_waits_for_its_next_attempt_is_replaced_and_comes_when_it_is_due(
+async def test_a_retrying_message_is_replaced_and_redelivered_when_it_is_due(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session = await on_clock()
@@ -117,7 +119,7 @@ async def test_cancelling_frees_the_unique_key(session: zq.QueueSession) -> None
     await jobs.put(b"2", key="k", unique=True)
 
 
-async def test_it_is_found_wherever_the_queue_keeps_it(session: zq.QueueSession) -> None:
+async def test_a_message_is_cancelled_in_any_lane_of_its_queue(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(shards=4))
     ids = await jobs.put_many([b"%d" % n for n in range(8)])
@@ -127,7 +129,7 @@ async def test_it_is_found_wherever_the_queue_keeps_it(session: zq.QueueSession)
     assert await jobs.size() == 0
 
 
-async def test_what_another_program_put_is_found_by_its_digits(
+async def test_a_message_of_another_program_is_found_by_its_sequence_number(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -138,7 +140,7 @@ async def test_what_another_program_put_is_found_by_its_digits(
     assert await jobs.cancel(id="0000000041")
 
 
-async def test_of_a_race_with_consumers_each_message_is_either_consumed_or_cancelled(
+async def test_each_message_is_either_consumed_or_cancelled_in_a_race_with_consumers(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     ids = await session.queue("jobs").put_many([b"%d" % n for n in range(200)])
@@ -178,9 +180,7 @@ async def test_a_commit_cancels_and_replaces_together_with_its_puts(
 
 
 @pytest.mark.parametrize("end", ["rolled back", "left with an error"])
-async def test_what_a_transaction_was_to_alter_stays_when_it_does_not_commit(
-    session: zq.QueueSession, end: str
-) -> None:
+async def test_a_transaction_that_does_not_commit_alters_nothing(session: zq.QueueSession, end: str) -> None:
     jobs = session.queue("jobs")
     one, two = await jobs.put_many([b"1", b"2"])
     with suppress(LookupError):
@@ -194,7 +194,7 @@ async def test_what_a_transaction_was_to_alter_stays_when_it_does_not_commit(
     assert [message.body for message in await jobs.peek()] == [b"1", b"2"]
 
 
-async def test_a_message_taken_by_somebody_before_the_commit_fails_it_as_a_whole(
+async def test_a_commit_fails_as_a_whole_if_a_message_it_alters_was_claimed(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -208,7 +208,7 @@ async def test_a_message_taken_by_somebody_before_the_commit_fails_it_as_a_whole
     assert await jobs.size() == 0
 
 
-async def test_a_commit_that_others_were_faster_than_is_done_again_at_once(
+async def test_messages_of_a_commit_that_lost_a_race_are_redelivered_at_once(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs, waiting = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(3600))), session.queue("waiting")
@@ -227,7 +227,7 @@ async def test_a_commit_that_others_were_faster_than_is_done_again_at_once(
         assert await tx.cancel(waiting, id=order) is NOT_FOUND
 
 
-async def test_a_transaction_does_not_find_what_it_cancels_and_replaces_what_it_has_replaced(
+async def test_a_transaction_sees_its_own_cancellations_and_updates(
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs")
@@ -243,7 +243,7 @@ async def test_a_transaction_does_not_find_what_it_cancels_and_replaces_what_it_
     assert [message.body for message in await jobs.peek()] == [b"newer"]
 
 
-async def test_a_commit_cancels_the_holder_of_a_unique_key_and_puts_the_key_anew_in_a_full_queue(
+async def test_a_commit_cancels_the_holder_of_a_unique_key_and_reuses_the_key_in_a_full_queue(
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs")
@@ -256,17 +256,17 @@ async def test_a_commit_cancels_the_holder_of_a_unique_key_and_puts_the_key_anew
     assert [(record.id, record.outcome.value) async for record in jobs.history()] == [(first, "cancelled")]
 
 
-async def test_a_queue_that_is_not_there_has_nothing_to_cancel_and_is_not_made(session: zq.QueueSession) -> None:
+async def test_cancelling_in_a_missing_queue_finds_nothing_and_does_not_create_it(session: zq.QueueSession) -> None:
     assert await session.queue("nowhere").cancel(id="x") is NOT_FOUND
     assert not await session.queue("nowhere").exists()
 
 
 @pytest.mark.parametrize("how", [{}, {"id": "a", "key": "b"}, {"id": ""}, {"key": 7}])
-async def test_what_names_no_message_is_refused(session: zq.QueueSession, how: Any) -> None:
+async def test_cancel_and_update_refuse_arguments_that_name_no_message(session: zq.QueueSession, how: Any) -> None:
     with pytest.raises(zq.InvalidOptionError):
         await session.queue("jobs").cancel(**how)
 
 
-async def test_a_value_that_is_none_of_the_queues_is_refused(session: zq.QueueSession) -> None:
+async def test_an_update_with_a_value_of_the_wrong_type_is_refused(session: zq.QueueSession) -> None:
     with pytest.raises(zq.PayloadError):
         await session.queue("jobs", int).update("x", id="a")  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ async def session(zookeeper: str, queue_root: str, clock: TestClock) -> AsyncIte
         yield await stack.enter_async_context(zq.connect(zookeeper, root=queue_root, clock=clock))
 
 
-async def test_a_message_for_next_year_is_delivered_when_the_clock_is_moved_there(
+async def test_a_message_for_next_year_is_delivered_when_the_clock_moves_there(
     session: zq.QueueSession, clock: TestClock
 ) -> None:
     jobs = session.queue("jobs")
@@ -44,7 +44,7 @@ async def _consumed(jobs: zq.Queue[bytes]) -> bool:
     return (await jobs.stats()).consumers == 1
 
 
-async def test_moves_add_up_however_long_they_are(session: zq.QueueSession, clock: TestClock) -> None:
+async def test_clock_moves_of_any_length_add_up(session: zq.QueueSession, clock: TestClock) -> None:
     jobs = session.queue("jobs")
     for number in range(6):
         await jobs.put(b"%d" % number, delay=100)
@@ -70,7 +70,7 @@ async def test_a_backoff_ends_when_the_clock_is_moved_past_it(session: zq.QueueS
     assert attempts == [1, 2, 3]
 
 
-async def test_a_take_times_out_by_the_clock(session: zq.QueueSession, clock: TestClock) -> None:
+async def test_a_take_times_out_by_the_test_clock(session: zq.QueueSession, clock: TestClock) -> None:
     async with session.begin() as tx:
         waiting = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=1000))
         await eventually(lambda: _consumed(session.queue("jobs")))
@@ -78,7 +78,7 @@ async def test_a_take_times_out_by_the_clock(session: zq.QueueSession, clock: Te
         assert await asyncio.wait_for(waiting, 50) is None
 
 
-async def test_sessions_that_share_a_clock_move_together_and_others_stay(
+async def test_a_clock_move_affects_only_the_sessions_that_share_the_clock(
     zookeeper: str, queue_root: str, clock: TestClock
 ) -> None:
     async with (
@@ -96,12 +96,12 @@ async def test_sessions_that_share_a_clock_move_together_and_others_stay(
 
 
 @pytest.mark.parametrize("by", [-1, timedelta(seconds=-1), float("nan")])
-def test_a_clock_does_not_go_back(by: float | timedelta) -> None:
+def test_a_clock_cannot_move_back(by: float | timedelta) -> None:
     with pytest.raises(ValueError, match="moved by"):
         TestClock().advance(by)
 
 
-async def test_what_sleeps_wakes_in_order_and_once(clock: TestClock) -> None:
+async def test_sleeping_tasks_wake_once_and_in_order(clock: TestClock) -> None:
     woken: list[str] = []
     clock.call_later(30, lambda: woken.append("second"))
     clock.call_later(20, lambda: woken.append("first"))

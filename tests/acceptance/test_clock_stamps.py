@@ -31,7 +31,7 @@ def is_now(moment: datetime | None, clock: TestClock) -> bool:
     return moment is not None and abs(now(clock) - moment) < timedelta(minutes=10)
 
 
-async def test_a_fresh_sticky_message_is_not_reaped_and_one_from_before_the_move_is(
+async def test_a_sticky_message_from_before_the_move_is_reaped_and_a_fresh_one_is_not(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     a, b = await on_clock(node="a"), await on_clock(node="b")
@@ -78,7 +78,7 @@ async def _called(attempts: list[int], count: int) -> bool:
     return len(attempts) >= count
 
 
-async def test_dates_told_of_a_message_its_claim_its_end_and_its_dead_letter_are_the_clocks(
+async def test_the_dates_of_a_message_its_claim_its_end_and_its_dead_letter_follow_the_clock(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session = await on_clock()
@@ -110,7 +110,7 @@ async def test_dates_told_of_a_message_its_claim_its_end_and_its_dead_letter_are
         await jobs.dead_letters.purge()
 
 
-async def test_what_was_put_before_a_move_is_as_old_as_the_move_is_long_for_a_session_that_comes_later_too(
+async def test_a_later_session_also_sees_that_a_message_aged_by_the_length_of_the_move(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session = await on_clock()
@@ -123,7 +123,7 @@ async def test_what_was_put_before_a_move_is_as_old_as_the_move_is_long_for_a_se
         await session.queue("jobs").purge()
 
 
-async def test_clean_up_comes_at_its_interval_by_the_clock(
+async def test_clean_up_follows_its_interval_on_the_clock(
     on_clock: OnClock, clock: TestClock, server_view: Observer, queue_root: str
 ) -> None:
     session = await on_clock()
@@ -149,7 +149,7 @@ async def test_clean_up_comes_at_its_interval_by_the_clock(
         assert await server_view.version(path) == seen[-1]
 
 
-async def test_a_delay_and_a_life_that_begin_after_a_move_last_as_long_as_they_say(
+async def test_a_delay_and_a_lifetime_that_begin_after_a_move_keep_their_length(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session = await on_clock()
@@ -173,7 +173,7 @@ async def test_a_delay_and_a_life_that_begin_after_a_move_last_as_long_as_they_s
         assert message.value == b"later"
 
 
-async def test_sessions_on_the_systems_clock_see_the_servers_own_stamps(
+async def test_sessions_on_the_system_clock_show_the_timestamps_of_the_server(
     session: zq.QueueSession, on_clock: OnClock, clock: TestClock
 ) -> None:
     moved = await on_clock()

@@ -31,7 +31,7 @@ async def poll(session: zq.QueueSession, limit: int = 100) -> list[bytes]:
         return [message.body for message in await tx.take_many(session.queue("jobs"), limit)]
 
 
-async def test_what_lies_between_two_polls_is_delivered_once(
+async def test_equal_messages_put_between_two_polls_are_delivered_once(
     session: zq.QueueSession, jobs: zq.Queue[bytes], server_view: Observer, queue_root: str
 ) -> None:
     await jobs.put(b"M1")
@@ -43,7 +43,7 @@ async def test_what_lies_between_two_polls_is_delivered_once(
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
-async def test_what_is_put_after_the_take_is_delivered_again(
+async def test_a_message_put_after_the_take_is_delivered_separately(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     await jobs.put(b"M1")
@@ -54,7 +54,7 @@ async def test_what_is_put_after_the_take_is_delivered_again(
     assert await poll(session) == [b"M1"]
 
 
-async def test_of_one_key_the_newest_payload_is_delivered(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_the_newest_payload_of_a_key_is_delivered(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.put(b"price 1", key="article 7")
     await jobs.put(b"other", key="article 8")
     await jobs.put(b"price 2", key="article 7")
@@ -62,7 +62,7 @@ async def test_of_one_key_the_newest_payload_is_delivered(session: zq.QueueSessi
     assert await poll(session) == [b"price 3", b"other"]
 
 
-async def test_a_poll_of_one_takes_the_whole_of_its_set(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_a_poll_for_one_message_takes_its_whole_set(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.put_many([b"a", b"b", b"a", b"a"])
     assert await poll(session, 1) == [b"a"]
     assert await poll(session) == [b"b"]
@@ -86,7 +86,7 @@ async def test_a_set_that_grew_since_the_last_look_is_not_split(
     assert sorted(taken) == sorted([b"%d" % n for n in range(10)] + [taken[0]])
 
 
-async def test_what_waits_for_its_next_attempt_is_left_alone(on_clock: OnClock, clock: TestClock) -> None:
+async def test_a_retrying_message_does_not_collapse(on_clock: OnClock, clock: TestClock) -> None:
     session = await on_clock()
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(collapse=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(600))))
@@ -103,7 +103,7 @@ async def test_what_waits_for_its_next_attempt_is_left_alone(on_clock: OnClock, 
     assert (again.body, again.attempt) == (b"old", 2)
 
 
-async def test_what_failed_collapses_with_what_was_put_since(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_a_released_message_collapses_with_a_newer_one(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0))))
     await jobs.put(b"old", key="k")
     async with session.transaction() as tx:
@@ -116,7 +116,7 @@ async def test_what_failed_collapses_with_what_was_put_since(session: zq.QueueSe
     assert await jobs.size() == 0
 
 
-async def test_a_rollback_gives_back_the_one_that_was_delivered(
+async def test_a_rollback_releases_the_message_that_was_delivered(
     session: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     await jobs.put(b"1", key="k")
@@ -132,12 +132,14 @@ async def test_an_ordered_queue_does_not_collapse(jobs: zq.Queue[bytes]) -> None
         await jobs.configure(zq.QueueConfig(ordered=True))
 
 
-async def test_what_has_a_group_does_not_collapse(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_a_message_in_a_group_does_not_collapse(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.put_many([b"1", b"1"], group="g")
     assert [await poll(session), await poll(session)] in ([[b"1", b"1"], []], [[b"1"], [b"1"]])
 
 
-async def test_spread_over_shards_the_same_key_still_collapses(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_messages_with_the_same_key_collapse_across_shards(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
     await jobs.configure(zq.QueueConfig(shards=4))
     await jobs.put_many([b"%d" % (n % 8) for n in range(64)])
     taken: list[bytes] = []
@@ -146,7 +148,9 @@ async def test_spread_over_shards_the_same_key_still_collapses(session: zq.Queue
     assert sorted(taken) == [b"%d" % n for n in range(8)]
 
 
-async def test_an_ended_life_takes_nobodys_place(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_an_expired_message_does_not_replace_an_older_one(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
     await jobs.put(b"lasting", key="k")
     await jobs.put(b"short", key="k", ttl=0.3)
     await asyncio.sleep(1)
@@ -162,7 +166,7 @@ async def test_collapsed_messages_free_their_unique_keys(
     assert await server_view.children(f"{queue_root}/jobs/keys") == []
 
 
-async def test_every_put_is_followed_by_a_delivery_whatever_several_consumers_do(
+async def test_each_put_is_followed_by_a_delivery_with_several_consumers(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     """Each key's puts are numbered: what is delivered of a key must in the end be its last number, by whomever."""
@@ -191,7 +195,7 @@ async def test_every_put_is_followed_by_a_delivery_whatever_several_consumers_do
     assert last == dict.fromkeys(range(keys), rounds)
 
 
-async def test_stats_tell_how_many_would_collapse(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_stats_count_the_messages_that_would_collapse(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.put_many([b"1", b"2", b"3"], key="k")
     await jobs.put(b"4", key="other")
     stats = await jobs.stats()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.integration.queue.conftest import Opener
 
 
-async def test_consumers_tell_where_they_run_and_what_they_hold(
+async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -36,7 +36,7 @@ async def test_consumers_tell_where_they_run_and_what_they_hold(
     assert [entry.messages for entry in await jobs.consumers()] == [(), ()]
 
 
-async def test_a_consumer_that_is_gone_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:
+async def test_a_stopped_consumer_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:
     jobs = session.queue("jobs")
     async with zq.connect(zookeeper, root=queue_root) as gone, gone.begin() as tx:
         await tx.take(gone.queue("jobs"))
@@ -48,7 +48,7 @@ async def test_a_consumer_that_is_gone_is_not_listed(session: zq.QueueSession, z
     await eventually(nobody, 30)
 
 
-async def test_a_consumer_whose_session_ended_comes_back_as_the_same_client(
+async def test_a_consumer_registers_as_the_same_client_after_its_session_ended(
     open_session: Opener, session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     jobs = session.queue("jobs")

@@ -34,7 +34,7 @@ async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
         return [delivery.value async for delivery in deliveries]
 
 
-async def test_a_delayed_message_comes_when_its_time_has_come_and_not_before(
+async def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     jobs = (await on_clock()).queue("jobs")
@@ -51,7 +51,7 @@ async def test_a_delayed_message_comes_when_its_time_has_come_and_not_before(
         assert (await waiting).value == b"later"
 
 
-async def test_an_idle_consumer_of_another_process_hears_of_the_first_delayed_message_ever(
+async def test_an_idle_consumer_in_another_process_notices_the_first_delayed_message(
     open_session: Opener,
 ) -> None:
     one, other = await open_session(), await open_session()
@@ -69,7 +69,7 @@ async def _registered(session: zq.QueueSession, consumers: int = 1) -> bool:
     return (await session.queue("jobs").stats()).consumers == consumers
 
 
-async def test_one_that_is_due_earlier_than_what_an_idle_consumer_waits_for_comes_first(
+async def test_an_idle_consumer_first_gets_a_new_message_that_is_due_earlier(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     one, other = await on_clock(), await on_clock()
@@ -87,7 +87,7 @@ async def test_one_that_is_due_earlier_than_what_an_idle_consumer_waits_for_come
         assert (await anext(deliveries)).value == b"second"
 
 
-async def test_a_time_with_a_zone_is_kept_to_the_millisecond(session: zq.QueueSession) -> None:
+async def test_a_time_with_a_zone_is_stored_to_the_millisecond(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     at = datetime(2999, 12, 31, 23, 59, 59, 123_456, tzinfo=timezone(timedelta(hours=5)))
     await jobs.put(b"later", at=at)
@@ -102,7 +102,9 @@ async def test_a_time_with_a_zone_is_kept_to_the_millisecond(session: zq.QueueSe
     "options",
     [{"delay": 0}, {"delay": None}, {"at": None}, {"at": datetime(2020, 1, 1, tzinfo=UTC)}, {"delay": timedelta()}],
 )
-async def test_no_delay_and_a_time_that_has_passed_are_at_once(session: zq.QueueSession, options: Any) -> None:
+async def test_a_message_with_a_zero_delay_or_a_past_time_is_delivered_at_once(
+    session: zq.QueueSession, options: Any
+) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"first")
     await jobs.put(b"now", **options)
@@ -136,7 +138,7 @@ async def test_a_handler_puts_with_a_delay(session: zq.QueueSession) -> None:
     assert delivery.value == b"second"
 
 
-async def test_of_what_is_due_the_most_urgent_comes_first(on_clock: OnClock, clock: TestClock) -> None:
+async def test_the_most_urgent_of_the_due_messages_is_delivered_first(on_clock: OnClock, clock: TestClock) -> None:
     jobs = (await on_clock()).queue("jobs")
     at = datetime.now(UTC) + timedelta(seconds=600)
     await jobs.put(b"low", at=at, priority=3)
@@ -152,7 +154,7 @@ async def test_of_what_is_due_the_most_urgent_comes_first(on_clock: OnClock, clo
         assert [(await anext(deliveries)).value for _ in range(3)] == [b"urgent", b"plain", b"low"]
 
 
-async def test_scheduled_messages_are_claimed_where_they_lie_and_keep_their_place_through_retries(
+async def test_scheduled_messages_are_claimed_in_place_and_keep_their_place_through_retries(
     on_clock: OnClock, clock: TestClock, server_view: Observer, queue_root: str
 ) -> None:
     jobs = (await on_clock()).queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
@@ -173,7 +175,7 @@ async def test_scheduled_messages_are_claimed_where_they_lie_and_keep_their_plac
     assert await jobs.size() == 0
 
 
-async def test_a_rejected_one_is_driven_back_without_a_delay(session: zq.QueueSession) -> None:
+async def test_a_rejected_message_is_redriven_without_a_delay(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"later", delay=0.2, priority=-1)
     async with session.begin() as tx:
@@ -184,7 +186,7 @@ async def test_a_rejected_one_is_driven_back_without_a_delay(session: zq.QueueSe
     assert await drained(jobs) == [b"later"]
 
 
-async def test_a_far_message_blocks_nothing_and_is_not_listed_again_and_again(
+async def test_a_message_far_in_the_future_blocks_nothing_and_is_not_listed_repeatedly(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -203,7 +205,7 @@ async def test_a_far_message_blocks_nothing_and_is_not_listed_again_and_again(
         await waiting
 
 
-async def test_ten_thousand_due_at_once_are_shared_without_a_herd(on_clock: OnClock, clock: TestClock) -> None:
+async def test_ten_thousand_messages_due_at_once_are_shared_without_a_herd(on_clock: OnClock, clock: TestClock) -> None:
     count, consumers = 10_000, 4
     session = await on_clock()
     at = datetime.now(UTC) + timedelta(seconds=600)
@@ -242,7 +244,7 @@ async def _all(seen: list[bytes], count: int) -> bool:
     return len(seen) >= count
 
 
-async def test_an_hour_that_is_over_and_empty_is_deleted_and_made_again_for_one_that_comes_late(
+async def test_an_empty_past_hour_is_deleted_and_created_again_for_a_late_put(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -259,7 +261,7 @@ async def _hours_are(view: Observer, path: str, hours: list[str], jobs: zq.Queue
     return await view.children(path) == hours
 
 
-async def test_a_scheduled_message_is_due_while_all_are_at_work(session: zq.QueueSession) -> None:
+async def test_busy_consumers_get_a_scheduled_message_when_it_is_due(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"scheduled", delay=1)
     await jobs.put_many([b"plain"] * 20_000)
@@ -271,7 +273,7 @@ async def test_a_scheduled_message_is_due_while_all_are_at_work(session: zq.Queu
     assert before < 20_000
 
 
-async def test_one_scheduled_by_another_while_all_are_at_work_is_found(open_session: Opener) -> None:
+async def test_busy_consumers_find_a_message_that_another_session_scheduled_meanwhile(open_session: Opener) -> None:
     one, other = await open_session(), await open_session()
     await one.queue("jobs").put_many([b"plain"] * 20_000)
     before = 0

@@ -43,7 +43,7 @@ async def take_so_many(session: zq.QueueSession, filters: Condition, count: int)
     return bodies
 
 
-async def test_a_task_that_asks_for_a_class_goes_to_consumers_that_have_it(session: zq.QueueSession) -> None:
+async def test_a_message_tagged_with_a_class_goes_to_consumers_of_that_class(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     for name in CLASSES.values:
         await jobs.put(name.encode(), filters={"performance_class": name})
@@ -52,7 +52,7 @@ async def test_a_task_that_asks_for_a_class_goes_to_consumers_that_have_it(sessi
     assert await take_all(session) == ["high_performance"]
 
 
-async def test_filters_combine_and_whoever_has_none_takes_the_rest(session: zq.QueueSession) -> None:
+async def test_filters_combine_and_a_consumer_without_filters_takes_the_rest(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"eu 5", filters={"region": "eu", "size": 5})
     await jobs.put(b"us 5", filters={"region": "us", "size": 5})
@@ -65,7 +65,7 @@ async def test_filters_combine_and_whoever_has_none_takes_the_rest(session: zq.Q
     assert await take_all(session) == ["eu", "untagged", "eu five"]
 
 
-async def test_a_message_shows_its_tags_and_keeps_them_when_it_is_driven_back(session: zq.QueueSession) -> None:
+async def test_a_message_shows_its_tags_and_keeps_them_through_a_redrive(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", filters=STANDARD)
     (seen,) = await jobs.peek()
@@ -92,7 +92,7 @@ async def test_transactions_take_and_put_by_tags(session: zq.QueueSession) -> No
     assert await jobs.size() == 0
 
 
-async def test_nobody_waits_for_a_consumer_that_refuses_his_message(open_session: Opener) -> None:
+async def test_a_message_is_delivered_at_once_while_consumers_that_filter_it_out_are_idle(open_session: Opener) -> None:
     """Idle consumers of several kinds: each message is handed over by one that takes it, with no other traffic."""
     loop, arrived, kinds = asyncio.get_running_loop(), asyncio.Queue[float](), dict[str, set[str]]()
 
@@ -139,7 +139,7 @@ async def test_nobody_waits_for_a_consumer_that_refuses_his_message(open_session
     assert all(len(seen) == 1 for seen in kinds.values()), kinds
 
 
-async def test_two_listeners_of_one_session_take_each_their_own(session: zq.QueueSession) -> None:
+async def test_two_filtered_listeners_of_one_session_take_only_their_own_messages(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     seen: dict[str, list[bytes]] = {"low": [], "standard": []}
 
@@ -163,7 +163,7 @@ async def test_two_listeners_of_one_session_take_each_their_own(session: zq.Queu
     assert [m.body for m in await jobs.peek()] == [b"for nobody"]
 
 
-async def test_what_a_filtered_consumer_gives_back_goes_to_another(
+async def test_a_message_that_a_filtered_consumer_releases_goes_to_another(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
@@ -174,7 +174,7 @@ async def test_what_a_filtered_consumer_gives_back_goes_to_another(
     assert await take_so_many(other, CLASSES.at_least("performance"), 1) == ["1"]
 
 
-async def test_a_dead_filtered_consumers_message_is_handed_to_another_of_its_kind(
+async def test_a_message_of_a_dead_filtered_consumer_goes_to_another_with_the_same_filter(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     await session.queue("jobs").put(b"1", filters=STANDARD)
@@ -187,7 +187,7 @@ async def test_a_dead_filtered_consumers_message_is_handed_to_another_of_its_kin
     assert await other.queue("jobs").size() == 0
 
 
-async def test_records_of_tags_are_stored_once_and_whatever_lies_there_breaks_nobody(
+async def test_a_combination_of_tags_is_stored_once_and_a_corrupt_record_breaks_no_consumer(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -205,7 +205,7 @@ async def test_records_of_tags_are_stored_once_and_whatever_lies_there_breaks_no
     assert await take_all(other) == ["stray"]
 
 
-async def test_a_sweep_removes_the_records_that_nothing_bears_while_others_put(
+async def test_a_sweep_removes_unused_combinations_of_tags_during_puts(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs, paths = session.queue("jobs"), state_of(session.queue("jobs")).paths
@@ -236,7 +236,7 @@ async def test_a_sweep_removes_the_records_that_nothing_bears_while_others_put(
     assert await take_so_many(other, zq.Filter("n", "eq", -1), 1) == ["after"]
 
 
-async def test_clean_up_keeps_the_combinations_of_tags_within_bounds(
+async def test_clean_up_bounds_the_number_of_stored_tag_combinations(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -251,7 +251,7 @@ async def test_clean_up_keeps_the_combinations_of_tags_within_bounds(
     assert await take_all(session, zq.Filter("id", "eq", -1)) == ["stays"]
 
 
-async def test_a_backlog_for_others_is_not_listed_for_every_message(
+async def test_a_backlog_for_other_consumers_is_not_listed_for_every_message(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -280,7 +280,7 @@ async def test_a_backlog_for_others_is_not_listed_for_every_message(
 async def handle_nothing(_: zq.Delivery[bytes]) -> None: ...
 
 
-async def test_nothing_is_sent_of_what_makes_no_sense(session: zq.QueueSession) -> None:
+async def test_invalid_tags_and_filters_are_refused_before_anything_is_sent(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match="tag 'size'"):
         await jobs.put(b"", filters={"size": 1.5})  # type: ignore[dict-item]

@@ -67,7 +67,7 @@ async def put_in_groups(session: zq.QueueSession, groups: int, each: int, queue:
     await asyncio.gather(*(one(group) for group in range(groups)))
 
 
-async def test_messages_of_a_group_are_handed_over_one_at_a_time_in_put_order_and_groups_in_parallel(
+async def test_a_group_is_delivered_one_message_at_a_time_in_put_order_and_groups_in_parallel(
     session: zq.QueueSession, open_session: Opener, locks: Locks
 ) -> None:
     await put_in_groups(session, groups=5, each=20)
@@ -88,7 +88,7 @@ async def test_messages_of_a_group_are_handed_over_one_at_a_time_in_put_order_an
     await no_locks(locks)
 
 
-async def test_a_retry_holds_up_its_own_group_and_no_other(session: zq.QueueSession, open_session: Opener) -> None:
+async def test_a_retry_delays_its_own_group_only(session: zq.QueueSession, open_session: Opener) -> None:
     await put_in_groups(session, groups=3, each=6)
     account = Account()
 
@@ -107,7 +107,7 @@ async def test_a_retry_holds_up_its_own_group_and_no_other(session: zq.QueueSess
     assert account.handed["customer 1"] == account.handed["customer 2"] == list(range(6))
 
 
-async def test_a_holder_that_dies_leaves_its_group_to_another_at_the_message_it_had(
+async def test_another_consumer_continues_the_group_of_a_dead_holder_at_the_same_message(
     session: zq.QueueSession, other: zq.QueueSession, expire: Expire
 ) -> None:
     await put_in_groups(session, groups=1, each=4)
@@ -130,7 +130,7 @@ async def test_a_holder_that_dies_leaves_its_group_to_another_at_the_message_it_
     await held.rollback()
 
 
-async def test_a_transaction_takes_several_messages_of_a_group_and_decides_them_together(
+async def test_a_transaction_takes_and_commits_several_messages_of_a_group_together(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     await put_in_groups(session, groups=1, each=5)
@@ -151,7 +151,7 @@ async def test_a_transaction_takes_several_messages_of_a_group_and_decides_them_
         assert [message.value for message in await again.take_many(other.queue("jobs"), 5)] == [b"3", b"4"]
 
 
-async def test_a_transaction_does_not_let_a_message_overtake_one_of_its_group_that_it_gives_back(
+async def test_a_message_does_not_overtake_a_released_message_of_its_group_in_a_transaction(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session = await on_clock()
@@ -171,7 +171,7 @@ async def test_a_transaction_does_not_let_a_message_overtake_one_of_its_group_th
         assert [message.value for message in await tx.take_many(session.queue("jobs"), 2, timeout=30)] == [b"1", b"2"]
 
 
-async def test_a_message_that_dies_makes_way_for_the_next_of_its_group(session: zq.QueueSession) -> None:
+async def test_the_next_message_of_a_group_follows_after_a_dead_letter(session: zq.QueueSession) -> None:
     queue = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     await put_in_groups(session, groups=1, each=4)
     handed: list[bytes] = []
@@ -197,7 +197,7 @@ async def test_a_message_that_dies_makes_way_for_the_next_of_its_group(session: 
         assert [(message.value, message.group) for message in again] == [(b"1", "customer 0"), (b"2", "customer 0")]
 
 
-async def test_a_group_forced_open_is_refused_to_whoever_held_it(
+async def test_a_holder_cannot_commit_a_group_whose_claims_were_released_by_force(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await put_in_groups(session, groups=1, each=3)
@@ -212,7 +212,9 @@ async def test_a_group_forced_open_is_refused_to_whoever_held_it(
         assert [message.value for message in await tx.take_many(session.queue("jobs"), 5)] == [b"2"]
 
 
-async def test_groups_and_messages_in_no_group_share_a_queue(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_messages_with_and_without_a_group_share_a_queue(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
     queue = session.queue("jobs")
     await queue.put(b"free")
     await queue.put_many([b"0", b"1"], group="a")
@@ -228,7 +230,7 @@ async def test_groups_and_messages_in_no_group_share_a_queue(session: zq.QueueSe
             assert [message.value for message in left] == [b"free too"]
 
 
-async def test_the_figures_and_a_look_inside_tell_of_groups(session: zq.QueueSession) -> None:
+async def test_stats_and_peek_show_groups(session: zq.QueueSession) -> None:
     queue = session.queue("jobs")
     await queue.put_many([b"0", b"1"], group="a")
     await queue.put(b"2", group="b")
@@ -240,7 +242,7 @@ async def test_the_figures_and_a_look_inside_tell_of_groups(session: zq.QueueSes
     assert [message.group for message in await queue.peek()] == ["a", "b", None]
 
 
-async def test_purging_empties_groups_but_leaves_what_is_held(session: zq.QueueSession, locks: Locks) -> None:
+async def test_purging_empties_groups_but_keeps_held_messages(session: zq.QueueSession, locks: Locks) -> None:
     queue = session.queue("jobs", policy=AT_ONCE)
     await put_in_groups(session, groups=3, each=3)
     async with session.begin() as tx:
@@ -256,7 +258,7 @@ async def test_purging_empties_groups_but_leaves_what_is_held(session: zq.QueueS
 
 
 @pytest.mark.parametrize("contradiction", [{"priority": 1}, {"delay": 1}, {"priority": -3, "delay": 0.5}])
-async def test_what_contradicts_the_order_of_a_group_is_refused(
+async def test_options_that_contradict_the_order_of_a_group_are_refused(
     session: zq.QueueSession, contradiction: dict[str, float]
 ) -> None:
     with pytest.raises(zq.InvalidOptionError, match="contradicts"):

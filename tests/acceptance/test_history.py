@@ -34,7 +34,7 @@ async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
     return queue
 
 
-async def test_a_message_is_waiting_then_claimed_by_somebody_then_finished(
+async def test_a_message_is_shown_as_waiting_then_claimed_then_finished(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     job = await jobs.put(b"one")
@@ -60,7 +60,7 @@ async def test_a_message_is_waiting_then_claimed_by_somebody_then_finished(
     assert finished.ended_at >= claimed.claimed_at
 
 
-async def test_a_failed_message_is_delayed_until_its_retry_and_dead_when_its_attempts_are_used_up(
+async def test_a_failed_message_is_delayed_until_its_retry_and_dead_after_its_last_attempt(
     session: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(2, backoff=zq.Fixed(120))))
@@ -93,7 +93,9 @@ async def test_a_failed_message_is_delayed_until_its_retry_and_dead_when_its_att
     assert (await jobs.state(job)).status is zq.Status.WAITING
 
 
-async def test_history_tells_of_each_end_once_in_their_order(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_history_records_the_end_of_each_message_once_and_in_order(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
     finished = await jobs.put(b"one", key="k")
     await take_one(session)
     await asyncio.sleep(0.01)  # times are kept to the millisecond, and each of the three is to have one of its own
@@ -119,7 +121,7 @@ async def test_history_tells_of_each_end_once_in_their_order(session: zq.QueueSe
     assert [one.id async for one in jobs.history(limit=2)] == [finished, rejected]
 
 
-async def test_what_is_rolled_back_leaves_no_record(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_a_rollback_leaves_no_history_record(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.put(b"one")
     async with session.transaction() as tx:
         await tx.take(jobs, timeout=30)
@@ -129,7 +131,7 @@ async def test_what_is_rolled_back_leaves_no_record(session: zq.QueueSession, jo
     assert len(await records(jobs)) == 1
 
 
-async def test_a_dropped_message_is_told_to_have_failed(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_history_records_a_dropped_message_as_failed(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(1, exhausted="drop")))
     job = await jobs.put(b"one")
     async with session.transaction() as tx:
@@ -140,7 +142,7 @@ async def test_a_dropped_message_is_told_to_have_failed(session: zq.QueueSession
     assert (await jobs.state(job)).status is zq.Status.FAILED
 
 
-async def test_the_payload_is_kept_when_asked_for(session: zq.QueueSession) -> None:
+async def test_history_keeps_payloads_if_configured(session: zq.QueueSession) -> None:
     queue = session.queue("jobs")
     await queue.configure(zq.QueueConfig(history=zq.History(payload=True)))
     await queue.put(b"\xf5zq1 payload", headers={"trace": "t1"}, key="k")
@@ -149,7 +151,7 @@ async def test_the_payload_is_kept_when_asked_for(session: zq.QueueSession) -> N
     assert (record.payload, dict(record.headers), record.key) == (b"\xf5zq1 payload", {"trace": "t1"}, "k")
 
 
-async def test_a_queue_without_history_writes_none(
+async def test_a_queue_without_history_writes_no_records(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     job = await session.queue("jobs").put(b"one")
@@ -158,7 +160,7 @@ async def test_a_queue_without_history_writes_none(
     assert (await session.queue("jobs").state(job)).status is zq.Status.UNKNOWN
 
 
-async def test_a_running_consumer_follows_when_history_is_turned_on_and_off(
+async def test_a_running_consumer_follows_a_change_of_the_history_option(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     queue = session.queue("jobs")
@@ -208,7 +210,7 @@ async def test_history_outlives_the_sessions_that_wrote_it(
         lambda: zq.QueueConfig(clean_every=0),
     ],
 )
-def test_a_history_that_makes_no_sense_is_refused_before_anything_is_sent(bad: Callable[[], object]) -> None:
+def test_invalid_history_options_are_refused_before_anything_is_sent(bad: Callable[[], object]) -> None:
     with pytest.raises(zq.InvalidOptionError):
         bad()
 

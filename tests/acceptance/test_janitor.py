@@ -65,7 +65,7 @@ async def ids(queue: zq.Queue[bytes]) -> list[str]:
     return [one.id async for one in queue.history()]
 
 
-async def test_history_past_its_lifetime_goes_at_the_interval_and_a_changed_lifetime_is_followed(
+async def test_clean_up_removes_expired_history_at_its_interval_and_follows_a_new_lifetime(
     connect: Connect, server_view: Observer, base: str
 ) -> None:
     session = await connect(janitor=True)
@@ -99,7 +99,7 @@ async def test_a_session_that_opted_out_does_not_clean(connect: Connect, server_
     await server_view.gone(f"{base}/history/{record('old', timedelta(days=8)).place}")
 
 
-async def test_the_oldest_records_go_when_there_are_more_than_the_most_that_are_kept(
+async def test_clean_up_removes_the_oldest_records_beyond_the_maximum(
     session: zq.QueueSession, server_view: Observer, base: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -111,7 +111,7 @@ async def test_the_oldest_records_go_when_there_are_more_than_the_most_that_are_
     assert await ids(jobs) == ["r2", "r3", "r4"]
 
 
-async def test_what_an_audit_has_pinned_stays_until_it_is_unpinned(
+async def test_records_pinned_by_an_audit_stay_until_they_are_unpinned(
     session: zq.QueueSession, server_view: Observer, base: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -131,7 +131,7 @@ async def test_what_an_audit_has_pinned_stays_until_it_is_unpinned(
     assert await ids(jobs) == []
 
 
-async def test_a_pin_set_while_somebody_cleans_holds_at_once(
+async def test_a_pin_set_during_a_clean_up_applies_at_once(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = session.queue("jobs")
@@ -149,7 +149,7 @@ async def test_a_pin_set_while_somebody_cleans_holds_at_once(
     assert await ids(jobs) == ["r3", "r2"]
 
 
-async def test_attempts_of_messages_that_are_gone_go_and_those_of_living_ones_stay(
+async def test_clean_up_removes_attempts_only_of_ended_messages(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", -3600.0)  # a while ago is now
@@ -168,7 +168,7 @@ async def test_attempts_of_messages_that_are_gone_go_and_those_of_living_ones_st
     assert seen.attempt == 1
 
 
-async def test_an_attempt_whose_message_is_claimed_just_now_stays(
+async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", -3600.0)
@@ -186,7 +186,7 @@ async def test_an_attempt_whose_message_is_claimed_just_now_stays(
     assert await server_view.exists(f"{base}/meta/meta-{message.id}")
 
 
-async def test_delays_that_ended_while_nobody_consumed_are_taken_off(
+async def test_clean_up_ends_delays_that_expired_while_nobody_consumed(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", 0.0)
@@ -208,7 +208,7 @@ async def test_delays_that_ended_while_nobody_consumed_are_taken_off(
     assert {(await take_one(session)).id for _ in range(2)} == {ended.id, announced_badly.id}
 
 
-async def test_slots_of_clients_gone_for_a_day_go_and_those_in_use_stay(
+async def test_clean_up_removes_only_slots_of_clients_gone_for_a_day(
     session: zq.QueueSession,
     other: zq.QueueSession,
     server_view: Observer,
@@ -228,7 +228,7 @@ async def test_slots_of_clients_gone_for_a_day_go_and_those_in_use_stay(
     assert await session.queue("jobs").size() == 2
 
 
-async def test_of_several_sessions_one_cleans_and_the_interval_holds_across_them(
+async def test_several_sessions_clean_one_at_a_time_at_the_shared_interval(
     connect: Connect, server_view: Observer, base: str
 ) -> None:
     sessions = [await connect(janitor=True) for _ in range(4)]
@@ -247,7 +247,7 @@ async def test_of_several_sessions_one_cleans_and_the_interval_holds_across_them
     assert told["queue"] == "jobs"
 
 
-async def test_clean_ups_at_the_same_time_take_each_thing_away_once(
+async def test_concurrent_clean_ups_remove_each_record_once(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, base: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -260,7 +260,7 @@ async def test_clean_ups_at_the_same_time_take_each_thing_away_once(
     assert await ids(jobs) == [f"r{index}" for index in range(55, 60)]
 
 
-async def test_a_queue_that_is_not_there_is_not_made(
+async def test_clean_up_does_not_create_a_missing_queue(
     session: zq.QueueSession, server_view: Observer, base: str
 ) -> None:
     (cleaned,) = await session.clean("jobs")

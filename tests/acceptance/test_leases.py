@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(60)
 
 
-async def test_a_leased_message_is_held_from_others_and_acknowledged_by_its_token(
+async def test_a_leased_message_is_held_and_acknowledged_by_its_token(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
@@ -39,7 +39,7 @@ async def test_a_lease_outlives_the_session_that_took_it(
     assert await session.queue("jobs").size() == 0
 
 
-async def test_a_lease_that_ends_is_offered_again_as_the_next_attempt(
+async def test_a_message_whose_lease_ends_is_redelivered_as_the_next_attempt(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await session.queue("jobs").put(b"1")
@@ -72,7 +72,7 @@ async def test_a_renewal_never_shortens_a_lease(session: zq.QueueSession) -> Non
     assert await jobs.leases.take(timeout=1) == []
 
 
-async def test_a_renewal_makes_anew_a_lease_that_has_ended_or_never_was(session: zq.QueueSession) -> None:
+async def test_a_renewal_restores_a_lease_that_ended(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     (lease,) = await jobs.leases.take(lifetime=0.2)
@@ -83,9 +83,7 @@ async def test_a_renewal_makes_anew_a_lease_that_has_ended_or_never_was(session:
     await jobs.leases.acknowledge([again.token])
 
 
-async def test_a_renewal_to_nothing_offers_the_message_at_once(
-    session: zq.QueueSession, other: zq.QueueSession
-) -> None:
+async def test_a_renewal_to_zero_releases_the_message_at_once(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("jobs").put(b"1")
     (lease,) = await session.queue("jobs").leases.take(lifetime=600)
     waiting = asyncio.create_task(other.queue("jobs").leases.take(lifetime=60, timeout=30))
@@ -94,7 +92,7 @@ async def test_a_renewal_to_nothing_offers_the_message_at_once(
     assert [one.id for one in await waiting] == [lease.id]
 
 
-async def test_a_message_that_a_delivery_holds_is_left_to_it_by_a_renewal(
+async def test_a_renewal_does_not_touch_a_message_that_a_delivery_holds(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -107,7 +105,7 @@ async def test_a_message_that_a_delivery_holds_is_left_to_it_by_a_renewal(
     assert await jobs.size() == 0
 
 
-async def test_what_is_gone_is_acknowledged_and_renewed_in_vain_and_without_error(session: zq.QueueSession) -> None:
+async def test_acknowledging_or_renewing_an_ended_message_has_no_effect_and_no_error(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     (lease,) = await jobs.leases.take()
@@ -117,7 +115,7 @@ async def test_what_is_gone_is_acknowledged_and_renewed_in_vain_and_without_erro
     assert await jobs.size() == 0
 
 
-async def test_one_foreign_token_refuses_the_whole_call(session: zq.QueueSession) -> None:
+async def test_a_token_of_another_queue_refuses_the_whole_call(session: zq.QueueSession) -> None:
     jobs, others = session.queue("jobs"), session.queue("others")
     await jobs.put(b"1")
     await others.put(b"1")
@@ -132,7 +130,7 @@ async def test_one_foreign_token_refuses_the_whole_call(session: zq.QueueSession
         await jobs.leases.take(lifetime=0)
 
 
-async def test_a_thousand_are_leased_and_acknowledged_in_one_call(session: zq.QueueSession) -> None:
+async def test_a_thousand_messages_are_leased_and_acknowledged_in_one_call(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(1000)])
     leases = await jobs.leases.take(1000, lifetime=600)
@@ -141,7 +139,7 @@ async def test_a_thousand_are_leased_and_acknowledged_in_one_call(session: zq.Qu
     assert await jobs.size() == 0
 
 
-async def test_leases_that_nobody_learns_of_are_given_back(
+async def test_leases_of_a_cancelled_call_are_released(
     session: zq.QueueSession, other: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.leases.BATCH", 5)

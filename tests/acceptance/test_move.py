@@ -33,7 +33,7 @@ async def drained(session: zq.QueueSession, queue: str) -> list[zq.Delivery[byte
         return [delivery async for delivery in deliveries]
 
 
-async def test_a_move_takes_all_messages_along_as_they_are(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_a_move_keeps_all_messages_unchanged(session: zq.QueueSession, other: zq.QueueSession) -> None:
     source = session.queue("source")
     ids = [await source.put(b"%d" % number, headers={"n": str(number)}, key=f"k{number}") for number in range(5)]
     before = {message.id: message.enqueued_at for message in await source.peek()}
@@ -51,7 +51,7 @@ async def test_a_move_takes_all_messages_along_as_they_are(session: zq.QueueSess
     assert {one.id: one.enqueued_at for one in found} == before
 
 
-async def test_leased_messages_are_moved_and_free(
+async def test_leased_messages_are_moved_without_their_leases(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     source = session.queue("source")
@@ -64,7 +64,7 @@ async def test_leased_messages_are_moved_and_free(
         assert await server_view.children(f"{queue_root}/source/{folder}") == [], folder
 
 
-async def test_what_a_transaction_holds_is_moved_when_it_is_given_back(
+async def test_a_message_that_a_transaction_holds_is_moved_after_its_release(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await session.queue("source").put_many([b"1", b"2"])
@@ -78,7 +78,7 @@ async def test_what_a_transaction_holds_is_moved_when_it_is_given_back(
     assert (await ended(session, reference)).moved == 2
 
 
-async def test_what_is_put_after_the_move_began_stays(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_messages_put_after_the_start_of_a_move_stay(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("source").put(b"old")
     async with other.transaction() as tx:
         assert await tx.take(other.queue("source"), timeout=10) is not None
@@ -89,7 +89,7 @@ async def test_what_is_put_after_the_move_began_stays(session: zq.QueueSession, 
     assert [message.body for message in await session.queue("source").peek()] == [b"new"]
 
 
-async def test_two_runners_take_each_message_along_once(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_two_runners_of_one_move_move_each_message_once(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("source").put_many([b"%d" % number for number in range(500)])
     reference = await session.moves.start("source", "target")
     await other.moves._finish(reference, await other._runtime.zookeeper.wait_connected())
@@ -137,7 +137,7 @@ async def test_a_move_whose_process_is_killed_is_finished_by_another(
     assert found == Counter(b"%d" % number for number in range(3000))
 
 
-async def test_bad_moves_are_refused_before_anything_is_written(session: zq.QueueSession) -> None:
+async def test_invalid_moves_are_refused_before_anything_is_written(session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match="cannot move queue 'one' to itself"):
         await session.moves.start("one", session.queue("one"))
     with pytest.raises(zq.InvalidNameError):

@@ -44,7 +44,7 @@ class Handler:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_handler_gets_the_event_its_date_its_token_and_its_keys_when_the_date_has_come(
+async def test_a_handler_gets_an_event_with_its_date_token_and_keys_when_it_is_due(
     invoices: NotificationQueue[Invoice],
 ) -> None:
     date = later(1.5)
@@ -63,7 +63,7 @@ async def test_a_handler_gets_the_event_its_date_its_token_and_its_keys_when_the
     assert sorted(record.headers.values()) == sorted(["7", "tenant", "tok", date.isoformat()])
 
 
-async def test_a_queue_that_nobody_serves_keeps_its_entries_and_another_session_finds_them(
+async def test_another_session_finds_the_entries_of_a_queue_without_a_listener(
     invoices: NotificationQueue[Invoice], other: zq.QueueSession
 ) -> None:
     await invoices.schedule(Invoice(account=1), later(3600), search_key2="t")
@@ -72,7 +72,7 @@ async def test_a_queue_that_nobody_serves_keeps_its_entries_and_another_session_
     assert [one.event.account for one in found] == [2, 1]
 
 
-async def test_entries_are_found_by_both_keys_by_the_second_and_up_to_a_date(
+async def test_entries_are_found_by_both_keys_by_the_second_key_and_up_to_a_date(
     invoices: NotificationQueue[Invoice],
 ) -> None:
     for account, (key1, key2, hours) in enumerate([("a", "t", 1), ("b", "t", 2), ("a", "u", 1), ("a", "t", 72)]):
@@ -90,7 +90,7 @@ async def test_entries_are_found_by_both_keys_by_the_second_and_up_to_a_date(
     assert await accounts("t", status="in processing") == []
 
 
-async def test_what_is_being_handled_is_found_as_such_and_can_be_neither_replaced_nor_removed(
+async def test_an_entry_in_flight_is_shown_as_such_and_cannot_be_replaced_or_removed(
     invoices: NotificationQueue[Invoice],
 ) -> None:
     going_on, done = asyncio.Event(), asyncio.Event()
@@ -123,7 +123,7 @@ async def test_an_event_can_be_replaced_while_it_waits(invoices: NotificationQue
     assert not await invoices.update(message_id, Invoice(account=3)), "it is gone"
 
 
-async def test_an_update_that_names_other_keys_than_the_notification_has_changes_nothing(
+async def test_an_update_with_other_keys_than_those_of_the_notification_changes_nothing(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:
     keyed = await invoices.schedule(Invoice(account=1), later(3600), search_key1="1", search_key2="t")
@@ -150,7 +150,7 @@ async def test_an_update_that_names_other_keys_than_the_notification_has_changes
     assert await invoices.update(plain, Invoice(account=5)), "no keys given, none are checked"
 
 
-async def test_one_or_all_of_a_key_are_removed_and_recorded(invoices: NotificationQueue[Invoice]) -> None:
+async def test_one_entry_or_all_entries_of_a_key_are_removed_and_recorded(invoices: NotificationQueue[Invoice]) -> None:
     ids = [
         await invoices.schedule(Invoice(account=n), later(3600), search_key1=str(n % 2), search_key2="t")
         for n in range(5)
@@ -164,7 +164,7 @@ async def test_one_or_all_of_a_key_are_removed_and_recorded(invoices: Notificati
     assert [record.outcome.value async for record in invoices.queue.history()] == ["removed"] * 5
 
 
-async def test_entries_are_replaced_and_removed_by_a_commit_or_not_at_all(
+async def test_entries_are_replaced_and_removed_only_if_the_transaction_commits(
     invoices: NotificationQueue[Invoice], session: zq.QueueSession
 ) -> None:
     ids = [await invoices.schedule(Invoice(account=number), later(60), search_key2="t") for number in range(3)]
@@ -184,7 +184,7 @@ async def test_entries_are_replaced_and_removed_by_a_commit_or_not_at_all(
     assert await accounts() == [7]
 
 
-async def test_an_entry_is_scheduled_by_a_transaction_that_commits_and_not_by_one_that_does_not(
+async def test_an_entry_is_scheduled_only_if_its_transaction_commits(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:
     async with session.begin() as tx:
@@ -197,7 +197,7 @@ async def test_an_entry_is_scheduled_by_a_transaction_that_commits_and_not_by_on
     assert [one.event.account for one in await invoices.find("t")] == [1]
 
 
-async def test_a_handler_schedules_the_next_one_with_the_end_of_this_one(
+async def test_a_handler_schedules_the_next_entry_in_the_commit_of_this_one(
     invoices: NotificationQueue[Invoice],
 ) -> None:
     handler = Handler()
@@ -214,7 +214,7 @@ async def test_a_handler_schedules_the_next_one_with_the_end_of_this_one(
     assert [one.event.account for one in handler.seen] == [1, 2, 3]
 
 
-async def test_one_that_fails_is_tried_three_times_more_and_is_then_a_dead_letter_with_its_count(
+async def test_a_failing_entry_is_retried_three_times_and_becomes_a_dead_letter_with_its_count(
     invoices: NotificationQueue[Invoice],
 ) -> None:
     await invoices.schedule(Invoice(account=1), later(0), user_token="tok")
@@ -228,7 +228,7 @@ async def test_one_that_fails_is_tried_three_times_more_and_is_then_a_dead_lette
     assert (dead.attempts, "mail server" in dead.reason) == (4, True)
 
 
-async def test_ready_entries_are_counted_at_a_date_and_of_this_queue_only(
+async def test_ready_entries_are_counted_per_queue_at_a_date(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:
     reminders = await Notifications(session).create("billing", "reminders", Invoice)
@@ -241,7 +241,7 @@ async def test_ready_entries_are_counted_at_a_date_and_of_this_queue_only(
     assert await reminders.ready() == 1
 
 
-async def test_creating_twice_and_looking_up_an_unknown_one_are_errors_of_their_own(
+async def test_an_existing_and_an_unknown_notification_queue_raise_their_own_errors(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:
     notifications = Notifications(session)
@@ -266,7 +266,7 @@ async def test_bad_input_is_refused_before_anything_is_sent(invoices: Notificati
 
 
 @pytest.mark.parametrize("microseconds", [1, 300, 499, 500, 501, 700, 999, 1000])
-async def test_an_entry_is_found_and_counted_at_its_own_date_whatever_its_microseconds(
+async def test_an_entry_is_found_and_counted_at_its_date_for_any_microseconds(
     invoices: NotificationQueue[Invoice], microseconds: int
 ) -> None:
     date = later(3600).replace(microsecond=0) + timedelta(microseconds=microseconds)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 
-async def test_messages_are_handed_over_strictly_in_put_order_through_retries_and_lost_sessions(
+async def test_messages_are_delivered_in_put_order_through_retries_and_lost_sessions(
     session: zq.QueueSession, open_session: Opener, expire: Expire, server_view: Observer, queue_root: str
 ) -> None:
     queue = session.queue("jobs")
@@ -59,7 +59,7 @@ async def test_messages_are_handed_over_strictly_in_put_order_through_retries_an
     await held.rollback()
 
 
-async def test_a_queue_becomes_ordered_only_when_what_was_claimed_before_is_settled(
+async def test_a_queue_becomes_ordered_only_after_its_earlier_claims_end(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     queue = session.queue("jobs")
@@ -84,7 +84,7 @@ async def test_a_queue_becomes_ordered_only_when_what_was_claimed_before_is_sett
         assert third.value == b"2"
 
 
-async def test_what_has_no_order_is_refused(session: zq.QueueSession) -> None:
+async def test_an_ordered_queue_refuses_shards_priorities_and_delays(session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match="shards"):
         zq.QueueConfig(ordered=True, shards=2)
     with pytest.raises(zq.InvalidOptionError, match="ordered"):

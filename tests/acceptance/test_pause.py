@@ -25,7 +25,7 @@ PAUSED = zq.QueueConfig(paused=True)
 RESUMED = zq.QueueConfig(paused=False)
 
 
-async def test_a_paused_queue_hands_out_nothing_finishes_what_is_held_and_takes_what_is_put(
+async def test_a_paused_queue_delivers_nothing_accepts_puts_and_lets_held_messages_finish(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     queue = session.queue("jobs")
@@ -47,7 +47,7 @@ async def test_a_paused_queue_hands_out_nothing_finishes_what_is_held_and_takes_
     assert not (await queue.stats()).paused
 
 
-async def test_listeners_that_wait_at_a_paused_queue_go_on_when_it_is_resumed(
+async def test_listeners_of_a_paused_queue_continue_when_it_is_resumed(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     queue, elsewhere = session.queue("jobs"), other.queue("jobs")
@@ -69,7 +69,7 @@ async def test_listeners_that_wait_at_a_paused_queue_go_on_when_it_is_resumed(
     assert len(set(handled)) == 20
 
 
-async def test_a_pause_outlives_lost_connections_and_sessions_and_its_end_is_not_missed(
+async def test_a_pause_outlives_lost_sessions_and_consumers_do_not_miss_its_end(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, expire: Expire
 ) -> None:
     consumer = await open_session(zookeeper_proxy.hosts)

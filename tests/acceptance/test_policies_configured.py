@@ -47,7 +47,7 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
 
 @pytest.mark.parametrize("named", [None, zq.ConsumeTimes(4, backoff=zq.Fixed(0)), zq.AtLeastOnce()], ids=repr)
 @pytest.mark.parametrize("used", ["posted before", "never used before"])
-async def test_a_bus_whose_policy_is_configured_goes_on_in_running_processes_and_follows_it(
+async def test_a_running_bus_continues_and_follows_a_newly_configured_policy(
     session: zq.QueueSession, other: zq.QueueSession, named: zq.Policy | None, used: str
 ) -> None:
     bus, fails = Bus(session, "orders", Event, policy=named), Failing()
@@ -81,7 +81,7 @@ async def _count(queue: zq.Queue[Any], wanted: int) -> bool:
     return await queue.dead_letters.size() == wanted
 
 
-async def test_a_process_that_only_posts_decides_nothing_and_a_listeners_policy_is_stored(
+async def test_a_post_stores_no_policy_and_a_listener_stores_its_own(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await Bus(session, "orders", Event).post(Event(number=1))
@@ -104,7 +104,7 @@ async def test_a_bus_without_a_policy_gets_the_default_one_from_its_first_listen
     assert fails.calls == 4
 
 
-async def test_a_bus_that_names_another_policy_than_the_stored_one_says_so_once(
+async def test_a_bus_with_another_policy_than_the_stored_one_warns_once(
     session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     await session.queue("orders", policy=NEW).put(b"{}")
@@ -119,7 +119,7 @@ async def test_a_bus_that_names_another_policy_than_the_stored_one_says_so_once(
     assert "ConsumeTimes(9" in told
 
 
-async def test_a_queue_can_be_asked_for_as_before_by_what_ran_when_its_policy_was_configured(
+async def test_a_process_can_still_name_the_old_policy_of_a_queue_that_was_configured_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, open_session: Opener
 ) -> None:
     """As by code that names the policy wherever it uses the queue; what starts later is told of the conflict."""
@@ -159,7 +159,7 @@ async def test_a_notification_queues_policy_can_be_configured_and_creating_it_ag
     assert fails.calls == 2
 
 
-async def test_of_several_that_create_a_notification_queue_at_once_one_succeeds_and_its_settings_hold(
+async def test_one_of_several_concurrent_creates_of_a_notification_queue_succeeds_and_its_settings_apply(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     policies = [zq.ConsumeTimes(times) for times in (2, 3, 4, 5)]

@@ -33,7 +33,7 @@ async def test_the_most_urgent_comes_first_and_of_equals_the_oldest(session: zq.
     assert await drained(jobs) == [b"urgent", b"urgent too", b"plain", b"plain too", b"low"]
 
 
-async def test_the_extremes_are_priorities_like_any_other(session: zq.QueueSession) -> None:
+async def test_the_lowest_and_highest_priorities_work_like_the_others(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"last", priority=127)
     await jobs.put(b"first", priority=-128)
@@ -77,7 +77,7 @@ async def test_a_retry_keeps_the_priority_and_the_place(session: zq.QueueSession
     assert seen == [(b"urgent 1", 1), (b"urgent 1", 2), (b"urgent 2", 1), (b"plain", 1)]
 
 
-async def test_a_retry_after_a_backoff_overtakes_what_is_less_urgent(session: zq.QueueSession) -> None:
+async def test_a_retry_after_a_backoff_overtakes_less_urgent_messages(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
     await jobs.put(b"urgent", priority=-1)
     await jobs.put_many([b"plain"] * 3000)
@@ -94,7 +94,7 @@ async def test_a_retry_after_a_backoff_overtakes_what_is_less_urgent(session: zq
     assert len(seen) < 3000
 
 
-async def test_a_dead_letter_driven_back_has_the_priority_it_had(session: zq.QueueSession) -> None:
+async def test_a_redriven_dead_letter_keeps_its_priority(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"urgent", priority=-7)
     async with session.begin() as tx:
@@ -107,7 +107,7 @@ async def test_a_dead_letter_driven_back_has_the_priority_it_had(session: zq.Que
 
 
 @pytest.mark.parametrize("mode", ["idle", "working"])
-async def test_an_urgent_arrival_overtakes_a_backlog_without_its_being_listed_again(
+async def test_an_urgent_put_overtakes_a_backlog_without_another_listing(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, queue_root: str, mode: str
 ) -> None:
     """After at most 64 messages, or 100 ms: half a second here, for machines that are busy or stand still."""
@@ -143,7 +143,7 @@ def listings_of(proxy: ZooKeeperProxy, folder: str) -> list[Request]:
     return listings
 
 
-async def test_urgent_work_given_back_elsewhere_is_taken_before_a_backlog(open_session: Opener) -> None:
+async def test_an_urgent_message_released_by_another_session_overtakes_a_backlog(open_session: Opener) -> None:
     one, other = await open_session(), await open_session()
     await one.queue("jobs").put(b"urgent", priority=-1)
     async with one.transaction() as tx:
@@ -171,7 +171,7 @@ async def test_priorities_and_shards_combine(session: zq.QueueSession, server_vi
     assert await drained(jobs) == [b"urgent"] * 20 + [b"plain"] * 10
 
 
-async def test_a_queue_without_priorities_has_no_lanes_for_them_and_no_watches_under_load(
+async def test_a_queue_without_priorities_has_no_priority_lanes_and_no_watches_under_load(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -191,7 +191,7 @@ async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSessi
     assert not await jobs.exists()
 
 
-async def test_an_idle_consumer_hears_of_a_priority_that_is_new(open_session: Opener) -> None:
+async def test_an_idle_consumer_notices_a_new_priority(open_session: Opener) -> None:
     one, other = await open_session(), await open_session()
     async with other.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
@@ -205,7 +205,7 @@ async def _registered(session: zq.QueueSession) -> bool:
     return (await session.queue("jobs").stats()).consumers == 1
 
 
-async def test_stats_tell_how_many_wait_at_each_priority(session: zq.QueueSession) -> None:
+async def test_stats_count_the_waiting_messages_of_each_priority(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     assert (await jobs.stats()).priorities == {}

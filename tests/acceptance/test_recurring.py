@@ -28,7 +28,7 @@ async def occurrences(queue: zq.Queue[bytes], count: int, patience: float = 30) 
     return [datetime.fromisoformat(message.headers["occurrence"]) for message in await queue.peek(10_000)]
 
 
-async def test_each_occurrence_is_put_once_by_any_number_of_schedulers(open_session: Opener) -> None:
+async def test_any_number_of_schedulers_puts_each_occurrence_once(open_session: Opener) -> None:
     sessions = [await open_session() for _ in range(3)]
     jobs, reports = Jobs(sessions[0]), sessions[0].queue("reports")
     before = datetime.now(UTC) - timedelta(seconds=1)
@@ -43,7 +43,7 @@ async def test_each_occurrence_is_put_once_by_any_number_of_schedulers(open_sess
     assert first.enqueued_at >= dates[0], "never before it is due"
 
 
-async def test_jobs_outlive_their_schedulers_and_what_was_missed_is_made_up_for_as_the_job_says(
+async def test_jobs_outlive_their_schedulers_and_missed_occurrences_follow_the_jobs_setting(
     session: zq.QueueSession,
 ) -> None:
     jobs = Jobs(session)
@@ -78,13 +78,13 @@ async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_sched
         await jobs.get("report")
 
 
-async def test_a_job_lives_in_its_zone(session: zq.QueueSession) -> None:
+async def test_a_job_follows_its_time_zone(session: zq.QueueSession) -> None:
     job = await Jobs(session).add("nightly", "0 3 * * *", "reports", b"", zone="Asia/Kathmandu")
     assert job.next is not None
     assert (job.next.hour, job.next.minute) == (21, 15)
 
 
-async def test_every_process_may_declare_the_same_job_when_it_starts(
+async def test_each_process_can_declare_the_same_job_when_it_starts(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     both = [Jobs(session), Jobs(other)]
@@ -96,7 +96,7 @@ async def test_every_process_may_declare_the_same_job_when_it_starts(
     assert [job.name for job in await both[0].list()] == ["nightly"]
 
 
-async def test_adding_twice_and_asking_for_what_is_not_there_are_errors_of_their_own(session: zq.QueueSession) -> None:
+async def test_an_existing_and_an_unknown_job_raise_their_own_errors(session: zq.QueueSession) -> None:
     jobs = Jobs(session)
     await jobs.add("nightly", "0 3 * * *", "reports", b"")
     with pytest.raises(zq.AlreadyExistsError, match="nightly"):
@@ -138,7 +138,7 @@ async def test_bad_input_is_refused_before_anything_is_sent(
     assert not await server_view.exists(f"{queue_root}/.schedule")
 
 
-async def test_a_scheduler_goes_on_when_its_session_has_ended(
+async def test_a_scheduler_continues_after_its_session_ended(
     session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     reports = session.queue("reports")
@@ -151,7 +151,7 @@ async def test_a_scheduler_goes_on_when_its_session_has_ended(
     assert seconds == [seconds[0] + n for n in range(len(seconds))]
 
 
-async def test_a_scheduler_leaves_alone_what_it_cannot_read(
+async def test_a_scheduler_ignores_unreadable_jobs(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     reports = session.queue("reports")

@@ -26,7 +26,7 @@ async def serve(
             await asyncio.sleep(0.02)
 
 
-async def test_the_nth_retry_comes_so_long_after_the_messages_own_date(session: zq.QueueSession) -> None:
+async def test_the_nth_retry_is_due_at_its_offset_from_the_date_of_the_message(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     seen: list[float] = []
 
@@ -50,7 +50,7 @@ async def _holds(count: Callable[[], Awaitable[int]]) -> bool:
     return await count() > 0
 
 
-async def test_a_retry_whose_date_is_past_comes_at_once(session: zq.QueueSession) -> None:
+async def test_a_retry_whose_date_has_passed_is_delivered_at_once(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     attempts: list[int] = []
 
@@ -69,7 +69,7 @@ async def _empty(queue: zq.Queue[bytes]) -> bool:
     return await queue.size() == 0
 
 
-async def test_what_is_done_when_the_schedule_is_used_up_is_committed_with_the_dead_letter(
+async def test_puts_of_the_exhausted_handler_are_committed_with_the_dead_letter(
     session: zq.QueueSession,
 ) -> None:
     jobs, alarms = session.queue("jobs"), session.queue("alarms")
@@ -95,7 +95,7 @@ async def test_what_is_done_when_the_schedule_is_used_up_is_committed_with_the_d
     assert dead.reason.endswith("ValueError: bad")
 
 
-async def test_a_retry_can_leave_word_for_the_next_attempt_and_for_the_dead_letter(session: zq.QueueSession) -> None:
+async def test_a_retry_can_add_headers_for_the_next_attempt_and_the_dead_letter(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0.05)))
     read: list[dict[str, str]] = []
 
@@ -123,13 +123,13 @@ async def test_the_default_schedule_is_five_minutes_to_a_day() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"delay": 1, "schedule": [1]}, {"exhausted": print}])
-def test_contradictions_are_refused_where_they_are_written(wrong: dict[str, Any]) -> None:
+def test_contradictory_retry_options_are_refused_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(zq.InvalidOptionError):
         zq.Retry(**wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"schedule": [-1]}, {"headers": {"big": "x" * 40_000}}])
-async def test_a_message_whose_retry_makes_no_sense_comes_again_all_the_same(
+async def test_a_message_with_an_invalid_retry_is_still_redelivered(
     session: zq.QueueSession, wrong: dict[str, Any]
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))

@@ -81,7 +81,7 @@ async def _died_of_the_schedule(calls: Calls, queue: zq.Queue[Any], alarms: zq.Q
     ],
     ids=repr,
 )
-async def test_a_plain_queues_schedule_is_followed_to_its_end_whatever_the_policy(
+async def test_the_schedule_of_a_plain_queue_is_followed_to_its_end_under_any_policy(
     on_clock: OnClock, clock: TestClock, policy: zq.Policy
 ) -> None:
     session, calls = await on_clock(), Calls(clock)
@@ -92,7 +92,7 @@ async def test_a_plain_queues_schedule_is_followed_to_its_end_whatever_the_polic
     await _died_of_the_schedule(calls, jobs, session.queue("alarms"))
 
 
-async def test_a_notification_queues_schedule_is_followed_to_its_end(on_clock: OnClock, clock: TestClock) -> None:
+async def test_the_schedule_of_a_notification_queue_is_followed_to_its_end(on_clock: OnClock, clock: TestClock) -> None:
     session, calls = await on_clock(), Calls(clock)
     events = await Notifications(session).create("billing", "events", Event)
     await events.schedule(Event(number=1), datetime.fromtimestamp(clock.time(), UTC))
@@ -105,7 +105,7 @@ async def test_a_notification_queues_schedule_is_followed_to_its_end(on_clock: O
     await _died_of_the_schedule(calls, events.queue, session.queue("alarms"))
 
 
-async def test_a_buss_schedule_is_followed_to_its_end_beside_a_subscriber_that_merely_fails(
+async def test_the_schedule_of_a_bus_is_followed_to_its_end_although_another_subscriber_fails(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session, calls = await on_clock(), Calls(clock)
@@ -122,7 +122,7 @@ async def test_a_buss_schedule_is_followed_to_its_end_beside_a_subscriber_that_m
     await _died_of_the_schedule(calls, bus.queue(), session.queue("alarms"))
 
 
-async def test_a_crash_in_a_scheduled_retry_is_bounded_by_the_policy_and_the_schedule_goes_on(
+async def test_the_policy_bounds_crashes_in_a_scheduled_retry_and_the_schedule_continues(
     open_session: Opener, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     """Four hand-overs of the policy come on top of the schedule's: a message that kills each process ends as well."""
@@ -147,7 +147,7 @@ async def test_a_crash_in_a_scheduled_retry_is_bounded_by_the_policy_and_the_sch
     assert (dead.attempts, dead.reason.startswith("delivered 5 of 5 times")) == (5, True), dead.reason
 
 
-async def test_other_errors_after_a_schedule_was_raised_do_not_end_it_early(session: zq.QueueSession) -> None:
+async def test_other_errors_do_not_end_a_schedule_early(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     attempts: list[int] = []
 
@@ -164,7 +164,7 @@ async def test_other_errors_after_a_schedule_was_raised_do_not_end_it_early(sess
     assert attempts == [1, 2, 3, 4]
 
 
-async def test_what_is_done_at_the_end_is_tried_again_under_a_counting_policy_too(session: zq.QueueSession) -> None:
+async def test_a_failed_exhausted_handler_is_retried_under_a_counting_policy_too(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     calls: list[int] = []
 
@@ -184,7 +184,7 @@ async def test_what_is_done_at_the_end_is_tried_again_under_a_counting_policy_to
     assert (calls, await session.queue("alarms").size()) == ([2, 3], 1)
 
 
-async def test_consume_once_keeps_its_promise_and_the_end_is_told_at_once(session: zq.QueueSession) -> None:
+async def test_consume_once_calls_the_exhausted_handler_without_a_retry(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeOnce())
     calls: list[str] = []
 
@@ -211,7 +211,7 @@ async def test_consume_once_keeps_its_promise_and_the_end_is_told_at_once(sessio
 @pytest.mark.parametrize(
     ("policy", "counted"), [(zq.AtLeastOnce(backoff=zq.Fixed(0)), 1), (zq.ConsumeTimes(9, backoff=zq.Fixed(0)), 3)]
 )
-async def test_under_at_least_once_a_crash_is_not_counted_and_under_consume_times_it_is(
+async def test_a_crash_counts_under_consume_times_and_not_under_at_least_once(
     session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]], policy: zq.Policy, counted: int
 ) -> None:
     jobs = session.queue("jobs", policy=policy)

@@ -43,7 +43,7 @@ async def reap(session: zq.QueueSession) -> int:
     return await session.queue("jobs").reap()
 
 
-async def test_a_node_takes_what_it_has_put_and_nothing_else(nodes: dict[str, zq.QueueSession]) -> None:
+async def test_a_node_takes_only_its_own_messages(nodes: dict[str, zq.QueueSession]) -> None:
     for name, session in nodes.items():
         async with session.begin() as tx:
             tx.put(session.queue("jobs"), f"of {name}".encode())
@@ -53,7 +53,7 @@ async def test_a_node_takes_what_it_has_put_and_nothing_else(nodes: dict[str, zq
         assert await take(nodes[name]) is None
 
 
-async def test_an_idle_consumer_is_woken_by_what_its_own_node_puts(nodes: dict[str, zq.QueueSession]) -> None:
+async def test_a_put_by_its_own_node_wakes_an_idle_consumer(nodes: dict[str, zq.QueueSession]) -> None:
     waiting = asyncio.create_task(take(nodes["b"], timeout=30))
     await asyncio.sleep(0.3)
     await nodes["a"].queue("jobs").put(b"of a")
@@ -62,7 +62,7 @@ async def test_an_idle_consumer_is_woken_by_what_its_own_node_puts(nodes: dict[s
     assert await nodes["a"].queue("jobs").size() == 1
 
 
-async def test_what_its_node_leaves_lying_goes_to_others_once_with_its_tokens_errors_and_date(
+async def test_a_message_its_node_does_not_take_is_reaped_once_with_its_tokens_errors_and_date(
     nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     a, b, c = (nodes[name] for name in "abc")
@@ -88,9 +88,7 @@ async def test_what_its_node_leaves_lying_goes_to_others_once_with_its_tokens_er
     assert [record.outcome.value async for record in jobs.history()] == ["reaped", "finished"]
 
 
-async def test_what_somebody_holds_or_waits_for_its_retry_is_not_reaped(
-    nodes: dict[str, zq.QueueSession], clock: TestClock
-) -> None:
+async def test_held_and_retrying_messages_are_not_reaped(nodes: dict[str, zq.QueueSession], clock: TestClock) -> None:
     a, b = nodes["a"], nodes["b"]
     jobs = a.queue("jobs")
     await jobs.put_many([b"held", b"failed"])
@@ -103,7 +101,7 @@ async def test_what_somebody_holds_or_waits_for_its_retry_is_not_reaped(
         await tx.commit()
 
 
-async def test_ten_a_pass_the_oldest_first_and_local_ones_do_not_use_up_the_limit(
+async def test_a_pass_reaps_the_ten_oldest_and_does_not_count_local_messages(
     nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     a, b, c = (nodes[name] for name in "abc")
@@ -118,7 +116,7 @@ async def test_ten_a_pass_the_oldest_first_and_local_ones_do_not_use_up_the_limi
 
 
 @pytest.mark.parametrize("role", ["produces", "looks on", "consumes"])
-async def test_a_session_never_reaps_what_its_own_node_has_put_whichever_role_it_has(
+async def test_a_session_in_any_role_never_reaps_messages_of_its_own_node(
     nodes: dict[str, zq.QueueSession], on_clock: OnClock, clock: TestClock, role: str
 ) -> None:
     worker, b = nodes["a"], nodes["b"]
@@ -140,7 +138,7 @@ async def test_a_session_never_reaps_what_its_own_node_has_put_whichever_role_it
         await tx.commit()
 
 
-async def test_one_pass_takes_as_many_as_the_queue_says_or_as_the_call_says(
+async def test_the_queue_or_the_call_sets_how_many_messages_a_pass_reaps(
     nodes: dict[str, zq.QueueSession], on_clock: OnClock, clock: TestClock
 ) -> None:
     a, b, c = (nodes[name] for name in "abc")
@@ -158,7 +156,7 @@ async def test_one_pass_takes_as_many_as_the_queue_says_or_as_the_call_says(
             await later.queue("jobs").reap(limit=wrong)  # type: ignore[arg-type]
 
 
-async def test_a_dead_nodes_messages_are_handed_on_by_the_janitor_at_its_interval(
+async def test_the_janitor_reaps_the_messages_of_a_dead_node_at_its_interval(
     zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, node="dying") as dying:
@@ -168,7 +166,7 @@ async def test_a_dead_nodes_messages_are_handed_on_by_the_janitor_at_its_interva
     assert await take(nodes["c"], timeout=40) == "x"
 
 
-async def test_what_is_put_for_later_is_its_nodes_too_and_late_only_from_its_date_on(
+async def test_a_scheduled_message_belongs_to_its_node_and_is_late_only_after_its_date(
     nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     a, b = nodes["a"], nodes["b"]
@@ -184,7 +182,7 @@ async def test_what_is_put_for_later_is_its_nodes_too_and_late_only_from_its_dat
     assert await take(b, timeout=30) == "lying"
 
 
-async def test_another_session_of_the_node_takes_up_its_work(
+async def test_another_session_of_the_node_takes_its_messages(
     zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession]
 ) -> None:
     await nodes["a"].queue("jobs").put(b"x")
@@ -192,7 +190,7 @@ async def test_another_session_of_the_node_takes_up_its_work(
         assert await take(again, timeout=30) == "x"
 
 
-async def test_a_queue_whose_affinity_is_taken_back_gives_everything_to_everybody(
+async def test_a_queue_whose_affinity_is_removed_delivers_to_all_nodes(
     nodes: dict[str, zq.QueueSession], server_view: Observer, queue_root: str
 ) -> None:
     await nodes["a"].queue("jobs").put(b"x")
@@ -237,7 +235,7 @@ async def test_a_sticky_queue_has_no_groups(nodes: dict[str, zq.QueueSession]) -
     assert await take(nodes["a"]) == "plain"
 
 
-async def test_what_is_late_is_found_behind_what_is_fresh_and_more_urgent(
+async def test_the_reaper_finds_late_messages_behind_fresh_and_more_urgent_ones(
     nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     a = nodes["a"].queue("jobs")
@@ -249,7 +247,7 @@ async def test_what_is_late_is_found_behind_what_is_fresh_and_more_urgent(
     assert {await take(nodes["c"], timeout=30), await take(nodes["c"], timeout=30)} == {"late", "late and scheduled"}
 
 
-async def test_a_reap_goes_by_what_another_session_has_configured_meanwhile(
+async def test_a_reap_follows_the_newest_configuration_of_another_session(
     nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     a, b = nodes["a"].queue("jobs"), nodes["b"].queue("jobs")

@@ -67,7 +67,7 @@ async def test_one_message_has_a_priority_a_date_a_key_tags_headers_and_a_lifeti
     assert [letter.body for letter in await prices.dead_letters.peek()] == [b"gone at once"]
 
 
-async def test_what_was_asked_for_outlives_the_session_that_asked(
+async def test_the_options_of_a_message_outlive_its_session(
     zookeeper: str, queue_root: str, on_clock: OnClock, clock: TestClock
 ) -> None:
     other = await on_clock()

@@ -34,7 +34,7 @@ async def bodies(session: zq.QueueSession) -> list[bytes]:
     return taken
 
 
-async def test_a_message_whose_life_has_ended_is_not_handed_over(
+async def test_an_expired_message_is_not_delivered(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -47,7 +47,7 @@ async def test_a_message_whose_life_has_ended_is_not_handed_over(
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
-async def test_it_becomes_a_dead_letter_where_the_queue_says_so(session: zq.QueueSession) -> None:
+async def test_an_expired_message_becomes_a_dead_letter_if_the_queue_says_so(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(expired="dead-letter"))
     await jobs.put(b"short", ttl=SHORT, headers={"trace": "t1"})
@@ -58,7 +58,7 @@ async def test_it_becomes_a_dead_letter_where_the_queue_says_so(session: zq.Queu
     assert "it expired at" in dead.reason
 
 
-async def test_a_dead_letter_that_is_driven_back_lives_again(on_clock: OnClock, clock: TestClock) -> None:
+async def test_an_expired_dead_letter_is_delivered_after_a_redrive(on_clock: OnClock, clock: TestClock) -> None:
     session = await on_clock()
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(expired="dead-letter"))
@@ -69,7 +69,7 @@ async def test_a_dead_letter_that_is_driven_back_lives_again(on_clock: OnClock, 
     assert await bodies(session) == [b"short"]
 
 
-async def test_the_queues_lifetime_holds_for_puts_that_name_none(session: zq.QueueSession) -> None:
+async def test_the_lifetime_of_the_queue_applies_to_puts_without_their_own(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(ttl=SHORT))
     await jobs.put(b"as the queue says")
@@ -81,7 +81,7 @@ async def test_the_queues_lifetime_holds_for_puts_that_name_none(session: zq.Que
     assert await bodies(session) == [b"its own", b"endless"]
 
 
-async def test_of_a_delayed_message_it_counts_from_when_it_is_due(session: zq.QueueSession) -> None:
+async def test_the_lifetime_of_a_delayed_message_starts_when_it_is_due(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"in time", delay=2 * SHORT, ttl=60)
     await jobs.put(b"too late", delay=0.1, ttl=SHORT)
@@ -89,7 +89,7 @@ async def test_of_a_delayed_message_it_counts_from_when_it_is_due(session: zq.Qu
     assert await bodies(session) == [b"in time"]
 
 
-async def test_an_end_frees_the_unique_key(session: zq.QueueSession) -> None:
+async def test_an_expired_message_frees_its_unique_key(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True, ttl=SHORT)
     await asyncio.sleep(LONGER)
@@ -97,7 +97,9 @@ async def test_an_end_frees_the_unique_key(session: zq.QueueSession) -> None:
     await jobs.put(b"2", key="k", unique=True)
 
 
-async def test_what_was_handed_over_in_time_may_take_its_time(on_clock: OnClock, clock: TestClock) -> None:
+async def test_a_message_delivered_in_time_can_be_committed_after_its_lifetime(
+    on_clock: OnClock, clock: TestClock
+) -> None:
     session = await on_clock()
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
@@ -108,7 +110,7 @@ async def test_what_was_handed_over_in_time_may_take_its_time(on_clock: OnClock,
     assert await jobs.dead_letters.size() == 0
 
 
-async def test_what_fails_after_the_end_of_its_life_is_not_tried_again(on_clock: OnClock, clock: TestClock) -> None:
+async def test_a_message_that_fails_after_its_lifetime_is_not_redelivered(on_clock: OnClock, clock: TestClock) -> None:
     session = await on_clock()
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
@@ -121,7 +123,7 @@ async def test_what_fails_after_the_end_of_its_life_is_not_tried_again(on_clock:
 
 
 @pytest.mark.parametrize("expired", ["drop", "dead-letter"])
-async def test_what_nobody_takes_is_swept_once(
+async def test_concurrent_sweeps_remove_each_expired_message_once(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str, expired: Any
 ) -> None:
     jobs = session.queue("jobs")
@@ -138,7 +140,7 @@ async def test_what_nobody_takes_is_swept_once(
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
-async def test_what_is_held_is_not_swept(on_clock: OnClock, clock: TestClock) -> None:
+async def test_a_held_message_is_not_swept(on_clock: OnClock, clock: TestClock) -> None:
     session, other = await on_clock(), await on_clock()
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
@@ -149,12 +151,12 @@ async def test_what_is_held_is_not_swept(on_clock: OnClock, clock: TestClock) ->
 
 
 @pytest.mark.parametrize("ttl", [0, -1, math.nan, "60", True, 1e10])
-async def test_what_is_no_lifetime_is_refused(session: zq.QueueSession, ttl: Any) -> None:
+async def test_invalid_lifetimes_are_refused(session: zq.QueueSession, ttl: Any) -> None:
     with pytest.raises(zq.InvalidOptionError, match="ttl"):
         await session.queue("jobs").put(b"1", ttl=ttl)
 
 
-async def test_stats_tell_what_has_ended_and_is_still_there(session: zq.QueueSession) -> None:
+async def test_stats_count_expired_messages_that_are_still_stored(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(ttl=SHORT))
     await jobs.put(b"short")

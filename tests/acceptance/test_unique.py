@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(60)
 
 
-async def test_a_put_of_a_key_that_waits_is_refused_and_names_who_bears_it(session: zq.QueueSession) -> None:
+async def test_a_put_with_a_taken_key_is_refused_with_the_id_of_the_holder(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1", key="invoice-7", unique=True)
     with pytest.raises(zq.DuplicateKeyError, match=first):
@@ -25,14 +25,14 @@ async def test_a_put_of_a_key_that_waits_is_refused_and_names_who_bears_it(sessi
     assert [message.body for message in await jobs.peek()] == [b"1", b"3"]
 
 
-async def test_a_put_of_a_key_that_waits_is_ignored_when_asked_for(session: zq.QueueSession) -> None:
+async def test_a_put_with_a_taken_key_is_ignored_if_asked_for(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1", key="invoice-7", unique="ignore")
     assert await jobs.put(b"2", key="invoice-7", unique="ignore") == first
     assert [message.body for message in await jobs.peek()] == [b"1"]
 
 
-async def test_without_a_key_it_is_the_payload_that_must_be_unique(session: zq.QueueSession) -> None:
+async def test_the_payload_must_be_unique_if_there_is_no_key(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"same", unique=True)
     await jobs.put(b"other", unique=True)
@@ -40,7 +40,7 @@ async def test_without_a_key_it_is_the_payload_that_must_be_unique(session: zq.Q
         await jobs.put(b"same", unique=True, headers={"trace": "t1"})
 
 
-async def test_a_key_is_taken_while_its_message_is_handled_and_free_with_the_commit(
+async def test_a_key_stays_taken_in_flight_and_is_freed_by_the_commit(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -53,7 +53,7 @@ async def test_a_key_is_taken_while_its_message_is_handled_and_free_with_the_com
     assert [message.body for message in await jobs.peek()] == [b"3"]
 
 
-async def test_a_handler_puts_its_own_key_again_in_the_commit_that_ends_its_message(session: zq.QueueSession) -> None:
+async def test_a_handler_can_reuse_its_own_key_in_the_commit_of_its_message(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     async with session.begin() as tx:
@@ -62,7 +62,7 @@ async def test_a_handler_puts_its_own_key_again_in_the_commit_that_ends_its_mess
     assert [message.body for message in await jobs.peek()] == [b"2"]
 
 
-async def test_a_message_that_is_rolled_back_keeps_its_key(session: zq.QueueSession) -> None:
+async def test_a_rollback_keeps_the_key_of_its_message(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     async with session.transaction() as tx:
@@ -73,7 +73,7 @@ async def test_a_message_that_is_rolled_back_keeps_its_key(session: zq.QueueSess
 
 
 @pytest.mark.parametrize("end", ["commit", "reject", "exhausted", "purge", "lease"])
-async def test_however_a_message_ends_its_key_comes_free(
+async def test_each_end_of_a_message_frees_its_key(
     session: zq.QueueSession, server_view: Observer, queue_root: str, end: str
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(1, backoff=zq.Fixed(0)))
@@ -97,7 +97,7 @@ async def test_however_a_message_ends_its_key_comes_free(
     await jobs.put(b"2", key="k", unique=True)
 
 
-async def test_a_dead_letter_whose_key_is_taken_again_stays_one(session: zq.QueueSession) -> None:
+async def test_a_dead_letter_whose_key_is_taken_again_is_not_redriven(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     async with session.begin() as tx:
@@ -112,7 +112,7 @@ async def test_a_dead_letter_whose_key_is_taken_again_stays_one(session: zq.Queu
         await jobs.put(b"3", key="k", unique=True)
 
 
-async def test_of_many_who_put_one_key_at_once_one_succeeds_and_nobody_else_is_disturbed(
+async def test_one_of_many_concurrent_puts_with_the_same_key_succeeds_and_other_puts_are_not_affected(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     async def put(one: zq.QueueSession, value: bytes, **options: Any) -> str:
@@ -136,7 +136,7 @@ async def test_of_many_who_put_one_key_at_once_one_succeeds_and_nobody_else_is_d
     assert await session.queue("jobs").size() == 70
 
 
-async def test_a_transaction_with_a_key_that_is_taken_applies_nothing(session: zq.QueueSession) -> None:
+async def test_a_transaction_with_a_taken_key_applies_nothing(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     with pytest.raises(zq.DuplicateKeyError):
@@ -146,7 +146,7 @@ async def test_a_transaction_with_a_key_that_is_taken_applies_nothing(session: z
     assert await session.queue("results").size() == 0
 
 
-async def test_a_transaction_goes_on_without_the_put_that_is_ignored(session: zq.QueueSession) -> None:
+async def test_a_transaction_commits_without_its_ignored_put(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     async with session.begin() as tx:
@@ -156,7 +156,7 @@ async def test_a_transaction_goes_on_without_the_put_that_is_ignored(session: zq
     assert [message.body for message in await jobs.peek()] == [b"1"]
 
 
-async def test_one_unit_bears_a_key_once(session: zq.QueueSession) -> None:
+async def test_one_put_many_stores_a_key_once(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     one, again, other = await jobs.put_many([b"a", b"a", b"b"], unique="ignore")
     assert one == again != other
@@ -174,7 +174,7 @@ async def test_a_key_survives_the_session_that_put_it(
         await session.queue("jobs").put(b"2", key="k", unique=True)
 
 
-async def test_a_key_that_somebody_removed_by_hand_does_not_keep_its_message_from_ending(
+async def test_a_message_whose_key_was_removed_by_hand_can_still_end(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -187,12 +187,12 @@ async def test_a_key_that_somebody_removed_by_hand_does_not_keep_its_message_fro
 
 
 @pytest.mark.parametrize("unique", ["yes", 1.5, b"raise"])
-async def test_what_is_no_way_to_be_unique_is_refused(session: zq.QueueSession, unique: Any) -> None:
+async def test_invalid_values_of_unique_are_refused(session: zq.QueueSession, unique: Any) -> None:
     with pytest.raises(zq.InvalidOptionError, match="unique"):
         await session.queue("jobs").put(b"1", key="k", unique=unique)
 
 
-async def test_stats_tell_how_many_keys_are_taken(session: zq.QueueSession) -> None:
+async def test_stats_count_the_taken_keys(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"], unique=True)
     await jobs.put(b"3", key="k")

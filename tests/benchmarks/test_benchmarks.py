@@ -61,18 +61,18 @@ def test_a_quick_run_prints_tables_and_keeps_every_sample_with_the_machine(tmp_p
     assert (tmp_path / "smoke.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_name_that_nothing_bears_is_refused_before_anything_is_started() -> None:
+def test_an_unknown_case_name_is_refused_before_any_case_starts() -> None:
     code, output = run("--only", "no such thing")
     assert code == 1
     assert "messages/s" not in output
 
 
-def test_a_ratio_is_the_median_of_those_within_a_round_not_of_the_rounds() -> None:
+def test_a_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
     found = results(ours=[100.0, 10.0, 30.0], theirs=[50.0, 5.0, 10.0])
     assert found.ratio("ours", "theirs") == pytest.approx(2.0)
 
 
-def test_a_bar_passes_at_its_limit_and_tells_nothing_of_what_was_not_measured() -> None:
+def test_a_bar_passes_at_its_limit_and_has_no_value_for_an_unmeasured_case() -> None:
     found = results(ours=[40.0], theirs=[10.0])
     at_least = Bar("ours", 4, "theirs")
     at_most = Bar("ours", 30, figure="p50_ms", at_most=True)
@@ -83,14 +83,14 @@ def test_a_bar_passes_at_its_limit_and_tells_nothing_of_what_was_not_measured() 
     assert Bar("ours", 1, "absent").value(found) is None
 
 
-def test_every_bar_is_about_cases_that_there_are() -> None:
+def test_every_bar_names_existing_cases() -> None:
     with Curator() as curator, LocalRedis() as redis:
         peers = [*of_curator(curator), *of_redis(redis), *KAZOO]
     names = {case.name for case in (*RAW, *OURS, *FEATURES, *SCALING, *LATENCY, *KILLBILL, *peers)}
     assert {name for bar in BARS for name in (bar.case, bar.other) if name is not None} <= names
 
 
-def test_percentiles_are_of_the_values_in_order() -> None:
+def test_percentiles_are_computed_from_sorted_values() -> None:
     assert percentiles([float(value) for value in range(100, 0, -1)]) == {
         "p50_ms": 51.0,
         "p99_ms": 100.0,

@@ -39,7 +39,7 @@ def told(
     return tell
 
 
-def test_messages_come_by_priority_and_not_before_their_time(told: Told) -> None:
+def test_messages_are_delivered_by_priority_and_not_before_they_are_due(told: Told) -> None:
     told("put", "jobs", "can wait", "--priority", "5")
     told("put", "jobs", "tomorrow", "--delay", "1d", "--ttl", "2d")
     told("put", "jobs", "urgent", "--priority", "-5", "--header", "from=shop", "--header", "note=a=b")
@@ -52,7 +52,7 @@ def test_messages_come_by_priority_and_not_before_their_time(told: Told) -> None
     told("put", "jobs", "x", "--at", "2999-01-01T00:00", status=Exit.USAGE)
 
 
-def test_messages_of_a_group_are_in_order_and_an_ordered_queue_refuses_what_is_not(told: Told) -> None:
+def test_messages_of_a_group_stay_in_order_and_an_ordered_queue_refuses_priorities(told: Told) -> None:
     for body in "123":
         told("put", "accounts", body, "--group", "a")
     [stats] = told("stats", "accounts")
@@ -62,7 +62,7 @@ def test_messages_of_a_group_are_in_order_and_an_ordered_queue_refuses_what_is_n
     told("put", "ledger", "x", "--priority", "1", status=Exit.USAGE)
 
 
-def test_what_lies_under_one_key_is_delivered_once_and_what_is_too_old_not_at_all(told: Told) -> None:
+def test_messages_with_one_key_collapse_and_expired_messages_are_not_delivered(told: Told) -> None:
     told("configure", "prices", "--collapse", "--history", "1234567,most=7", "--ttl", "inf", "--clean-every", "10m")
     [settings] = told("configure", "prices")
     assert (settings["history"], settings["clean_every"]) == ("1234567,most=7", 600)
@@ -77,9 +77,7 @@ def test_what_lies_under_one_key_is_delivered_once_and_what_is_too_old_not_at_al
     assert (stats["records"], stats["size"]) == (3, 0)
 
 
-def test_events_for_a_date_are_scheduled_found_replaced_and_removed(
-    told: Told, zookeeper: str, queue_root: str
-) -> None:
+def test_notifications_are_scheduled_found_replaced_and_removed(told: Told, zookeeper: str, queue_root: str) -> None:
     async def create() -> None:
         async with zq.connect(zookeeper, root=queue_root) as session:
             await Notifications(session).create("billing", "reminders", bytes)

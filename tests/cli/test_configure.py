@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 
-def test_options_change_what_they_say_and_leave_the_rest(cli: Cli, zookeeper: str, queue_root: str) -> None:
+def test_configure_changes_the_given_options_only(cli: Cli, zookeeper: str, queue_root: str) -> None:
     assert cli("configure", "q", "--policy", "consume-times=5", "--backoff", "1,5,60").status == 0
     assert cli("configure", "q", "--max-size", "100").status == 0
     assert cli("configure", "q", "--exhausted", "drop").status == 0
@@ -27,7 +27,7 @@ def test_options_change_what_they_say_and_leave_the_rest(cli: Cli, zookeeper: st
     assert (config.policy, config.max_size, config.shards) == (policy, 100, None)
 
 
-def test_without_options_it_shows_what_is_decided(cli: Cli) -> None:
+def test_configure_without_options_shows_the_configuration(cli: Cli) -> None:
     cli("configure", "q", "--max-size", "7", "--backoff", "2")
     [shown] = cli("configure", "q", "--json").records
     assert shown["max_size"] == 7
@@ -48,14 +48,14 @@ def test_without_options_it_shows_what_is_decided(cli: Cli) -> None:
         ("--max-size", "-1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(cli: Cli, options: tuple[str, ...]) -> None:
+def test_invalid_options_are_refused_and_change_nothing(cli: Cli, options: tuple[str, ...]) -> None:
     cli("configure", "q", "--policy", "at-least-once")
     before = cli("configure", "q", "--json").records
     assert cli("configure", "q", *options).status == 2
     assert cli("configure", "q", "--json").records == before
 
 
-def test_what_a_policy_has_no_place_for_names_the_policy_that_the_queue_has(cli: Cli) -> None:
+def test_an_option_that_does_not_fit_the_policy_is_refused_with_its_name(cli: Cli) -> None:
     refused = cli("configure", "q", "--exhausted", "drop")
     assert refused.status == 2
     assert "the queue's policy is at-least-once: give " in refused.stderr

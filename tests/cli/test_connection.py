@@ -42,7 +42,7 @@ VARIABLES = {
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_tells_of_every_connection_option_and_of_exit_statuses(cli: Cli, command: list[str]) -> None:
+def test_the_help_of_each_command_lists_connection_options_and_exit_statuses(cli: Cli, command: list[str]) -> None:
     shown = cli(*command, "--help").text
     for option, variable in VARIABLES.items():
         assert option in shown
@@ -51,7 +51,7 @@ def test_every_command_tells_of_every_connection_option_and_of_exit_statuses(cli
     assert "Exit status: 0 done" in shown
 
 
-def test_options_and_variables_lead_to_the_same_queue(cli: Cli, zookeeper: str) -> None:
+def test_options_and_variables_select_the_same_queue(cli: Cli, zookeeper: str) -> None:
     cli("put", "q", "hello")
     root = cli.environment["AIOZKQUEUE_ROOT"]
     peek = cli(
@@ -62,7 +62,7 @@ def test_options_and_variables_lead_to_the_same_queue(cli: Cli, zookeeper: str) 
     assert peek.status == 0
 
 
-def test_no_server_is_3_and_one_line_after_the_time_given(cli: Cli) -> None:
+def test_an_unreachable_server_exits_with_3_and_one_line_after_the_timeout(cli: Cli) -> None:
     put = cli("put", "q", "x", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.5")
     assert put.status == 3
     assert len(put.stderr.splitlines()) == 1
@@ -71,13 +71,13 @@ def test_no_server_is_3_and_one_line_after_the_time_given(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("hosts", ["nonsense:port", ""])
-def test_hosts_that_are_none_are_2(cli: Cli, hosts: str) -> None:
+def test_invalid_hosts_exit_with_2(cli: Cli, hosts: str) -> None:
     put = cli("put", "q", "x", "--hosts", hosts)
     assert put.status == 2
     assert len(put.stderr.splitlines()) == 1
 
 
-async def test_who_is_not_let_in_is_told_4(cli: Cli, zookeeper: str, queue_root: str) -> None:
+async def test_a_refused_login_exits_with_4(cli: Cli, zookeeper: str, queue_root: str) -> None:
     owner = zq.Auth.digest("owner", "secret")
     async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=[zq.Acl.creator()]) as session:
         await session.queue("q").put(b"private")
@@ -96,13 +96,13 @@ def test_a_password_in_the_wrong_form_is_refused_and_not_repeated(cli: Cli, cred
     assert "hunter2" not in put.stderr
 
 
-def test_files_that_are_no_certificates_are_refused(cli: Cli) -> None:
+def test_invalid_certificate_files_are_refused(cli: Cli) -> None:
     assert cli("peek", "q", "--tls-ca", __file__).status == 2
     assert cli("peek", "q", "--tls-ca", "/nowhere").status == 2
     assert cli("peek", "q", "--tls-key", __file__).status == 2
 
 
-def test_without_its_extra_the_command_says_what_to_install() -> None:
+def test_the_command_without_its_extra_says_what_to_install() -> None:
     script = "import sys; sys.modules['typer'] = None; from aiozkqueue.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
@@ -115,14 +115,14 @@ def test_neither_the_package_nor_its_command_line_imports_typer_before_it_runs()
     subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
 
 
-def test_without_arguments_it_shows_its_commands(cli: Cli) -> None:
+def test_the_command_without_arguments_lists_its_commands(cli: Cli) -> None:
     shown = cli()
     assert shown.status == 0
     assert all(command[0] in shown.text for command in COMMANDS)
     assert "demo-worker" not in shown.text
 
 
-def test_a_service_that_cannot_begin_says_why_in_one_line(cli: Cli) -> None:
+def test_a_service_that_cannot_start_says_why_in_one_line(cli: Cli) -> None:
     away = cli("serve", "--port", "0", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.5")
     assert (away.status, len(away.stderr.splitlines())) == (3, 1), away.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -140,7 +140,7 @@ async def test_a_password_with_spaces_is_taken_from_the_variable(cli: Cli, zooke
     assert [m["body"] for m in known.records] == ["private"]
 
 
-def test_a_password_that_would_go_over_a_network_unencrypted_is_warned_of(cli: Cli) -> None:
+def test_a_password_sent_over_an_unencrypted_network_causes_a_warning(cli: Cli) -> None:
     arguments = ("put", "q", "x", "--hosts", "zookeeper.invalid:2181", "--connect-timeout", "0.1")
     assert "unencrypted: use --tls" in cli(*arguments, AIOZKQUEUE_AUTH="digest:u:p").stderr
     assert "unencrypted" not in cli(*arguments, AIOZKQUEUE_AUTH="sasl:u:p").stderr
@@ -148,13 +148,13 @@ def test_a_password_that_would_go_over_a_network_unencrypted_is_warned_of(cli: C
     assert "unencrypted" not in cli("put", "q", "x", AIOZKQUEUE_AUTH="digest:u:p").stderr
 
 
-def test_tls_with_the_systems_authorities_refuses_a_server_that_speaks_none(cli: Cli) -> None:
+def test_tls_with_system_certificates_refuses_a_server_without_tls(cli: Cli) -> None:
     put = cli("put", "q", "x", "--tls", "--connect-timeout", "0.5")
     assert put.status == 3
     assert "TLS" in put.stderr
 
 
-async def test_nothing_that_is_stored_steers_the_terminal_by_an_error(
+async def test_errors_print_no_stored_control_characters_to_the_terminal(
     cli: Cli, server_view: Observer, queue_root: str
 ) -> None:
     assert not (await asyncio.to_thread(cli, "put", "q", "x")).status

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TEXT = ["We the People", "", "of the United States"]
 
 
-def test_every_line_comes_out_once_though_a_worker_is_killed_inside_a_transaction(cli: Cli) -> None:
+def test_each_line_is_processed_once_although_a_worker_is_killed_in_a_transaction(cli: Cli) -> None:
     environment = {name: value for name, value in cli.environment.items() if not name.startswith("AIOZKQUEUE")}
     command = [sys.executable, "-m", "aiozkqueue.cli", "demo"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
@@ -31,7 +31,7 @@ def test_every_line_comes_out_once_though_a_worker_is_killed_inside_a_transactio
     assert not complaints(done.stderr)
 
 
-def test_the_account_as_json_tells_of_the_kill_and_of_the_take_over(cli: Cli, tmp_path: Path) -> None:
+def test_the_json_account_reports_the_kill_and_the_takeover(cli: Cli, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("\n".join(f"line {n} of a text" for n in range(250)))
     demo = cli("demo", "--input", str(text), "--json")
@@ -45,7 +45,7 @@ def test_the_account_as_json_tells_of_the_kill_and_of_the_take_over(cli: Cli, tm
     assert sum(account["by_worker"].values()) == 250
 
 
-def test_a_text_of_one_line_is_enough(cli: Cli, tmp_path: Path) -> None:
+def test_the_demo_accepts_a_text_of_one_line(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("alone")
     [account] = cli("demo", "--input", str(tmp_path / "text"), "--json").records
     assert account["balanced"]
@@ -99,26 +99,26 @@ def _account(*numbers: int, worker: str = "worker-2") -> Account:
     return account
 
 
-def test_an_account_balances_when_every_line_came_out_once() -> None:
+def test_an_account_balances_if_each_line_has_one_result() -> None:
     account = _account(2, 0, 1)
     assert account.balanced
     assert account.take_over == 4.5
 
 
-def test_an_account_names_lines_lost_and_lines_that_came_twice() -> None:
+def test_an_account_names_lost_and_duplicated_lines() -> None:
     account = _account(2, 2, 1)
     assert (account.lost, account.twice) == ([0], [2])
     assert not account.balanced
 
 
-def test_an_account_names_results_that_are_not_of_the_text() -> None:
+def test_an_account_names_results_that_are_not_from_the_text() -> None:
     account = _account(2, 0, 1)
     account.results[0].text = "something else"
     assert account.altered == [2]
     assert not account.balanced
 
 
-def test_an_account_with_something_left_or_dead_does_not_balance() -> None:
+def test_an_account_with_leftover_messages_or_dead_letters_does_not_balance() -> None:
     account = _account(0, 1, 2)
     account.left = 1
     assert not account.balanced
@@ -127,11 +127,11 @@ def test_an_account_with_something_left_or_dead_does_not_balance() -> None:
     assert not account.balanced
 
 
-def test_an_account_without_a_death_does_not_balance() -> None:
+def test_an_account_without_a_killed_worker_does_not_balance() -> None:
     account = _account(0, 1, 2)
     account.victim = None
     assert not account.balanced
 
 
-def test_an_account_in_which_the_dead_finished_its_line_does_not_balance() -> None:
+def test_an_account_whose_killed_worker_finished_its_line_does_not_balance() -> None:
     assert not _account(0, 1, 2, worker="worker-1").balanced

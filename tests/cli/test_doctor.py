@@ -28,7 +28,7 @@ def found(done: Done, severity: str) -> list[str]:
     return [f"{f['subject']}: {f['text']}" for f in of_kind(done, "finding") if f["severity"] == severity]
 
 
-def test_a_healthy_queue_is_told_in_figures(cli: Cli) -> None:
+def test_doctor_reports_a_healthy_queue_in_figures(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
     done = cli("doctor", "--json")
     assert done.status == 0, done.stderr
@@ -54,32 +54,32 @@ def test_a_healthy_queue_is_told_in_figures(cli: Cli) -> None:
     assert {text.partition(":")[0] for text in warnings} <= {"q", "servers", "clock"}
 
 
-def test_people_see_tables_and_a_verdict(cli: Cli) -> None:
+def test_doctor_prints_tables_and_a_verdict(cli: Cli) -> None:
     cli("put", "q", "1")
     done = cli("doctor", "q")
     assert done.status == 0, done.stderr
     assert all(word in done.text for word in ("version", "write p50", "clock offset", "longest listing", "healthy"))
 
 
-async def test_it_leaves_nothing_behind(cli: Cli, server_view: Observer, queue_root: str) -> None:
+async def test_doctor_leaves_nothing_behind(cli: Cli, server_view: Observer, queue_root: str) -> None:
     await asyncio.to_thread(cli, "put", "q", "1")
     before = await server_view.tree(queue_root)
     assert (await asyncio.to_thread(cli, "doctor")).status == 0
     assert await server_view.tree(queue_root) == before
 
 
-def test_a_queue_that_is_not_there_is_an_error(cli: Cli) -> None:
+def test_doctor_reports_a_missing_queue_as_an_error(cli: Cli) -> None:
     done = cli("doctor", "q", "--json")
     assert done.status == 1
     assert found(done, "error") == ["q: there is no such queue"]
 
 
-def test_no_server_and_bad_names_are_told_as_by_every_command(cli: Cli) -> None:
+def test_doctor_exits_like_other_commands_without_a_server_or_with_a_bad_name(cli: Cli) -> None:
     assert cli("doctor", AIOZKQUEUE_HOSTS="127.0.0.1:1", AIOZKQUEUE_CONNECT_TIMEOUT="0.5").status == 3
     assert cli("doctor", ".hidden").status == 2
 
 
-async def test_what_is_left_over_is_found_and_what_is_in_use_is_not(
+async def test_doctor_finds_leftover_znodes_and_ignores_those_in_use(
     cli: Cli, server_view: Observer, queue_root: str, session_on: zq.QueueSession
 ) -> None:
     queue = session_on.queue("q", policy=zq.ConsumeTimes(5, backoff=zq.Fixed(600)))
@@ -124,7 +124,7 @@ async def session_on(zookeeper: str, queue_root: str) -> AsyncIterator[zq.QueueS
         yield session
 
 
-async def test_with_credentials_what_is_open_to_all_is_an_error(
+async def test_doctor_with_credentials_reports_znodes_open_to_all_as_an_error(
     cli: Cli, zookeeper: str, server_view: Observer, queue_root: str
 ) -> None:
     auth: dict[str, Any] = {"AIOZKQUEUE_AUTH": "digest:carol:s3cret-of-carol"}
@@ -148,7 +148,7 @@ async def test_with_credentials_what_is_open_to_all_is_an_error(
     await server_view.delete(queue_root)
 
 
-def test_a_server_out_of_reach_is_a_warning_while_another_serves(cli: Cli) -> None:
+def test_an_unreachable_server_is_a_warning_while_another_serves(cli: Cli) -> None:
     hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},127.0.0.1:1"
     done = cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts)
     assert done.status == 0, done.text
@@ -158,7 +158,7 @@ def test_a_server_out_of_reach_is_a_warning_while_another_serves(cli: Cli) -> No
     assert "127.0.0.1:1: cannot be reached" in found(done, "warning")
 
 
-async def test_a_server_that_keeps_its_version_to_itself_is_reached_all_the_same() -> None:
+async def test_a_server_that_hides_its_version_still_counts_as_reached() -> None:
     async def silent(peer: Peer) -> None:
         await peer.keep_alive()
 

@@ -25,9 +25,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=" ".join)
-def test_what_is_none_is_refused_with_what_one_looks_like_before_anything_is_asked(
-    cli: Cli, option: tuple[str, ...]
-) -> None:
+def test_an_invalid_duration_is_refused_with_an_example_before_connecting(cli: Cli, option: tuple[str, ...]) -> None:
     done = cli(*option, "15 minutes", AIOZKQUEUE_HOSTS="127.0.0.1:1")
     assert (done.status, len(done.stderr.splitlines())) == (2, 1)
     assert option[-1] in done.stderr
@@ -43,7 +41,7 @@ def test_what_is_none_is_refused_with_what_one_looks_like_before_anything_is_ask
         (("jobs", "add", "nightly", "@daily", "q", "--tolerance"), "0.5s"),
     ],
 )
-def test_what_is_too_short_or_too_long_is_refused_with_what_is_allowed(
+def test_a_duration_out_of_range_is_refused_with_the_allowed_range(
     cli: Cli, option: tuple[str, ...], given: str
 ) -> None:
     done = cli(*option, given)
@@ -51,7 +49,7 @@ def test_what_is_too_short_or_too_long_is_refused_with_what_is_allowed(
     assert "give " in done.stderr
 
 
-def test_units_are_understood(cli: Cli) -> None:
+def test_duration_units_are_accepted(cli: Cli) -> None:
     cli("configure", "q", "--backoff", "1..1h")
     assert "maximum=3600.0" in cli("configure", "q", "--json").records[0]["policy"]
     cli("configure", "q", "--backoff", "1,5s,1m")

@@ -22,7 +22,9 @@ class Event(BaseModel):
     number: int
 
 
-async def test_buses_are_listed_with_what_waits_for_each_group(cli: Cli, zookeeper: str, queue_root: str) -> None:
+async def test_buses_are_listed_with_the_waiting_events_of_each_group(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
     assert (await asyncio.to_thread(cli, "bus", "list")).status == 1
     missing = await asyncio.to_thread(cli, "bus", "groups", "orders")
     assert (missing.status, "orders" in missing.stderr) == (1, True)
@@ -40,7 +42,7 @@ async def test_buses_are_listed_with_what_waits_for_each_group(cli: Cli, zookeep
     assert "orders@audit" in (await asyncio.to_thread(cli, "bus", "groups", "orders")).text
 
 
-async def test_notification_queues_are_listed_with_what_is_ready_and_counted_at_a_date(
+async def test_notification_queues_are_listed_with_ready_entries_and_counted_at_a_date(
     cli: Cli, zookeeper: str, queue_root: str
 ) -> None:
     assert (await asyncio.to_thread(cli, "notifications", "list")).status == 1
@@ -57,7 +59,7 @@ async def test_notification_queues_are_listed_with_what_is_ready_and_counted_at_
     assert (naive.status, "zone" in naive.stderr) == (2, True)
 
 
-async def test_what_another_node_has_left_lying_is_reaped(cli: Cli, zookeeper: str, queue_root: str) -> None:
+async def test_late_messages_of_another_node_are_reaped(cli: Cli, zookeeper: str, queue_root: str) -> None:
     sticky = zq.QueueConfig(affinity="producer", reap_after=0.1, reap_every=3600)
     async with zq.connect(zookeeper, root=queue_root, node="gone") as session:
         await session.queue("jobs").configure(sticky)
@@ -67,7 +69,7 @@ async def test_what_another_node_has_left_lying_is_reaped(cli: Cli, zookeeper: s
     assert (await asyncio.to_thread(cli, "reap", "jobs")).status == 1
 
 
-async def test_an_operator_reaps_what_the_own_host_has_put_and_says_how_many(
+async def test_the_reap_command_takes_messages_of_its_own_host_up_to_the_limit(
     cli: Cli, zookeeper: str, queue_root: str
 ) -> None:
     sticky = zq.QueueConfig(affinity="producer", reap_after=0.1, reap_every=3600)
@@ -80,7 +82,9 @@ async def test_an_operator_reaps_what_the_own_host_has_put_and_says_how_many(
     assert (await asyncio.to_thread(cli, "reap", "jobs", "--limit", "9")).text == "2 reaped\n"
 
 
-async def test_an_update_with_other_search_keys_fails_and_says_so(cli: Cli, zookeeper: str, queue_root: str) -> None:
+async def test_an_update_with_other_search_keys_fails_with_the_reason(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
         reminders = await Notifications(session).create("billing", "reminders", bytes)
         made = await reminders.schedule(b"1", LATER, search_key2="t")

@@ -26,17 +26,17 @@ from aiozkqueue.cli.exits import CommandFailedError, Exit, expected, status_of
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,
 )
-def test_each_kind_of_error_has_its_status(error: Exception, status: Exit) -> None:
+def test_each_kind_of_error_has_its_exit_status(error: Exception, status: Exit) -> None:
     assert expected(error) is error
     assert status_of(error) is status
 
 
-def test_an_error_is_found_inside_the_groups_of_task_groups() -> None:
+def test_an_expected_error_is_found_in_nested_exception_groups() -> None:
     error = zq.ConnectionLostError("nobody answers")
     assert expected(ExceptionGroup("", [ExceptionGroup("", [error])])) is error
 
 
-def test_a_fault_of_ours_is_not_hidden_though_an_expected_error_came_with_it() -> None:
+def test_an_internal_error_is_shown_although_an_expected_error_came_with_it() -> None:
     assert expected(KeyError("bug")) is None
     assert expected(ExceptionGroup("", [zq.ConnectionLostError("nobody answers"), KeyError("bug")])) is None
 
@@ -49,7 +49,7 @@ def test_a_fault_of_ours_is_not_hidden_though_an_expected_error_came_with_it() -
         ("dlq nope", "'nope'; see: aiozkqueue dlq --help"),
     ],
 )
-def test_who_mistypes_a_command_or_an_option_is_told_where_there_are_others(
+def test_a_mistyped_command_or_option_is_refused_with_a_hint_to_the_help(
     line: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(line.split()) == Exit.USAGE

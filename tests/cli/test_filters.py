@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 
-def test_a_consumer_takes_what_passes_its_filters(cli: Cli) -> None:
+def test_a_consumer_takes_messages_that_pass_its_filters(cli: Cli) -> None:
     for name in ("low", "standard", "high"):
         cli("put", "q", name, "--filter", f"class={name}", "--filter", "size=5")
     enum = ("--enum", "class=low,standard,high")
@@ -19,7 +19,7 @@ def test_a_consumer_takes_what_passes_its_filters(cli: Cli) -> None:
     assert cli("consume", "q").text == "high\n"
 
 
-def test_a_full_queue_is_a_conflict_and_shows_in_stats(cli: Cli) -> None:
+def test_a_full_queue_exits_as_a_conflict_and_is_shown_in_stats(cli: Cli) -> None:
     cli("configure", "q", "--max-size", "2")
     full = cli("put", "q", "--lines", "--timeout", "0", stdin=b"1\n2\n3\n")
     assert full.status == 5
@@ -41,6 +41,6 @@ def test_a_full_queue_is_a_conflict_and_shows_in_stats(cli: Cli) -> None:
         ("consume", "q", "--enum", "class=low,low", "--filter", "class=low"),
     ],
 )
-def test_what_is_no_tag_or_filter_is_wrong_use(cli: Cli, arguments: tuple[str, ...]) -> None:
+def test_invalid_tags_and_filters_are_usage_errors(cli: Cli, arguments: tuple[str, ...]) -> None:
     assert cli(*arguments).status == 2
     assert cli("peek", "q").status == 1

@@ -23,7 +23,7 @@ def test_jobs_are_added_listed_paused_resumed_and_removed(cli: Cli) -> None:
     assert cli("jobs", "list").status == 1
 
 
-def test_adding_twice_is_a_conflict_and_a_bad_expression_wrong_use(cli: Cli) -> None:
+def test_adding_a_job_twice_is_a_conflict_and_a_bad_expression_a_usage_error(cli: Cli) -> None:
     assert cli("jobs", "add", "nightly", "0 3 * * *", "reports").status == 0
     again = cli("jobs", "add", "nightly", "0 4 * * *", "reports")
     assert (again.status, "nightly" in again.stderr) == (5, True)
@@ -32,14 +32,14 @@ def test_adding_twice_is_a_conflict_and_a_bad_expression_wrong_use(cli: Cli) -> 
     assert cli("jobs", "remove", "other").status == 1
 
 
-def test_a_job_by_its_nickname_is_shown_as_it_was_given(cli: Cli) -> None:
+def test_a_cron_nickname_is_shown_as_given(cli: Cli) -> None:
     [job] = cli("jobs", "add", "nightly", "@daily", "reports", "--zone", "Asia/Kathmandu", "--json").records
     assert (job["cron"], job["next"][11:16]) == ("@daily", "18:15")
     bad = cli("jobs", "add", "other", "@reboot", "reports")
     assert (bad.status, "or @daily" in bad.stderr) == (2, True)
 
 
-def test_a_scheduler_of_the_command_line_puts_until_it_is_told_to_stop(cli: Cli) -> None:
+def test_the_scheduler_command_puts_until_it_is_stopped(cli: Cli) -> None:
     cli("jobs", "add", "often", "* * * * * *", "reports", "x")
     scheduler = cli.start("jobs", "run")
     deadline = time.monotonic() + 90

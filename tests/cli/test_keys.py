@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(60)
 
 
-async def test_a_key_is_printed_once_alone_on_the_last_line_and_kept_as_a_hash(
+async def test_a_key_is_printed_once_on_the_last_line_and_stored_as_a_hash(
     cli: Cli, server_view: Observer, queue_root: str
 ) -> None:
     created = await asyncio.to_thread(
@@ -33,7 +33,7 @@ async def test_a_key_is_printed_once_alone_on_the_last_line_and_kept_as_a_hash(
     assert key not in listed.text
 
 
-def test_a_key_of_a_name_that_is_taken_or_without_a_right_permission_is_refused(cli: Cli) -> None:
+def test_a_key_with_a_taken_name_or_an_invalid_permission_is_refused(cli: Cli) -> None:
     assert cli("keys", "create", "one", "--allow", "queue|*|*").status == 0
     again = cli("keys", "create", "one", "--allow", "queue|*|*")
     assert again.status != 0
@@ -53,7 +53,7 @@ def test_a_key_is_revoked_by_its_name(cli: Cli) -> None:
     assert (none.status, none.records) == (1, [])
 
 
-def test_rotating_makes_the_secret_that_signs_message_ids_and_then_replaces_it(cli: Cli) -> None:
+def test_rotate_creates_and_later_replaces_the_secret_that_signs_message_ids(cli: Cli) -> None:
     for _ in range(2):
         rotated = cli("keys", "rotate")
         assert (rotated.status, rotated.stdout) == (0, b"")

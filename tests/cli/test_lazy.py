@@ -21,7 +21,7 @@ def test_a_command_is_listed_with_the_first_paragraph_of_its_help(name: str) -> 
     assert " ".join(first.split()) == LISTED[name].summary
 
 
-def test_a_command_imports_no_other_and_nothing_that_draws() -> None:
+def test_a_command_imports_no_other_command_and_no_drawing_library() -> None:
     program = "import sys; from aiozkqueue.cli.app import run; print(run(['purge', '--nope'])); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     status, *loaded = done.stdout.split()

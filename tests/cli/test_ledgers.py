@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 
-def test_what_an_abandoned_stream_holds_is_shown_and_released(cli: Cli, zookeeper: str, queue_root: str) -> None:
+def test_messages_held_by_an_abandoned_stream_are_shown_and_released(cli: Cli, zookeeper: str, queue_root: str) -> None:
     async def abandon() -> None:
         async with zq.connect(zookeeper, root=queue_root) as session:
             await Ledger(core_of(session).handle("orders"), "nightly").next_batch(-1, 2)
@@ -33,7 +33,9 @@ def test_what_an_abandoned_stream_holds_is_shown_and_released(cli: Cli, zookeepe
     assert "no ledger 'weekly'" in missing.stderr
 
 
-def test_what_a_write_left_that_was_cut_off_is_shown_and_removed(cli: Cli, zookeeper: str, queue_root: str) -> None:
+def test_the_pending_batch_of_an_interrupted_write_is_shown_and_removed(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
     async def cut_off() -> str:
         async with zq.connect(zookeeper, root=queue_root) as session:
             writer = Writer(session, name="stream of orders")

@@ -39,7 +39,7 @@ def test_a_queue_is_not_moved_to_itself(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("queues", [("/app/orders", "orders"), ("orders", "/app/orders")])
-def test_a_path_is_refused_with_the_reason_and_what_to_do(cli: Cli, queues: tuple[str, str]) -> None:
+def test_a_path_without_its_program_is_refused_with_the_option_to_give(cli: Cli, queues: tuple[str, str]) -> None:
     refused = cli("move", *queues)
     assert refused.status == 2
     assert "'/app/orders'" in refused.stderr
@@ -63,7 +63,7 @@ def path(client: KazooClient) -> Iterator[str]:
         client.delete(top, recursive=True)
 
 
-def test_the_queue_of_a_kazoo_client_is_moved_to_a_queue_of_ours_and_from_there_to_curators(
+def test_a_kazoo_queue_is_moved_to_a_native_queue_and_then_to_a_curator_queue(
     cli: Cli, client: KazooClient, path: str
 ) -> None:
     queue = LockingQueue(client, path)
@@ -80,7 +80,7 @@ def test_the_queue_of_a_kazoo_client_is_moved_to_a_queue_of_ours_and_from_there_
     assert [one["from"] for one in cli("moves", "--json").records] == [path, "orders"]
 
 
-def test_what_has_no_place_in_another_programs_queue_is_not_moved(cli: Cli, path: str) -> None:
+def test_a_message_that_does_not_fit_into_another_programs_queue_is_not_moved(cli: Cli, path: str) -> None:
     cli("put", "orders", "--header", "a=b", "x")
     refused = cli("move", "orders", "--to-kazoo", path, "--to-unlocked")
     assert refused.status == 2
@@ -99,7 +99,7 @@ def test_what_has_no_place_in_another_programs_queue_is_not_moved(cli: Cli, path
         (("one", "two", "--to-kind", "id"), "give its path with --to-curator PATH"),
     ],
 )
-def test_the_two_queues_of_a_move_are_each_named_once(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
+def test_move_requires_one_name_for_each_of_its_queues(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
     refused = cli("move", *arguments)
     assert refused.status == 2
     assert told in " ".join(refused.stderr.replace("│", " ").split())

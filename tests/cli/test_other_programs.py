@@ -34,9 +34,7 @@ def path(zookeeper: str) -> Iterator[str]:
     delete_tree(zookeeper, top)
 
 
-def test_the_queue_of_a_kazoo_client_is_read_counted_explained_and_consumed(
-    cli: Cli, client: KazooClient, path: str
-) -> None:
+def test_a_kazoo_queue_is_read_counted_explained_and_consumed(cli: Cli, client: KazooClient, path: str) -> None:
     theirs = LockingQueue(client, path)
     theirs.put(b"low", 200)
     theirs.put(b"high", 5)
@@ -53,7 +51,7 @@ def test_the_queue_of_a_kazoo_client_is_read_counted_explained_and_consumed(
     assert len(theirs) == 0
 
 
-def test_what_the_command_puts_reaches_a_kazoo_client_with_kazoos_priority(
+def test_a_message_put_by_the_command_reaches_a_kazoo_client_with_its_priority(
     cli: Cli, client: KazooClient, path: str
 ) -> None:
     assert cli("put", "--kazoo", path, "usual").status == 0
@@ -93,9 +91,7 @@ def test_the_kind_of_a_curator_queue_is_an_option(cli: Cli, client: KazooClient,
     assert message["due"] is not None
 
 
-def test_a_path_at_which_there_is_no_queue_is_reported_and_nothing_is_made_there(
-    cli: Cli, client: KazooClient, path: str
-) -> None:
+def test_a_path_without_a_queue_is_reported_and_not_created(cli: Cli, client: KazooClient, path: str) -> None:
     done = cli("peek", "--curator", path)
     assert done.status == 1
     assert f"there is no Curator queue at {path!r}" in done.stderr
@@ -120,13 +116,15 @@ def test_a_path_at_which_there_is_no_queue_is_reported_and_nothing_is_made_there
         (("peek", "/app/orders"), "'/app/orders'"),
     ],
 )
-def test_wrong_use_is_refused_with_what_to_do(cli: Cli, arguments: tuple[str, ...], advice: str) -> None:
+def test_wrong_usage_is_refused_with_a_remedy(cli: Cli, arguments: tuple[str, ...], advice: str) -> None:
     done = cli(*arguments)
     assert done.status == 2
     assert advice in done.stderr
 
 
-def test_what_a_kazoo_client_holds_is_claimed_by_another_program(cli: Cli, client: KazooClient, path: str) -> None:
+def test_a_message_held_by_a_kazoo_client_is_shown_as_claimed_by_another_program(
+    cli: Cli, client: KazooClient, path: str
+) -> None:
     theirs = LockingQueue(client, path)
     theirs.put(b"held")
     assert theirs.get(timeout=10) == b"held"

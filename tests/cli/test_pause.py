@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 
-def test_a_paused_queue_gives_nothing_until_it_is_resumed(cli: Cli) -> None:
+def test_a_paused_queue_delivers_nothing_until_it_is_resumed(cli: Cli) -> None:
     cli("put", "q", "hello")
     assert cli("pause", "q", "other").stderr.splitlines() == [
         "aiozkqueue: queue 'q' is paused",

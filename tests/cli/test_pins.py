@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 
-def test_what_an_audit_that_never_came_back_keeps_is_shown_and_given_up(
-    cli: Cli, zookeeper: str, queue_root: str
-) -> None:
+def test_pins_of_an_abandoned_audit_are_listed_and_removed(cli: Cli, zookeeper: str, queue_root: str) -> None:
     async def audit_and_die() -> None:
         async with zq.connect(zookeeper, root=queue_root) as session:
             for name in ("orders", "invoices"):

@@ -37,28 +37,28 @@ def test_an_argument_is_put_and_its_id_is_printed(cli: Cli) -> None:
     assert message["body"] == "hello"
 
 
-def test_a_file_is_one_message_byte_for_byte(cli: Cli, tmp_path: Path) -> None:
+def test_a_file_becomes_one_unchanged_message(cli: Cli, tmp_path: Path) -> None:
     payload = bytes(range(256)) * 10
     (tmp_path / "payload").write_bytes(payload)
     assert cli("put", "q", "--file", str(tmp_path / "payload")).status == 0
     assert cli("consume", "q").stdout == payload + b"\n"
 
 
-def test_a_payload_that_is_no_text_is_base64_in_json(cli: Cli) -> None:
+def test_a_binary_payload_is_base64_in_json(cli: Cli) -> None:
     cli("put", "q", stdin=b"\xff\x00")
     [message] = cli("consume", "q", "--json").records
     assert message["body_base64"] == "/wA="
     assert "body" not in message
 
 
-def test_lines_of_stdin_are_messages_of_their_own(cli: Cli) -> None:
+def test_each_line_of_stdin_becomes_a_message(cli: Cli) -> None:
     lines = [f"line {n}".encode() for n in range(1000)]
     put = cli("put", "q", "--lines", stdin=b"\n".join(lines))
     assert len(set(put.text.split())) == 1000
     assert cli("consume", "q").stdout.splitlines() == lines
 
 
-def test_lines_of_a_file_are_messages_of_their_own(cli: Cli, tmp_path: Path) -> None:
+def test_each_line_of_a_file_becomes_a_message(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("one\n\nthree\n")
     cli("put", "q", "--lines", "--file", str(tmp_path / "lines"))
     assert cli("consume", "q").text == "one\n\nthree\n"
@@ -85,7 +85,7 @@ def test_a_message_that_is_too_large_is_refused_in_one_line(cli: Cli) -> None:
     assert len(put.stderr.splitlines()) == 1
 
 
-def test_a_name_that_is_none_is_refused_in_one_line(cli: Cli) -> None:
+def test_an_invalid_queue_name_is_refused_in_one_line(cli: Cli) -> None:
     put = cli("put", "a/b", "x")
     assert put.status == 2
     assert len(put.stderr.splitlines()) == 1
@@ -104,7 +104,7 @@ def test_the_limit_leaves_the_rest_unclaimed(cli: Cli) -> None:
     assert (stats["size"], stats["in_flight"]) == (2, 0)
 
 
-def test_a_follower_waits_for_more_and_ends_in_order_on_sigterm(cli: Cli) -> None:
+def test_a_follower_waits_for_more_messages_and_exits_cleanly_on_sigterm(cli: Cli) -> None:
     follower = cli.start("consume", "q", "--follow")
     for body in ("early", "late"):
         cli("put", "q", body)
@@ -115,7 +115,7 @@ def test_a_follower_waits_for_more_and_ends_in_order_on_sigterm(cli: Cli) -> Non
     assert (stats["size"], stats["in_flight"], stats["consumers"]) == (0, 0, 0)
 
 
-def test_a_command_gets_the_payload_and_commits_by_its_status(cli: Cli) -> None:
+def test_a_command_gets_the_payload_and_its_exit_status_decides_the_commit(cli: Cli) -> None:
     cli("configure", "q", "--policy", "at-least-once", "--backoff", "600")  # what failed comes again, but not here
     cli("put", "q", "--lines", stdin=b"good\nbad\n")
     script = 'read body; echo "$AIOZKQUEUE_ATTEMPT $body"; test "$body" = good'
@@ -126,7 +126,7 @@ def test_a_command_gets_the_payload_and_commits_by_its_status(cli: Cli) -> None:
     assert [m["body"] for m in cli("peek", "q", "--json").records] == ["bad"]
 
 
-def test_a_message_whose_attempts_a_command_has_used_up_is_not_said_to_come_again(cli: Cli) -> None:
+def test_a_message_out_of_attempts_is_not_reported_as_redelivered(cli: Cli) -> None:
     cli("configure", "q", "--policy", "consume-times=2", "--backoff", "0")
     cli("put", "q", "bad")
     message_id = cli("peek", "q", "--json").records[0]["id"]
@@ -147,7 +147,7 @@ def test_a_command_need_not_read_its_input(cli: Cli) -> None:
     assert cli("consume", "q", "--exec", "true").status == 0
 
 
-def test_a_signal_lets_the_command_in_hand_finish(cli: Cli, tmp_path: Path) -> None:
+def test_a_signal_lets_the_running_command_finish(cli: Cli, tmp_path: Path) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n")
     script = f"echo begun; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     consumer = cli.start("consume", "q", "--follow", "--exec", script)
@@ -161,7 +161,7 @@ def test_a_signal_lets_the_command_in_hand_finish(cli: Cli, tmp_path: Path) -> N
     assert (stats["size"], stats["in_flight"]) == (1, 0)
 
 
-def test_a_second_signal_ends_the_command_and_the_message_stays(cli: Cli) -> None:
+def test_a_second_signal_ends_the_command_and_keeps_the_message(cli: Cli) -> None:
     cli("put", "q", "1")
     consumer = cli.start("consume", "q", "--follow", "--exec", "echo $$; sleep 1000")
     child = int(_line(consumer))
@@ -173,7 +173,7 @@ def test_a_second_signal_ends_the_command_and_the_message_stays(cli: Cli) -> Non
     assert stats["size"] == 1
 
 
-def test_a_reader_that_goes_away_loses_no_message_and_shows_no_traceback(cli: Cli) -> None:
+def test_a_closed_output_pipe_loses_no_message_and_shows_no_traceback(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"\n".join(b"x" * 10_000 for _ in range(100)))
     consumer = cli.start("consume", "q")
     assert _line(consumer) == "x" * 10_000
@@ -188,7 +188,7 @@ def test_a_reader_that_goes_away_loses_no_message_and_shows_no_traceback(cli: Cl
     assert stats["in_flight"] == 0
 
 
-async def test_a_queues_own_policy_holds_for_the_command_too(cli: Cli, zookeeper: str, queue_root: str) -> None:
+async def test_the_command_follows_the_policy_of_the_queue(cli: Cli, zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("q", policy=zq.ConsumeOnce())
         await queue.put(b"once")
@@ -205,7 +205,7 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def test_an_object_of_json_is_one_line_whatever_the_payload_holds(cli: Cli) -> None:
+def test_a_json_object_is_one_line_for_any_payload(cli: Cli) -> None:
     body = "a\u2028b\x85c\x7f\x9b2J\u202ed\U000e0001"
     cli("put", "q", body)
     for command in (("peek", "q", "--json"), ("consume", "q", "--json")):
@@ -215,7 +215,7 @@ def test_an_object_of_json_is_one_line_whatever_the_payload_holds(cli: Cli) -> N
         assert json.loads(text)["body"] == body
 
 
-def test_a_command_is_not_given_the_credentials(cli: Cli) -> None:
+def test_a_command_does_not_see_the_credentials(cli: Cli) -> None:
     cli("put", "q", "x")
     done = cli(
         "consume",

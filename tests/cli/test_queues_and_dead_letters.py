@@ -28,7 +28,7 @@ async def dead(zookeeper: str, queue_root: str) -> list[str]:
     return ids
 
 
-def test_peek_takes_nothing(cli: Cli) -> None:
+def test_peek_claims_no_message(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
     assert [m["body"] for m in cli("peek", "q", "--limit", "2", "--json").records] == ["1", "2"]
     [stats] = cli("stats", "q", "--json").records
@@ -39,12 +39,12 @@ def test_peek_of_an_empty_queue_fails_with_1(cli: Cli) -> None:
     assert cli("peek", "q").status == 1
 
 
-def test_tables_show_payloads_without_their_control_characters_or_markup(cli: Cli) -> None:
+def test_tables_show_payloads_without_control_characters_or_markup(cli: Cli) -> None:
     cli("put", "q", "\x1b[31m[bold]red[/bold]")
     assert "\\x1b[31m[bold]red[/bold]" in cli("peek", "q").text
 
 
-def test_stats_of_several_queues_are_lines_in_the_order_asked_for(cli: Cli) -> None:
+def test_stats_prints_queues_in_the_order_of_the_arguments(cli: Cli) -> None:
     none = cli("stats")
     assert (none.status, "there are no queues" in none.stderr) == (1, True)
     cli("put", "b", "x")
@@ -58,7 +58,7 @@ def test_stats_of_several_queues_are_lines_in_the_order_asked_for(cli: Cli) -> N
     assert [s["queue"] for s in cli("stats", "--json").records] == ["a", "b"]
 
 
-def test_stats_of_a_queue_that_is_not_there_fail_and_show_the_others(cli: Cli) -> None:
+def test_stats_fails_for_a_missing_queue_and_shows_the_others(cli: Cli) -> None:
     cli("put", "b", "x")
     done = cli("stats", "a", "b", "--json")
     assert (done.status, [s["queue"] for s in done.records]) == (1, ["b"])
@@ -83,7 +83,7 @@ def test_stats_of_a_queue_that_is_not_there_fail_and_show_the_others(cli: Cli) -
         "move NAME elsewhere",
     ],
 )
-def test_what_is_asked_of_a_queue_that_is_not_there_fails_and_says_so(command: str, cli: Cli, queue_root: str) -> None:
+def test_commands_on_a_missing_queue_fail_with_the_reason(command: str, cli: Cli, queue_root: str) -> None:
     cli("put", "orders", "x")
     said = f"there is no queue 'order' below {queue_root}"
     mistyped = cli(*command.replace("NAME", "order").split(), "--json")
@@ -92,13 +92,13 @@ def test_what_is_asked_of_a_queue_that_is_not_there_fails_and_says_so(command: s
     assert [one["queue"] for one in cli("stats", "--json").records if one["queue"] != "elsewhere"] == ["orders"]
 
 
-def test_purge_empties_a_queue_and_says_how_many_went(cli: Cli) -> None:
+def test_purge_empties_a_queue_and_prints_the_number_removed(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
     assert cli("purge", "q", "--yes", "--json").records == [{"queue": "q", "purged": 3}]
     assert cli("peek", "q").status == 1
 
 
-def test_purge_refuses_when_nobody_can_be_asked(cli: Cli) -> None:
+def test_purge_refuses_without_a_terminal_to_confirm(cli: Cli) -> None:
     cli("put", "q", "1")
     purge = cli("purge", "q")
     assert purge.status == 2
@@ -107,7 +107,7 @@ def test_purge_refuses_when_nobody_can_be_asked(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 1), ("y", 0, 0)])
-def test_purge_asks_a_person_and_does_as_told(cli: Cli, answer: str, status: int, left: int) -> None:
+def test_purge_asks_for_confirmation_and_follows_the_answer(cli: Cli, answer: str, status: int, left: int) -> None:
     cli("put", "q", "1")
     ours, theirs = pty.openpty()
     try:
@@ -155,14 +155,14 @@ def test_dead_letters_are_purged_by_id_or_all(cli: Cli, dead: list[str]) -> None
     assert cli("dlq", "list", "q").status == 1
 
 
-def test_an_id_is_shown_whole_however_long_the_rest_is(cli: Cli) -> None:
+def test_a_table_shows_the_whole_id_next_to_long_payloads(cli: Cli) -> None:
     message_id = cli("put", "q", "a payload that is much longer than the window " * 20).text.strip()
     shown = cli("peek", "q", COLUMNS="80")
     assert message_id in shown.text
     assert "…" not in shown.text.partition(message_id)[0]
 
 
-def test_in_a_narrow_window_the_names_of_figures_stay_whole(cli: Cli) -> None:
+def test_a_narrow_window_shows_the_whole_names_of_figures(cli: Cli) -> None:
     cli("put", "q", "one")
     narrow, wide = cli("stats", "q", COLUMNS="80").text, cli("stats", "q", COLUMNS="200").text
     for name in ("waiting", "in flight", "delayed", "dead letters", "consumers"):

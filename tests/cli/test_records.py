@@ -26,7 +26,7 @@ async def holding(zookeeper: str, queue_root: str) -> AsyncIterator[str]:
             await tx.rollback(delay=300)
 
 
-def test_history_is_turned_on_then_tells_of_a_message_that_was_consumed(cli: Cli) -> None:
+def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
     assert cli("configure", "q", "--history", "1h,most=10,payload", "--clean-every", "60").status == 0
     [config] = cli("configure", "q", "--json").records
     assert (config["history"], config["clean_every"]) == ("3600,most=10,payload", 60.0)
@@ -46,12 +46,12 @@ def test_history_is_turned_on_then_tells_of_a_message_that_was_consumed(cli: Cli
     assert cli("configure", "q", "--history", "for ever").status == 2
 
 
-def test_nothing_is_known_of_a_message_that_never_was(cli: Cli) -> None:
+def test_state_reports_an_unknown_message(cli: Cli) -> None:
     nothing = cli("state", "q", "nobody", "--json")
     assert (nothing.status, nothing.records[0]["status"]) == (1, "unknown")
 
 
-async def test_consumers_and_what_they_hold(cli: Cli, holding: str) -> None:
+async def test_consumers_lists_consumers_with_their_claims(cli: Cli, holding: str) -> None:
     [consumer] = (await asyncio.to_thread(cli, "consumers", "q", "--json")).records
     assert consumer["messages"] == [holding]
     assert holding in (await asyncio.to_thread(cli, "consumers", "q")).text
@@ -62,11 +62,11 @@ async def test_consumers_and_what_they_hold(cli: Cli, holding: str) -> None:
     assert f"process {consumer['pid']}" in table
 
 
-def test_a_queue_that_nobody_takes_from_has_no_consumers(cli: Cli) -> None:
+def test_a_queue_without_takers_has_no_consumers(cli: Cli) -> None:
     assert cli("consumers", "q").status == 1
 
 
-def test_clean_tells_what_it_took_away(cli: Cli) -> None:
+def test_clean_reports_the_removed_records(cli: Cli) -> None:
     cli("put", "q", "x")
     [queue, clients] = cli("clean", "--json").records
     assert (queue["queue"], queue["records"], queue["more"]) == ("q", 0, False)

@@ -23,7 +23,7 @@ async def many(zookeeper: str, queue_root: str) -> list[str]:
     return QUEUES
 
 
-def test_stats_say_how_many_queues_they_have_not_looked_at(cli: Cli, many: list[str]) -> None:
+def test_stats_reports_the_number_of_queues_it_skipped(cli: Cli, many: list[str]) -> None:
     shown = cli("stats", "--budget", "0.1", "--json")
     assert len(shown.records) < len(many)
     assert "queues were not checked within the time budget" in shown.stderr
@@ -33,7 +33,7 @@ def test_stats_say_how_many_queues_they_have_not_looked_at(cli: Cli, many: list[
     assert "budget" not in whole.stderr
 
 
-def test_the_doctor_says_which_queues_it_has_not_looked_at(cli: Cli, many: list[str]) -> None:
+def test_doctor_names_the_queues_it_skipped(cli: Cli, many: list[str]) -> None:
     shown = cli("doctor", "--budget", "0.1", "--json")
     queues = [one for one in shown.records if one["kind"] == "queue"]
     assert len([one for one in queues if one["complete"]]) < len(many)
@@ -46,7 +46,7 @@ def test_the_doctor_says_which_queues_it_has_not_looked_at(cli: Cli, many: list[
     assert "budget" not in whole.text
 
 
-def test_a_budget_is_a_length_of_time(cli: Cli) -> None:
+def test_a_budget_must_be_a_duration(cli: Cli) -> None:
     for command in ("stats", "doctor"):
         refused = cli(command, "--budget", "soon")
         assert refused.status == 2

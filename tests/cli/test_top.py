@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.observer import Observer
 
 
-def test_rates_are_of_what_all_put_and_took_between_two_looks(cli: Cli) -> None:
+def test_top_shows_rates_of_all_clients_between_two_refreshes(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3")
     top = cli.start("top", "--json", "--interval", "0.5")
     assert top.stdout is not None
@@ -36,7 +36,7 @@ def test_rates_are_of_what_all_put_and_took_between_two_looks(cli: Cli) -> None:
     assert top.returncode == 0
 
 
-def test_to_a_pipe_it_shows_one_table_of_all_queues(cli: Cli) -> None:
+def test_top_prints_one_table_of_all_queues_to_a_pipe(cli: Cli) -> None:
     cli("put", "orders", "x")
     cli("put", "invoices", "x")
     cli("pause", "invoices")
@@ -48,7 +48,9 @@ def test_to_a_pipe_it_shows_one_table_of_all_queues(cli: Cli) -> None:
     assert cli("top", "orders", "--once", "--json", "--interval", "0.1").records[0]["in_rate"] == 0
 
 
-async def test_a_queue_that_cannot_be_read_hides_no_other(cli: Cli, server_view: Observer, queue_root: str) -> None:
+async def test_top_shows_the_other_queues_if_one_cannot_be_read(
+    cli: Cli, server_view: Observer, queue_root: str
+) -> None:
     for queue in ("broken", "orders"):
         assert (await asyncio.to_thread(cli, "put", queue, "x")).status == 0
     await server_view.set(f"{queue_root}/broken", b"{")

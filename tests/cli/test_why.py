@@ -17,7 +17,9 @@ async def _why(cli: Cli, message_id: str) -> tuple[str, list[str], str]:
     return told["status"], [event["what"] for event in events], told["now"]
 
 
-async def test_each_step_of_a_message_is_told_with_who_and_why(cli: Cli, zookeeper: str, queue_root: str) -> None:
+async def test_why_shows_each_step_of_a_message_with_client_and_reason(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("q")
         await queue.configure(zq.QueueConfig(history=zq.History(), policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0.05))))
@@ -63,6 +65,6 @@ async def test_each_step_of_a_message_is_told_with_who_and_why(cli: Cli, zookeep
     assert "the bank is closed" in (await asyncio.to_thread(cli, "why", "q", message_id)).text
 
 
-def test_of_a_message_that_never_was_nothing_is_told(cli: Cli) -> None:
+def test_why_reports_an_unknown_message(cli: Cli) -> None:
     nothing = cli("why", "q", "nobody", "--json")
     assert (nothing.status, nothing.records[0]["status"]) == (1, "unknown")

@@ -135,9 +135,7 @@ def _until_answered(port: int, path: str, answer: tuple[int, str]) -> None:
         time.sleep(0.05)
 
 
-def test_a_handler_is_called_with_the_type_it_is_annotated_with_and_finishes_when_told_to_stop(
-    cli: Cli, go: Path
-) -> None:
+def test_a_handler_gets_its_annotated_type_and_finishes_when_the_worker_stops(cli: Cli, go: Path) -> None:
     cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}\n{"id": 3}')
     worker = cli.start("worker", "shop:slow", "--queue", "orders", "--concurrency", "2")
     assert {_line(worker), _line(worker)} == {"started 1", "started 2"}
@@ -149,7 +147,7 @@ def test_a_handler_is_called_with_the_type_it_is_annotated_with_and_finishes_whe
     assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
 
 
-def test_a_worker_says_what_it_listens_to_with_which_handler_and_how_many_at_a_time(cli: Cli, go: Path) -> None:
+def test_a_worker_prints_its_queues_handlers_and_concurrency(cli: Cli, go: Path) -> None:
     worker = cli.start("worker", "shop:several")
     line = "<Listener of queue {!r}: shop.slow, concurrency 1>"
     assert _until_said(worker, "INFO aiozkqueue.worker.starting").endswith(": starting 2 listeners")
@@ -165,7 +163,7 @@ def test_a_worker_says_what_it_listens_to_with_which_handler_and_how_many_at_a_t
     assert not go.exists()
 
 
-def test_a_second_signal_cancels_the_handlers_and_their_messages_go_back(cli: Cli, go: Path) -> None:
+def test_a_second_signal_cancels_the_handlers_and_releases_their_messages(cli: Cli, go: Path) -> None:
     assert not go.exists()
     cli("put", "orders", '{"id": 1}')
     worker = cli.start("worker", "shop:listener")
@@ -179,7 +177,7 @@ def test_a_second_signal_cancels_the_handlers_and_their_messages_go_back(cli: Cl
     assert "there is no queue 'done'" in cli("stats", "done").stderr
 
 
-def test_a_worker_is_ready_until_it_is_told_to_stop_and_live_until_it_ends(cli: Cli, go: Path) -> None:
+def test_a_worker_is_ready_until_it_is_signalled_and_live_until_it_exits(cli: Cli, go: Path) -> None:
     cli("put", "more", '{"id": 1}')
     worker = cli.start("worker", "shop:several", "--health-port", "0")
     port = _health_port(worker)
@@ -198,7 +196,7 @@ def test_a_worker_is_ready_until_it_is_told_to_stop_and_live_until_it_ends(cli: 
     assert (worker.returncode, rest) == (0, b"closed\n")
 
 
-def test_a_worker_that_finds_no_server_is_not_ready_and_ends_with_3(cli: Cli, go: Path) -> None:
+def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: Path) -> None:
     assert not go.exists()
     worker = cli.start(
         "worker", "shop:listener", "--health-port", "0", "--hosts", "127.0.0.1:1", "--connect-timeout", "5"
@@ -223,7 +221,7 @@ def test_a_worker_that_finds_no_server_is_not_ready_and_ends_with_3(cli: Cli, go
         (["shop:not_async", "--queue", "orders"], "a handler must be awaitable; make it an `async def`"),
     ],
 )
-def test_what_cannot_be_run_is_said_in_a_line(cli: Cli, go: Path, arguments: list[str], said: str) -> None:
+def test_an_invalid_handler_is_reported_in_one_line(cli: Cli, go: Path, arguments: list[str], said: str) -> None:
     assert not go.exists()
     done = cli.anew("worker", *arguments)
     assert done.status == 2
@@ -241,7 +239,7 @@ def test_a_handler_without_annotation_gets_bytes(cli: Cli, go: Path) -> None:
     assert worker.returncode == 0
 
 
-def test_sigusr1_tells_where_each_handler_waits_and_for_which_message(cli: Cli, go: Path) -> None:
+def test_sigusr1_shows_where_each_handler_waits_and_its_message(cli: Cli, go: Path) -> None:
     message_id = cli("put", "orders", '{"id": 1}').text.strip()
     worker = cli.start("worker", "shop:listener")
     assert _line(worker) == "started 1"
@@ -263,7 +261,7 @@ def test_sigusr1_tells_where_each_handler_waits_and_for_which_message(cli: Cli, 
     assert worker.returncode == 0
 
 
-def test_sigusr1_tells_what_blocks_the_loop(cli: Cli, go: Path) -> None:
+def test_sigusr1_shows_what_blocks_the_loop(cli: Cli, go: Path) -> None:
     cli("put", "orders", "x")
     worker = cli.start("worker", "shop:blocking", "--queue", "orders")
     assert _line(worker) == "blocking"
@@ -301,7 +299,7 @@ def test_dump_shows_what_blocks_the_loop(cli: Cli, go: Path) -> None:
     go.touch()
 
 
-def test_dump_does_not_end_what_is_no_worker(cli: Cli) -> None:
+def test_dump_does_not_end_other_processes(cli: Cli) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         done = cli("dump", str(other.pid))
         assert (done.status, other.poll()) == (1, None)
@@ -312,7 +310,7 @@ def test_dump_does_not_end_what_is_no_worker(cli: Cli) -> None:
     assert "no process" in gone.stderr
 
 
-def test_a_worker_is_run_anew_when_its_code_has_changed(cli: Cli, tmp_path: Path) -> None:
+def test_a_worker_restarts_when_its_code_changes(cli: Cli, tmp_path: Path) -> None:
     module = tmp_path / "shop.py"
 
     def write(version: str) -> None:
@@ -338,7 +336,7 @@ def test_a_worker_is_run_anew_when_its_code_has_changed(cli: Cli, tmp_path: Path
     assert worker.returncode == 0
 
 
-def test_a_module_of_the_present_folder_comes_before_installed_ones_and_after_the_standard_library(
+def test_a_module_in_the_current_folder_hides_installed_ones_but_not_the_standard_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", ["/usr/lib/python3.11", "/usr/lib/python3.11/site-packages"])

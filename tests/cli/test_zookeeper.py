@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 
-def test_it_prints_where_it_listens_serves_and_ends_in_order_leaving_no_process(cli: Cli) -> None:
+def test_zookeeper_prints_its_address_serves_and_exits_without_leaving_a_process(cli: Cli) -> None:
     server = cli.start("zookeeper", "--port", "0")
     assert server.stdout is not None
     hosts = server.stdout.readline().decode().strip()
@@ -28,7 +28,7 @@ def test_it_prints_where_it_listens_serves_and_ends_in_order_leaving_no_process(
     assert not psutil.wait_procs(children, timeout=60)[1]
 
 
-def test_data_kept_in_a_folder_are_there_the_next_time(cli: Cli, tmp_path: Path) -> None:
+def test_zookeeper_keeps_its_data_in_a_folder_between_runs(cli: Cli, tmp_path: Path) -> None:
     for attempt in range(2):
         server = cli.start("zookeeper", "--port", "0", "--data-dir", str(tmp_path), "--json")
         assert server.stdout is not None
@@ -41,7 +41,7 @@ def test_data_kept_in_a_folder_are_there_the_next_time(cli: Cli, tmp_path: Path)
         assert server.wait(90) == 0
 
 
-def test_it_ends_with_1_when_the_server_dies(cli: Cli) -> None:
+def test_zookeeper_exits_with_1_when_the_server_dies(cli: Cli) -> None:
     server = cli.start("zookeeper", "--port", "0")
     assert server.stdout is not None
     assert server.stderr is not None
@@ -52,7 +52,7 @@ def test_it_ends_with_1_when_the_server_dies(cli: Cli) -> None:
     assert b"ended" in server.stderr.read()
 
 
-def test_a_taken_port_is_one_line_and_1(cli: Cli) -> None:
+def test_a_taken_port_exits_with_1_and_one_line(cli: Cli) -> None:
     first = cli.start("zookeeper", "--port", "0")
     assert first.stdout is not None
     port = first.stdout.readline().decode().strip().rpartition(":")[2]
@@ -63,7 +63,7 @@ def test_a_taken_port_is_one_line_and_1(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_what_one_server_of_the_ensemble_took_another_gives(cli: Cli) -> None:
+def test_a_message_put_at_one_server_of_the_ensemble_is_taken_at_another(cli: Cli) -> None:
     servers = cli.start("zookeeper", "--ensemble", "--port", "0")
     assert servers.stdout is not None
     hosts = servers.stdout.readline().decode().strip()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 CAROL = zq.Auth.digest("carol", "s3cret-of-carol")
 
 
-async def test_a_session_whose_items_the_others_cannot_read_warns_once_and_names_them(
+async def test_a_session_whose_items_other_programs_cannot_read_warns_once_and_names_them(
     zookeeper: str, queue_root: str, path: str, server_view: Observer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await server_view.create(path)
@@ -33,7 +33,7 @@ async def test_a_session_whose_items_the_others_cannot_read_warns_once_and_names
 
 
 @pytest.mark.parametrize("auth", [[], [CAROL]], ids=["without credentials", "with an open list"])
-async def test_a_session_whose_items_all_can_read_does_not_warn(
+async def test_a_session_whose_items_everybody_can_read_does_not_warn(
     zookeeper: str,
     queue_root: str,
     path: str,

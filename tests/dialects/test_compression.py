@@ -40,7 +40,7 @@ def compressing(one_that_compresses: Curator, path: str) -> Iterator[Curator]:
 
 
 @pytest.mark.parametrize("kind", ["queue", "priority", "id"])
-async def test_compressed_items_are_curators_both_ways(
+async def test_we_and_curator_read_each_others_compressed_items(
     session: zq.QueueSession, compressing: Curator, path: str, kind: CuratorKind, server_view: Observer
 ) -> None:
     locks = f"{path}-locks"
@@ -61,7 +61,7 @@ async def test_compressed_items_are_curators_both_ways(
     assert await compressing.shown("c") == [LONG]
 
 
-async def test_what_we_leave_of_a_compressed_item_of_several_is_compressed(
+async def test_the_rest_of_a_compressed_item_stays_compressed(
     session: zq.QueueSession, compressing: Curator, path: str
 ) -> None:
     locks = f"{path}-locks"
@@ -76,7 +76,7 @@ async def test_what_we_leave_of_a_compressed_item_of_several_is_compressed(
     assert await compressing.shown("c", 2) == [b"two", b"three"]
 
 
-async def test_simple_queues_are_compressed_as_well(session: zq.QueueSession, path: str, server_view: Observer) -> None:
+async def test_simple_queues_support_compression(session: zq.QueueSession, path: str, server_view: Observer) -> None:
     queue = session.curator_queue(path, kind="simple", compressed=True)
     await queue.put(LONG)
     [name] = await server_view.children(path)
@@ -84,7 +84,7 @@ async def test_simple_queues_are_compressed_as_well(session: zq.QueueSession, pa
     assert await drained(session, queue) == [LONG]
 
 
-async def test_gzip_is_read_where_nobody_has_said_that_the_clients_compress(
+async def test_gzip_items_are_read_without_the_compressed_option(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     queue = session.curator_queue(path, lock_path=f"{path}-locks")
@@ -102,7 +102,7 @@ async def test_gzip_is_read_where_nobody_has_said_that_the_clients_compress(
     ],
     ids=["a bomb", "cut off", "a header alone"],
 )
-async def test_gzip_that_stands_for_too_much_or_is_broken_becomes_a_dead_letter(
+async def test_broken_and_oversized_gzip_items_become_dead_letters(
     session: zq.QueueSession, path: str, server_view: Observer, data: bytes, reason: str
 ) -> None:
     queue = session.curator_queue(path, lock_path=f"{path}-locks", compressed=True)

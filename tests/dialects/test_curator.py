@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 
-async def test_what_curator_puts_is_taken_here_in_its_order(
+async def test_we_take_messages_of_curator_in_their_order(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     await curator.ask("open", "q", "queue", path, f"{path}-locks", 0)
@@ -33,7 +33,7 @@ async def test_what_curator_puts_is_taken_here_in_its_order(
     assert await server_view.children(f"{path}-locks") == []
 
 
-async def test_what_is_put_here_curator_consumes_in_its_order(
+async def test_curator_consumes_our_messages_in_their_order(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     queue = session.curator_queue(path, lock_path=f"{path}-locks")

@@ -23,7 +23,9 @@ MOST, LEAST = 2**31 - 1, -(2**31)
 PRIORITIES = [10, MOST, 0, -1, LEAST, 0, 2**30, -10]
 
 
-async def test_priorities_are_curators_both_ways(session: zq.QueueSession, curator: Curator, path: str) -> None:
+async def test_we_and_curator_follow_each_others_priorities(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
     locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks, kind="priority")
     await curator.ask("open", "q", "priority", path, locks, 0)
@@ -41,7 +43,7 @@ async def test_priorities_are_curators_both_ways(session: zq.QueueSession, curat
     assert await curator.shown("c", len(PRIORITIES)) == expected
 
 
-async def test_what_is_urgent_overtakes_what_has_been_listed(session: zq.QueueSession, path: str) -> None:
+async def test_an_urgent_curator_message_overtakes_listed_ones(session: zq.QueueSession, path: str) -> None:
     queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="priority")
     for index in range(20):
         await queue.put(b"%d" % index, priority=5)
@@ -61,7 +63,7 @@ async def queue_put_beside(session: zq.QueueSession, queue: zq.Queue[bytes]) -> 
         tx.put(queue, b"urgent", priority=-5)
 
 
-async def test_delays_are_curators_both_ways(
+async def test_we_and_curator_follow_each_others_delays(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     locks, hour = f"{path}-locks", 3_600_000
@@ -86,7 +88,7 @@ async def test_delays_are_curators_both_ways(
     await left(queue, 1)
 
 
-async def test_a_failed_message_keeps_its_delay_and_comes_again(session: zq.QueueSession, path: str) -> None:
+async def test_a_failed_message_keeps_its_delay_and_is_redelivered(session: zq.QueueSession, path: str) -> None:
     queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="delay")
     await queue.put(b"early")
     await queue.put(b"late", delay=0.7)
@@ -97,7 +99,7 @@ async def test_a_failed_message_keeps_its_delay_and_comes_again(session: zq.Queu
     assert await awaited(session, queue, 2) == [b"early", b"late"]
 
 
-async def test_ids_are_curators_both_ways(
+async def test_we_and_curator_remove_each_others_messages_by_id(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     locks = f"{path}-locks"
@@ -121,7 +123,7 @@ async def test_ids_are_curators_both_ways(
         await queue.put(b"without an id")
 
 
-async def test_simple_queues_are_curators_both_ways(session: zq.QueueSession, curator: Curator, path: str) -> None:
+async def test_we_and_curator_share_simple_queues(session: zq.QueueSession, curator: Curator, path: str) -> None:
     queue = session.curator_queue(path, kind="simple")
     assert await curator.ask("poll", path, 0) == "none"
     assert await drained(session, queue) == []
@@ -134,7 +136,7 @@ async def test_simple_queues_are_curators_both_ways(session: zq.QueueSession, cu
     assert [await curator.ask("poll", path, 1) for _ in range(3)] == [b"three".hex(), b"four".hex(), "none"]
 
 
-async def test_a_bounded_queue_is_bounded_for_both(
+async def test_a_bounded_queue_limits_us_and_curator(
     session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     """Each has looked since what was put last: ours because it is another session, theirs because it is waited for."""

@@ -28,7 +28,7 @@ TEN = [b"%d" % number for number in range(10)]
 HUNDRED = [b"%d" % number for number in range(100)]
 
 
-async def test_what_fails_is_called_the_same_however_often_it_comes_again(
+async def test_a_failed_item_keeps_its_name_through_retries(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     """A name that grew with each retry would become too long."""
@@ -44,7 +44,7 @@ async def test_what_fails_is_called_the_same_however_often_it_comes_again(
     assert len(set(names)) == 1
 
 
-async def test_a_java_consumer_that_fails_is_shown_it_again(
+async def test_a_failed_message_is_redelivered_to_its_java_consumer(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     locks = f"{path}-locks"
@@ -56,7 +56,7 @@ async def test_a_java_consumer_that_fails_is_shown_it_again(
     assert await curator.shown_until_now("c") == []
 
 
-async def test_what_a_java_consumer_requeues_goes_to_the_end_as_it_was_and_is_taken_here(
+async def test_a_message_requeued_by_java_goes_unchanged_to_the_end_and_is_taken_here(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     """Its REQUEUE makes another item, with the same bytes and a name of the same length."""
@@ -81,7 +81,7 @@ async def test_what_a_java_consumer_requeues_goes_to_the_end_as_it_was_and_is_ta
     assert await curator.shown_until_now("c") == []
 
 
-async def test_in_delete_mode_a_failed_message_is_gone_with_either_side(
+async def test_a_failed_message_is_deleted_by_either_side_in_delete_mode(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     locks = f"{path}-locks"
@@ -104,7 +104,7 @@ async def test_in_delete_mode_a_failed_message_is_gone_with_either_side(
     assert (await queue.size(), await queue.dead_letters.size()) == (0, 0)
 
 
-async def test_of_two_consumers_one_that_fails_loses_nothing_to_the_other(
+async def test_messages_of_a_failing_consumer_are_handled_by_a_java_one(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     """Ours fails from its eleventh message on, and what failed is handled by the Java one."""
@@ -136,7 +136,7 @@ async def test_of_two_consumers_one_that_fails_loses_nothing_to_the_other(
 
 
 @pytest.mark.parametrize("locking", [True, False], ids=["safe mode", "unsafe mode"])
-async def test_one_consumer_gets_everything_in_order(
+async def test_one_consumer_gets_all_messages_in_order(
     session: zq.QueueSession, curator: Curator, path: str, *, locking: bool
 ) -> None:
     lock_path = f"{path}-locks" if locking else None
@@ -150,7 +150,7 @@ async def test_one_consumer_gets_everything_in_order(
     assert await curator.shown("c", 10) == TEN
 
 
-async def test_a_hundred_messages_in_one_item_come_in_order(
+async def test_a_hundred_messages_in_one_item_are_delivered_in_order(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     locks = f"{path}-locks"
@@ -164,7 +164,7 @@ async def test_a_hundred_messages_in_one_item_come_in_order(
     assert await curator.shown("c", 100) == HUNDRED
 
 
-async def test_producers_of_both_sides_and_one_consumer_double_nothing(
+async def test_one_consumer_gets_messages_of_producers_of_both_sides_once(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     queue = session.curator_queue(path)
@@ -185,7 +185,7 @@ async def test_producers_of_both_sides_and_one_consumer_double_nothing(
     assert await queue.size() == 0
 
 
-async def test_each_put_is_told_of_once_when_it_is_stored(
+async def test_each_put_is_reported_once_when_it_is_stored(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     """Their put listener is called for each; ours is the put's return."""
@@ -201,7 +201,7 @@ async def test_each_put_is_told_of_once_when_it_is_stored(
         assert await queue.size() == number
 
 
-async def test_a_put_is_pending_until_the_server_has_it(
+async def test_a_put_is_pending_until_the_server_stores_it(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, path: str, server_view: Observer
 ) -> None:
     """Their flush, which fails while a put is under way; here the put itself is waited for."""
@@ -219,7 +219,7 @@ async def test_a_put_is_pending_until_the_server_has_it(
     assert len(await server_view.children(path)) == 2
 
 
-async def test_an_idle_consumer_that_was_cut_off_past_its_session_gets_what_comes_later(
+async def test_an_idle_consumer_gets_new_messages_after_its_session_expired(
     session: zq.QueueSession,
     other: zq.QueueSession,
     path: str,
@@ -265,7 +265,7 @@ async def test_several_bounded_producers_and_consumers_keep_the_bound(
     assert max(seen) <= 2 * most
 
 
-async def test_a_bounded_queue_takes_the_next_when_the_one_before_is_handled(
+async def test_a_full_bounded_queue_accepts_a_put_when_a_message_is_handled(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     """One at a time: a put that does not fit in time stores nothing, and fits when there is room again."""

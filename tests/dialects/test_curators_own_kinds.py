@@ -29,7 +29,7 @@ THOUSAND = [b"Hello World%d" % number for number in range(1000)]
 # -- the priority queue
 
 
-async def test_a_hundred_priorities_at_random_come_in_order(
+async def test_messages_with_a_hundred_random_priorities_are_delivered_in_order(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     locks, chance = f"{path}-locks", Random(path)
@@ -50,7 +50,7 @@ async def test_a_hundred_priorities_at_random_come_in_order(
 
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
-async def test_what_is_urgent_overtakes_all_but_what_is_in_hand(
+async def test_an_urgent_message_overtakes_all_except_the_one_in_flight(
     session: zq.QueueSession, curator: Curator, path: str, whose: str
 ) -> None:
     """What is put while the first is in hand comes next, once the consumer has heard of it."""
@@ -78,7 +78,7 @@ async def test_what_is_urgent_overtakes_all_but_what_is_in_hand(
     assert await curator.shown("c") == [b"urgent"]
 
 
-async def test_additions_in_between_are_taken_in_their_order(session: zq.QueueSession, path: str) -> None:
+async def test_messages_added_meanwhile_are_taken_in_their_order(session: zq.QueueSession, path: str) -> None:
     queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="priority")
     await queue.put(b"10", priority=10)
     await queue.put(b"1", priority=1)
@@ -91,7 +91,7 @@ async def test_additions_in_between_are_taken_in_their_order(session: zq.QueueSe
 # -- the delay queue
 
 
-async def test_what_is_never_due_holds_up_nothing_that_is(
+async def test_a_message_that_is_never_due_delays_no_other(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     locks = f"{path}-locks"
@@ -109,7 +109,9 @@ async def test_what_is_never_due_holds_up_nothing_that_is(
     assert await curator.shown_until_now("c") == []
 
 
-async def test_ten_moments_at_random_come_in_their_order(session: zq.QueueSession, curator: Curator, path: str) -> None:
+async def test_messages_with_ten_random_due_times_are_delivered_in_order(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
     """All of them due by then, so that the order is the names' alone."""
     locks, chance = f"{path}-locks", Random(path)
     queue = session.curator_queue(path, lock_path=locks, kind="delay")
@@ -125,7 +127,7 @@ async def test_ten_moments_at_random_come_in_their_order(session: zq.QueueSessio
 
 
 @pytest.mark.parametrize("holder", ["ours", "theirs"])
-async def test_what_is_being_handled_cannot_be_removed_by_its_id(
+async def test_a_message_in_flight_cannot_be_removed_by_its_id(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer, holder: str
 ) -> None:
     locks = f"{path}-locks"
@@ -144,7 +146,7 @@ async def test_what_is_being_handled_cannot_be_removed_by_its_id(
     await server_view.until(lambda: not server_view._children(path))
 
 
-async def test_a_hundred_ids_at_random_come_in_the_order_of_their_puts(
+async def test_messages_with_a_hundred_random_ids_are_delivered_in_put_order(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     locks, chance = f"{path}-locks", Random(path)
@@ -164,7 +166,7 @@ async def test_a_hundred_ids_at_random_come_in_the_order_of_their_puts(
 # -- the simple queue
 
 
-async def test_an_empty_simple_queue_gives_nothing_now_or_later_to_either(
+async def test_an_empty_simple_queue_returns_nothing_to_either_side(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     queue = session.curator_queue(path, kind="simple")
@@ -177,7 +179,7 @@ async def test_an_empty_simple_queue_gives_nothing_now_or_later_to_either(
     assert await queue.peek(1) == []
 
 
-async def test_of_a_thousand_each_side_takes_those_that_the_other_has_left(
+async def test_each_side_takes_the_oldest_message_that_the_other_left(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     """What is taken is the oldest, and what is looked at is the oldest that is left, down to the last."""
@@ -204,7 +206,7 @@ async def taken_together(session: zq.QueueSession, queue: zq.Queue[bytes], count
     return bodies
 
 
-async def test_a_patient_take_of_a_simple_queue_gets_what_the_other_side_offers_later(
+async def test_a_waiting_take_of_a_simple_queue_gets_a_later_message_of_the_other_side(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     queue = session.curator_queue(path, kind="simple")
@@ -222,7 +224,7 @@ async def test_a_patient_take_of_a_simple_queue_gets_what_the_other_side_offers_
 # -- the sharder
 
 
-async def test_a_full_shard_gets_another_beside_it_up_to_the_most(
+async def test_full_shards_cause_new_ones_up_to_the_maximum(
     session: zq.QueueSession, other: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     """Two sessions that put at the same time add the same shard, not one each."""
@@ -242,7 +244,7 @@ async def test_a_full_shard_gets_another_beside_it_up_to_the_most(
         session.curator_shards(path, max_queues=0)
 
 
-async def test_what_either_side_spreads_over_shards_reaches_the_other_in_a_transaction_too(
+async def test_messages_put_into_shards_directly_and_in_a_transaction_are_taken(
     session: zq.QueueSession, path: str
 ) -> None:
     shards = session.curator_shards(path, threshold=1)
@@ -253,7 +255,7 @@ async def test_what_either_side_spreads_over_shards_reaches_the_other_in_a_trans
     assert sorted([*await drained(session, one), *await drained(session, two)]) == [b"one", b"two"]
 
 
-async def test_a_sharder_and_ours_see_the_shards_of_each_other(
+async def test_we_and_a_java_sharder_see_each_others_shards(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     """Its leader adds one when one is full, ours when all are; both have the same in the end, and when started anew."""

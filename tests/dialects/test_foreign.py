@@ -60,7 +60,7 @@ async def test_a_message_moves_from_a_curator_queue_to_a_native_and_a_kazoo_one_
     assert await drained(session, target) == await drained(session, native) == [b"moves"]
 
 
-async def test_of_several_messages_in_one_item_each_is_committed_by_itself(
+async def test_several_messages_in_one_item_are_committed_one_by_one(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     queue = locked(session, path)
@@ -79,7 +79,7 @@ async def test_of_several_messages_in_one_item_each_is_committed_by_itself(
 
 
 @pytest.mark.parametrize("what", CORRUPT)
-async def test_a_corrupt_item_becomes_a_dead_letter_with_the_reason_and_stops_nobody(
+async def test_a_corrupt_item_becomes_a_dead_letter_and_stops_no_consumer(
     session: zq.QueueSession, path: str, server_view: Observer, what: str
 ) -> None:
     queue = locked(session, path)
@@ -141,7 +141,7 @@ async def test_a_retry_is_held_by_an_ephemeral_lock_that_ends_with_the_session(
     assert await awaited(session, locked(session, path), 1) == [b"fails"]
 
 
-async def test_a_session_that_ends_takes_its_kept_locks_along_and_goes_on(
+async def test_an_expired_session_loses_its_retry_locks_and_continues(
     session: zq.QueueSession, path: str, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     queue = locked(session, path)
@@ -162,9 +162,7 @@ async def test_a_session_that_ends_takes_its_kept_locks_along_and_goes_on(
     assert zq.ConnectionState.LOST in states
 
 
-async def test_a_queue_that_has_vanished_is_made_again_by_the_next_put(
-    session: zq.QueueSession, path: str, server_view: Observer
-) -> None:
+async def test_a_put_creates_a_vanished_queue_again(session: zq.QueueSession, path: str, server_view: Observer) -> None:
     queue = locked(session, path)
     await queue.put(b"1")
     waiting = asyncio.create_task(awaited(session, queue, 2))
@@ -177,7 +175,7 @@ async def test_a_queue_that_has_vanished_is_made_again_by_the_next_put(
     assert await waiting == [b"1", b"2"]
 
 
-async def test_an_item_whose_lock_somebody_else_holds_is_not_touched(
+async def test_an_item_locked_by_another_program_is_not_touched(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     queue = locked(session, path)
@@ -196,7 +194,7 @@ async def test_an_item_whose_lock_somebody_else_holds_is_not_touched(
     ("option", "value"),
     [("headers", {"a": "b"}), ("group", "g"), ("ttl", 5), ("unique", True), ("priority", 3), ("delay", 1)],
 )
-async def test_what_the_layout_has_no_place_for_is_refused_before_anything_is_sent(
+async def test_values_that_do_not_fit_the_layout_are_refused_before_anything_is_sent(
     session: zq.QueueSession, path: str, option: str, value: object
 ) -> None:
     queue = locked(session, path)
@@ -205,7 +203,9 @@ async def test_what_the_layout_has_no_place_for_is_refused_before_anything_is_se
     assert await queue.size() == 0
 
 
-async def test_settings_and_uses_that_make_no_sense_there_are_refused(session: zq.QueueSession, path: str) -> None:
+async def test_settings_and_calls_that_foreign_queues_do_not_support_are_refused(
+    session: zq.QueueSession, path: str
+) -> None:
     queue = locked(session, path)
     with pytest.raises(zq.InvalidOptionError, match="shards=3"):
         await queue.configure(zq.QueueConfig(shards=3))
@@ -226,7 +226,7 @@ async def test_settings_and_uses_that_make_no_sense_there_are_refused(session: z
 
 
 @pytest.mark.parametrize("below", ["{shard}-locks", "{path}/locks", "{path}/locks/{name}", "{path}", "{shard}"])
-async def test_locks_that_a_sharder_would_take_for_queues_are_refused_before_anything_is_made(
+async def test_lock_paths_that_a_sharder_would_take_for_queues_are_refused_before_anything_is_created(
     session: zq.QueueSession, path: str, server_view: Observer, below: str
 ) -> None:
     def locks(shard: str) -> str:
@@ -240,7 +240,7 @@ async def test_locks_that_a_sharder_would_take_for_queues_are_refused_before_any
     assert not await server_view.exists(path)
 
 
-async def test_locks_among_the_items_are_refused_and_a_folder_of_locks_below_a_queue_is_not(
+async def test_a_lock_path_among_the_items_is_refused_and_a_lock_folder_below_a_queue_is_not(
     session: zq.QueueSession, path: str
 ) -> None:
     for locks in (path, f"{path}/queue-locks"):
@@ -255,7 +255,7 @@ async def test_locks_among_the_items_are_refused_and_a_folder_of_locks_below_a_q
     assert await awaited(session, shard, 1) == [b"taken"]
 
 
-async def test_names_that_are_taken_ahead_of_the_counter_are_passed_over(
+async def test_puts_skip_item_names_that_are_already_taken(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     """A queue that was copied to another ensemble, each item under its name, has a counter below its items."""
@@ -268,7 +268,7 @@ async def test_names_that_are_taken_ahead_of_the_counter_are_passed_over(
     assert sorted(await drained(session, queue)) == [b"copied"] * len(copied) + [b"put"] * len(copied)
 
 
-async def test_clean_up_removes_the_attempts_of_what_a_peer_has_consumed_and_no_others(
+async def test_clean_up_removes_only_the_attempts_of_messages_that_a_peer_consumed(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     queue = session.kazoo_queue(path, policy=zq.ConsumeTimes(9, backoff=zq.Fixed(0)))

@@ -51,7 +51,7 @@ async def taken(session: zq.QueueSession, queue: zq.Queue[bytes], count: int | N
     return messages
 
 
-async def test_what_kazoo_puts_is_taken_here_in_its_order(
+async def test_we_take_messages_of_kazoo_in_their_order(
     session: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
     path = f"{path}-locking"
@@ -67,7 +67,7 @@ async def test_what_kazoo_puts_is_taken_here_in_its_order(
     assert await server_view.children(f"{path}/taken") == []
 
 
-async def test_what_is_put_here_kazoo_takes_in_its_order(
+async def test_kazoo_takes_our_messages_in_their_order(
     session: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
     path = f"{path}-locking"

@@ -39,7 +39,7 @@ def place(path: str, *, locking: bool) -> str:
         (b"one", {"priority": True}),
     ],
 )
-async def test_what_is_no_message_or_no_priority_is_refused_and_not_put(
+async def test_an_invalid_message_or_priority_is_refused_and_not_put(
     session: zq.QueueSession, place: str, value: Any, options: Any, *, locking: bool
 ) -> None:
     queue = session.kazoo_queue(place, locking=locking)
@@ -62,7 +62,7 @@ async def test_a_priority_of_other_than_three_digits_is_refused(
     assert await queue.size() == 0
 
 
-async def test_an_empty_queue_has_no_length_and_gives_nothing(
+async def test_an_empty_queue_has_length_zero_and_returns_nothing(
     session: zq.QueueSession, kazoo: Kazoo, place: str, *, locking: bool
 ) -> None:
     queue = session.kazoo_queue(place, locking=locking)
@@ -73,7 +73,7 @@ async def test_an_empty_queue_has_no_length_and_gives_nothing(
     assert (await queue.size(), await kazoo.ask("len", place)) == (0, 0)
 
 
-async def test_what_is_put_by_either_is_counted_by_both_and_comes_in_order(
+async def test_both_sides_count_each_others_messages_and_take_them_in_order(
     session: zq.QueueSession, kazoo: Kazoo, place: str, *, locking: bool
 ) -> None:
     queue = session.kazoo_queue(place, locking=locking)
@@ -107,7 +107,7 @@ async def test_the_most_urgent_comes_first_and_of_equals_the_oldest(
     assert await queue.size() == 0
 
 
-async def test_what_kazoo_has_not_consumed_it_gets_again_and_holds_and_we_do_not_get(
+async def test_kazoo_gets_and_holds_its_unconsumed_message_and_we_do_not_get_it(
     session: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
     place = f"{path}-locking"
@@ -125,7 +125,7 @@ async def test_what_kazoo_has_not_consumed_it_gets_again_and_holds_and_we_do_not
     assert await queue.size() == 0
 
 
-async def test_what_we_take_is_ours_until_the_commit_and_cannot_be_committed_twice(
+async def test_we_hold_a_message_until_the_commit_and_cannot_commit_it_twice(
     session: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
     """Their consume, which is true once; and their lock, which ours is to kazoo."""
@@ -141,7 +141,9 @@ async def test_what_we_take_is_ours_until_the_commit_and_cannot_be_committed_twi
     assert await kazoo.ask("len", place) == 0
 
 
-async def test_what_is_let_go_of_by_one_is_got_by_the_other(session: zq.QueueSession, kazoo: Kazoo, path: str) -> None:
+async def test_each_side_takes_a_message_that_the_other_released(
+    session: zq.QueueSession, kazoo: Kazoo, path: str
+) -> None:
     place = f"{path}-locking"
     queue = session.kazoo_queue(place)
     await queue.put(b"one")
@@ -158,7 +160,7 @@ async def test_what_is_let_go_of_by_one_is_got_by_the_other(session: zq.QueueSes
     assert await queue.size() == 0
 
 
-async def test_of_several_that_ask_at_once_one_gets_it(
+async def test_one_of_several_concurrent_consumers_gets_a_message(
     session: zq.QueueSession, other: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
     """Each looks once; two of them find it locked."""

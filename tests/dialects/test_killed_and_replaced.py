@@ -51,7 +51,7 @@ class Worker:
             self._handled.add(line.strip())
 
 
-async def test_five_thousand_are_all_handled_while_all_consumers_are_killed_and_replaced(
+async def test_five_thousand_messages_are_handled_although_all_consumers_are_killed_and_replaced(
     session: zq.QueueSession,
     zookeeper_proxy: ZooKeeperProxy,
     start_curator: StartCurator,

@@ -46,7 +46,7 @@ def each_once(bodies: list[bytes]) -> bool:
     return Counter(bodies) == Counter(b"%d" % number for number in range(MESSAGES))
 
 
-async def test_a_thousand_messages_between_two_of_ours_and_curators_threads_come_once_each(
+async def test_two_sessions_and_curator_threads_take_each_of_a_thousand_messages_once(
     session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     locks = f"{path}-locks"
@@ -62,7 +62,7 @@ async def test_a_thousand_messages_between_two_of_ours_and_curators_threads_come
     await server_view.until(lambda: not server_view._children(locks))
 
 
-async def test_a_thousand_messages_between_two_of_ours_and_kazoo_come_once_each(
+async def test_two_sessions_and_kazoo_take_each_of_a_thousand_messages_once(
     session: zq.QueueSession, other: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
     path = f"{path}-locking"
@@ -80,7 +80,7 @@ async def test_a_thousand_messages_between_two_of_ours_and_kazoo_come_once_each(
     assert await server_view.children(f"{path}/taken") == []
 
 
-async def test_what_curator_holds_is_left_to_it_and_taken_over_when_it_is_killed(
+async def test_a_message_held_by_curator_is_taken_here_only_after_curator_is_killed(
     session: zq.QueueSession,
     curator: Curator,
     start_curator: StartCurator,
@@ -121,7 +121,7 @@ async def test_what_curator_holds_is_left_to_it_and_taken_over_when_it_is_killed
     assert await curator.shown("idle", 2) == [b"held", b"wakes it"]
 
 
-async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_or_lets_go(
+async def test_a_message_held_by_kazoo_is_taken_here_only_after_a_kill_or_a_release(
     session: zq.QueueSession, start_kazoo: StartKazoo, die: Die, path: str
 ) -> None:
     kazoo, path = await start_kazoo(), f"{path}-locking"
@@ -148,7 +148,7 @@ async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_o
     assert message.body == b"of the dead"
 
 
-async def test_what_is_held_here_is_left_to_us_and_taken_over_by_kazoo_when_our_session_ends(
+async def test_kazoo_takes_a_message_held_here_only_after_its_release(
     kazoo: Kazoo, open_session: Opener, path: str
 ) -> None:
     path, session = f"{path}-locking", await open_session()
@@ -162,7 +162,7 @@ async def test_what_is_held_here_is_left_to_us_and_taken_over_by_kazoo_when_our_
     assert await waiting == b"held"
 
 
-async def test_a_delayed_retry_is_respected_by_curator_and_wakes_it_when_it_is_over(
+async def test_curator_waits_for_the_end_of_our_delayed_retry(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     locks = f"{path}-locks"
@@ -177,7 +177,7 @@ async def test_a_delayed_retry_is_respected_by_curator_and_wakes_it_when_it_is_o
     assert time.monotonic() - begun > 1.99
 
 
-async def test_of_an_unlocked_queue_what_a_peer_has_taken_meanwhile_fails_the_commit_as_a_whole(
+async def test_a_commit_fails_as_a_whole_if_a_peer_took_a_message_of_an_unlocked_queue(
     session: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
     queue, results = session.kazoo_queue(path, locking=False), session.queue("results")
@@ -191,7 +191,7 @@ async def test_of_an_unlocked_queue_what_a_peer_has_taken_meanwhile_fails_the_co
 
 
 @pytest.mark.parametrize("kind", ["kazoo", "curator"])
-async def test_what_a_killed_process_of_ours_held_goes_to_whoever_is_there(
+async def test_messages_of_our_killed_process_go_to_any_other_consumer(
     session: zq.QueueSession,
     kazoo: Kazoo,
     curator: Curator,

@@ -64,7 +64,7 @@ async def emptied(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[byte
 
 
 @pytest.mark.parametrize("locking", [True, False])
-async def test_what_kazoo_has_put_is_moved_to_a_queue_of_ours_with_its_priority_and_time(
+async def test_messages_of_kazoo_are_moved_to_a_native_queue_with_priority_and_time(
     session: zq.QueueSession,
     kazoo: Kazoo,
     path: str,
@@ -88,7 +88,7 @@ async def test_what_kazoo_has_put_is_moved_to_a_queue_of_ours_with_its_priority_
     assert len({message.id for message in found}) == len(found)
 
 
-async def test_priorities_times_and_ids_of_curators_kinds_come_along(
+async def test_a_move_keeps_priorities_times_and_ids_of_curator_queues(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     due = datetime.now(UTC) + timedelta(hours=1)
@@ -108,7 +108,7 @@ async def test_priorities_times_and_ids_of_curators_kinds_come_along(
     assert (found["priority"].priority, found["delay"].due, found["id"].key) == (-5, due, "order-7")
 
 
-async def test_what_curator_and_kazoo_offer_without_locks_is_moved(
+async def test_unlocked_curator_and_kazoo_queues_are_moved(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
     for body in (b"one", b"two"):
@@ -120,7 +120,7 @@ async def test_what_curator_and_kazoo_offer_without_locks_is_moved(
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-async def test_of_an_item_of_several_messages_each_becomes_one_of_its_own_in_their_order(
+async def test_each_message_of_an_item_is_moved_to_its_own_item_in_order(
     session: zq.QueueSession,
     path: str,
     server_view: Observer,
@@ -138,7 +138,7 @@ async def test_of_an_item_of_several_messages_each_becomes_one_of_its_own_in_the
     assert await drained(session, target) == [b"before", b"one", b"two", b"three", b"behind"]
 
 
-async def test_an_item_of_more_messages_than_fit_into_a_request_goes_in_parts_and_in_order(
+async def test_an_item_too_large_for_one_request_is_moved_in_parts_and_in_order(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     source, target = locked(session, path), session.queue("target")
@@ -151,7 +151,7 @@ async def test_an_item_of_more_messages_than_fit_into_a_request_goes_in_parts_an
     assert await emptied(session, target) == [*small, *large, b"behind"]
 
 
-async def test_a_target_with_a_size_takes_the_messages_of_one_item_as_there_is_room(
+async def test_a_bounded_target_takes_the_messages_of_one_item_as_there_is_room(
     session: zq.QueueSession, other: zq.QueueSession, path: str
 ) -> None:
     source, target = locked(session, path), session.queue("narrow")
@@ -172,9 +172,7 @@ async def _awaited(session: zq.QueueSession, queue: str, count: int) -> list[zq.
 # -- to other programs' queues
 
 
-async def test_what_is_moved_to_kazoo_it_gets_most_urgent_first(
-    session: zq.QueueSession, kazoo: Kazoo, path: str
-) -> None:
+async def test_kazoo_gets_moved_messages_most_urgent_first(session: zq.QueueSession, kazoo: Kazoo, path: str) -> None:
     path = f"{path}-locking"
     source = session.queue("source")
     for body in BODIES:
@@ -187,9 +185,7 @@ async def test_what_is_moved_to_kazoo_it_gets_most_urgent_first(
     assert [bytes.fromhex(body) for body in got] == [b"urgent", *BODIES, b"in between", b"late"]
 
 
-async def test_what_is_moved_to_curator_its_consumers_are_shown(
-    session: zq.QueueSession, curator: Curator, path: str
-) -> None:
+async def test_curator_consumers_get_moved_messages(session: zq.QueueSession, curator: Curator, path: str) -> None:
     source, soon = session.queue("source"), datetime.now(UTC) + timedelta(seconds=2)
     kinds: dict[CuratorKind, zq.PutOptions] = {
         "queue": {},
@@ -206,7 +202,7 @@ async def test_what_is_moved_to_curator_its_consumers_are_shown(
     assert datetime.now(UTC) > soon - timedelta(milliseconds=1)
 
 
-async def test_between_queues_of_one_kind_names_are_kept_up_to_their_number(
+async def test_a_move_between_queues_of_one_kind_keeps_names_except_the_number(
     session: zq.QueueSession, path: str
 ) -> None:
     pairs: list[tuple[zq.Queue[bytes], zq.Queue[bytes], zq.PutOptions]] = [
@@ -223,7 +219,7 @@ async def test_between_queues_of_one_kind_names_are_kept_up_to_their_number(
         assert (after.body, after.id[:-10]) == (b"x", before.id[:-10])
 
 
-async def test_a_curator_queue_that_prioritizes_and_kazoos_keep_the_distance_from_the_usual_priority(
+async def test_a_move_from_curator_to_kazoo_keeps_the_offset_from_the_default_priority(
     session: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
     source, target = locked(session, path, "priority"), session.kazoo_queue(f"{path}-locking")
@@ -241,7 +237,7 @@ async def test_a_curator_queue_that_prioritizes_and_kazoos_keep_the_distance_fro
 # -- what others hold
 
 
-async def test_what_curator_holds_stays_until_it_is_handled_and_the_rest_is_moved(
+async def test_a_message_held_by_curator_stays_until_it_is_handled_and_the_rest_is_moved(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     source, target = locked(session, path), session.queue("target")
@@ -261,7 +257,7 @@ async def test_what_curator_holds_stays_until_it_is_handled_and_the_rest_is_move
     assert await curator.shown_until_now("c") == []
 
 
-async def test_what_a_dead_curator_held_is_moved_when_its_session_is_over(
+async def test_messages_of_a_dead_curator_are_moved_when_its_session_ends(
     session: zq.QueueSession, start_curator: StartCurator, die: Die, path: str
 ) -> None:
     curator, source, target = await start_curator(), locked(session, path), session.queue("target")
@@ -276,7 +272,9 @@ async def test_what_a_dead_curator_held_is_moved_when_its_session_is_over(
     assert await drained(session, target) == [b"held"]
 
 
-async def test_what_kazoo_holds_stays_until_it_is_let_go_of(session: zq.QueueSession, kazoo: Kazoo, path: str) -> None:
+async def test_a_message_held_by_kazoo_stays_until_its_release(
+    session: zq.QueueSession, kazoo: Kazoo, path: str
+) -> None:
     path = f"{path}-locking"
     source, target = session.kazoo_queue(path), session.queue("target")
     await source.put(b"held")
@@ -292,7 +290,7 @@ async def test_what_kazoo_holds_stays_until_it_is_let_go_of(session: zq.QueueSes
 
 
 @pytest.mark.parametrize("beside", ["-locks", None])
-async def test_of_a_thousand_that_curator_consumes_meanwhile_each_is_handled_there_or_moved_once(
+async def test_each_of_a_thousand_messages_is_either_consumed_by_curator_or_moved_once(
     session: zq.QueueSession,
     other: zq.QueueSession,
     curator: Curator,
@@ -334,7 +332,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_move_from_a_queue_that_curator_consumes_is_finished_when_its_process_is_killed(
+async def test_a_killed_move_from_a_queue_that_curator_consumes_is_finished(
     session: zq.QueueSession, curator: Curator, zookeeper: str, queue_root: str, path: str, server_view: Observer
 ) -> None:
     source, target = locked(session, path), session.queue("target")
@@ -363,7 +361,7 @@ async def test_a_move_from_a_queue_that_curator_consumes_is_finished_when_its_pr
     assert sorted([first, *shown, *await emptied(session, target)]) == bodies
 
 
-async def test_of_five_hundred_that_kazoo_gets_without_locks_each_is_got_there_or_moved_once(
+async def test_each_of_five_hundred_unlocked_messages_is_either_taken_by_kazoo_or_moved_once(
     session: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
     source, target = session.kazoo_queue(path, locking=False), session.queue("target")
@@ -377,7 +375,7 @@ async def test_of_five_hundred_that_kazoo_gets_without_locks_each_is_got_there_o
     assert sorted([*got, *await drained(session, target)]) == bodies
 
 
-async def test_an_item_that_a_consumer_splits_after_the_move_began_is_moved_and_what_is_put_later_is_not(
+async def test_an_item_split_after_the_start_of_a_move_is_moved_and_a_later_put_is_not(
     session: zq.QueueSession, other: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     source, target, theirs = locked(session, path), session.queue("target"), locked(other, path)
@@ -398,7 +396,7 @@ async def test_an_item_that_a_consumer_splits_after_the_move_began_is_moved_and_
     assert await drained(session, source) == [b"later", b"still later"]
 
 
-async def test_of_a_queue_that_was_copied_with_its_names_what_is_put_later_under_lower_numbers_stays(
+async def test_a_move_from_a_copied_queue_leaves_later_puts_with_lower_numbers(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     source, target = locked(session, path), session.queue("target")
@@ -418,7 +416,7 @@ async def test_of_a_queue_that_was_copied_with_its_names_what_is_put_later_under
     assert await drained(session, source) == [b"later"]
 
 
-async def test_parts_of_what_was_put_since_the_numbers_began_again_are_not_moved(
+async def test_parts_of_items_put_after_a_counter_reset_are_not_moved(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     source, target = locked(session, path), session.queue("target")
@@ -450,7 +448,7 @@ async def test_parts_of_what_was_put_since_the_numbers_began_again_are_not_moved
         ({"filters": {"color": "red"}}, "has filters"),
     ],
 )
-async def test_what_the_other_program_has_no_place_for_is_refused_before_anything_is_sent(
+async def test_a_move_that_would_lose_message_options_is_refused_before_anything_is_sent(
     session: zq.QueueSession, path: str, server_view: Observer, queue_root: str, options: zq.PutOptions, has: str
 ) -> None:
     source = session.queue("source")
@@ -466,7 +464,7 @@ async def test_what_the_other_program_has_no_place_for_is_refused_before_anythin
     assert await server_view.children(f"{queue_root}/.moves") == []
 
 
-async def test_what_does_not_fit_into_the_target_is_refused_before_anything_is_sent(
+async def test_a_message_too_large_for_the_target_is_refused_before_anything_is_sent(
     session: zq.QueueSession, path: str, server_view: Observer, queue_root: str
 ) -> None:
     size = core_of(session).max_message
@@ -504,7 +502,7 @@ async def test_priorities_and_ids_that_the_target_cannot_have_are_refused(sessio
         await session.moves.start(prioritized, ordered)
 
 
-async def test_an_item_that_does_not_decode_is_refused_and_stays_when_it_is_found_later(
+async def test_a_corrupt_item_is_refused_at_the_start_of_a_move_and_stays_if_found_later(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     source, target = locked(session, path), session.queue("target")
@@ -523,9 +521,7 @@ async def test_an_item_that_does_not_decode_is_refused_and_stays_when_it_is_foun
         await session.moves.start(source, target)
 
 
-async def test_the_two_queues_of_a_move_are_told_apart_by_where_their_items_lie(
-    session: zq.QueueSession, path: str
-) -> None:
+async def test_a_move_between_queues_with_the_same_item_folder_is_refused(session: zq.QueueSession, path: str) -> None:
     kazoo, simple = session.kazoo_queue(path), session.curator_queue(f"{path}/entries", kind="simple")
     for source, target in ((kazoo, kazoo), (kazoo, simple), (simple, kazoo)):
         with pytest.raises(zq.InvalidOptionError, match=r"cannot move queue .* to itself"):
@@ -535,7 +531,7 @@ async def test_the_two_queues_of_a_move_are_told_apart_by_where_their_items_lie(
 # -- what may happen meanwhile
 
 
-async def test_the_folder_of_locks_that_the_server_has_removed_is_made_again(
+async def test_a_lock_folder_removed_by_the_server_is_created_again(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
     source, target = locked(session, path), session.queue("target")
@@ -547,7 +543,7 @@ async def test_the_folder_of_locks_that_the_server_has_removed_is_made_again(
     assert await source.purge() == 1
 
 
-async def test_what_has_got_the_name_of_an_item_since_that_was_read_is_not_touched(
+async def test_a_new_item_under_a_reused_name_is_not_touched_by_a_move(
     session: zq.QueueSession,
     path: str,
     server_view: Observer,
@@ -571,7 +567,7 @@ async def test_what_has_got_the_name_of_an_item_since_that_was_read_is_not_touch
     assert await drained(session, source) == [b"new"]
 
 
-async def test_a_move_of_an_earlier_layout_and_of_an_unknown_one(
+async def test_a_move_of_an_earlier_layout_is_resumed_and_an_unknown_one_is_left(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("old").put(b"x")
@@ -586,7 +582,7 @@ async def test_a_move_of_an_earlier_layout_and_of_an_unknown_one(
     assert await server_view.get(f"{queue_root}/.moves/unknown") == unknown
 
 
-async def test_a_session_that_uses_the_queue_in_another_layout_leaves_the_move_to_others(
+async def test_a_session_with_another_layout_of_the_queue_leaves_the_move_to_others(
     session: zq.QueueSession,
     other: zq.QueueSession,
     path: str,

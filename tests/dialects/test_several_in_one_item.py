@@ -93,7 +93,7 @@ class Written:
 
 
 @pytest.mark.parametrize("take", [by_consumer, by_listener, by_one_transaction, by_transactions])
-async def test_the_messages_of_one_item_are_written_once_more_however_many_there_are(
+async def test_taking_an_item_rewrites_its_messages_once_for_any_number(
     open_session: Opener,
     zookeeper_proxy: ZooKeeperProxy,
     path: str,
@@ -110,7 +110,7 @@ async def test_the_messages_of_one_item_are_written_once_more_however_many_there
 
 
 @pytest.mark.parametrize("take", [by_consumer, by_listener])
-async def test_the_messages_of_several_items_come_one_item_after_the_other(
+async def test_messages_of_several_items_are_delivered_item_by_item(
     session: zq.QueueSession, path: str, take: Take
 ) -> None:
     queue = locked(session, path)
@@ -145,7 +145,7 @@ async def test_parts_keep_the_priority_time_and_id_of_their_item(
 
 
 @pytest.mark.parametrize(("count", "length"), [(8000, 3), (1000, 1030), (12, 87_000)])
-async def test_an_item_near_the_largest_that_zookeeper_takes_is_taken_in_order(
+async def test_an_item_near_the_size_limit_of_zookeeper_is_taken_in_order(
     session: zq.QueueSession, path: str, server_view: Observer, count: int, length: int
 ) -> None:
     """Their parts have several messages each, and are split again; where there is room for none, the item is cut."""
@@ -160,7 +160,7 @@ async def test_an_item_near_the_largest_that_zookeeper_takes_is_taken_in_order(
     assert list(chain.from_iterable(left)) == put[len(got) :]
 
 
-async def test_what_was_committed_of_an_item_never_comes_again_when_who_takes_it_dies(
+async def test_committed_parts_of_an_item_are_not_redelivered_when_their_consumer_dies(
     session: zq.QueueSession, open_session: Opener, path: str, curator: Curator
 ) -> None:
     """Neither here nor in Java, and what was not committed comes again."""
@@ -176,7 +176,7 @@ async def test_what_was_committed_of_an_item_never_comes_again_when_who_takes_it
     assert await curator.shown("c", 10) == put[10:]
 
 
-async def test_a_part_that_fails_in_java_comes_again_under_a_name_that_does_not_grow(
+async def test_a_part_that_fails_in_java_is_redelivered_under_a_name_of_constant_length(
     session: zq.QueueSession, path: str, start_curator: StartCurator, die: Die, server_view: Observer
 ) -> None:
     """The ZooKeeper session of the Java side ends: closing its queue interrupts a create, whose lock can then stay."""
@@ -191,7 +191,7 @@ async def test_a_part_that_fails_in_java_comes_again_under_a_name_that_does_not_
     assert sorted(await awaited(session, queue, 2)) == bodies(3)[1:]
 
 
-async def test_parts_may_be_used_by_whoever_may_use_their_item(
+async def test_parts_have_the_acl_of_their_item(
     zookeeper: str, queue_root: str, path: str, server_view: Observer
 ) -> None:
     """A session with credentials gives its own znodes to itself only; a Java consumer has none."""
@@ -216,7 +216,7 @@ def delete_as_carol(hosts: str, path: str) -> None:
     carol.close()
 
 
-async def test_an_item_that_java_had_in_hand_when_it_was_killed_comes_here_from_its_first_message_on(
+async def test_we_take_all_messages_of_an_item_that_a_killed_java_consumer_held(
     session: zq.QueueSession, path: str, start_curator: StartCurator, die: Die
 ) -> None:
     curator, queue = await start_curator(), locked(session, path)

@@ -47,7 +47,7 @@ ITEMS = {"kazoo's locking queue": ("entries", "taken")}
 @pytest.mark.parametrize(
     "batches", [lambda names: [[name] for name in names], lambda names: [names]], ids=["one by one", "all at once"]
 )
-async def test_old_locks_that_come_and_go_keep_no_consumer_from_what_is_put_later(
+async def test_changing_old_locks_do_not_hide_later_puts_from_a_consumer(
     open_session: Opener,
     session: zq.QueueSession,
     zookeeper_proxy: ZooKeeperProxy,
@@ -83,7 +83,7 @@ async def test_old_locks_that_come_and_go_keep_no_consumer_from_what_is_put_late
     [(zq.QueueConfig(), {}), (zq.QueueConfig(), {"group": "a"}), (zq.QueueConfig(ordered=True), {})],
     ids=["plain", "of groups", "ordered"],
 )
-async def test_old_locks_of_a_queue_of_ours_keep_no_consumer_busy_either(
+async def test_old_locks_of_a_native_queue_do_not_keep_a_consumer_busy(
     open_session: Opener,
     session: zq.QueueSession,
     zookeeper_proxy: ZooKeeperProxy,

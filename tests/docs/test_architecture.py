@@ -28,18 +28,18 @@ def test_the_map_names_the_test_of_each_step() -> None:
 
 
 @pytest.mark.parametrize(("file", "test"), [(file, test) for file, test in NAMED if test])
-def test_a_test_that_the_map_names_is_there(file: str, test: str) -> None:
+def test_each_test_that_the_map_names_exists(file: str, test: str) -> None:
     assert f"def {test}(" in (TESTS / file).read_text()
 
 
-def test_each_mutation_that_the_map_names_is_there() -> None:
+def test_each_mutation_that_the_map_names_exists() -> None:
     passages = re.findall(r"mutations?((?:,? `[a-z_]+`)+)", ARCHITECTURE)
     named = {name for passage in passages for name in re.findall(r"`(\w+)`", passage)}
     assert len(named) > 15
     assert named <= {one.name for one in mutations()}
 
 
-def test_each_protocol_is_linked_from_the_map_and_in_the_site() -> None:
+def test_the_map_and_the_site_link_each_protocol() -> None:
     root = TESTS.parent
     for page in PROTOCOLS:
         assert f"](docs/design/{page.name})" in MAP, page.name
@@ -51,7 +51,7 @@ def test_the_map_is_short() -> None:
 
 
 @pytest.mark.parametrize("page", PROTOCOLS, ids=lambda page: page.stem)
-def test_each_protocol_has_its_parts(page: Path) -> None:
+def test_each_protocol_page_has_the_required_sections(page: Path) -> None:
     lines = page.read_text().splitlines()
     assert 20 <= len(lines) <= 80
     parts = [line.removeprefix("## ").partition(":")[0] for line in lines if line.startswith("## ")]
@@ -61,13 +61,13 @@ def test_each_protocol_has_its_parts(page: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted({file for file, _ in NAMED} | ARROWS))
-def test_a_file_that_the_map_names_is_there(file: str) -> None:
+def test_each_file_that_the_map_names_exists(file: str) -> None:
     places = (TESTS, PACKAGE, PACKAGE / "queue", TESTS.parent)
     stages = {path.name for path in PACKAGE.glob("queue/*/*.py")} if "/" not in file else set[str]()
     assert file in stages or any((place / file).is_file() for place in places)
 
 
-def test_the_cells_of_the_matrix_are_files_and_no_feature_is_missing() -> None:
+def test_the_matrix_names_existing_files_and_all_features() -> None:
     heads, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in MAP.partition("## Features and stages")[2].partition("\n## ")[0].splitlines()
@@ -88,13 +88,13 @@ def test_the_cells_of_the_matrix_are_files_and_no_feature_is_missing() -> None:
     ] == []
 
 
-def test_each_folder_of_tests_has_its_row() -> None:
+def test_the_table_of_test_folders_is_complete() -> None:
     table = [line for line in CONTRIBUTING.splitlines() if line.startswith("|")]
     rows = set(re.findall(r"`tests/(\w+)`", "\n".join(table)))
     assert rows == {path.parent.name for path in TESTS.glob("*/__init__.py")}
 
 
-def test_a_test_that_is_an_example_of_a_name_is_there() -> None:
+def test_each_test_named_as_an_example_exists() -> None:
     sources = [path.read_text() for path in TESTS.rglob("test_*.py")]
     for name in re.findall(r"`(test_\w+)`", CONTRIBUTING):
         assert any(f"def {name}(" in source for source in sources), name

@@ -25,18 +25,18 @@ def test_a_diagram_has_its_participants_and_messages() -> None:
     ]
 
 
-def test_a_drawing_shows_all_of_them_and_tells_a_screen_reader() -> None:
+def test_a_drawing_shows_all_participants_and_messages_and_has_a_label() -> None:
     drawn = drawing(SOURCE)
     for text in (">caller<", ">Queue&lt;T&gt;<", ">put: queue/queue.py<", ">check<", ">the id<"):
         assert text in drawn
     assert 'aria-label="caller to Queue&lt;T&gt;: put: queue/queue.py; ' in drawn
 
 
-def test_the_rest_of_a_page_stays_as_it_is() -> None:
+def test_a_drawing_leaves_the_rest_of_a_page_unchanged() -> None:
     page = f"before\n\n```mermaid\n{SOURCE}```\n\nafter\n"
     assert with_drawings(page) == f"before\n\n{drawing(SOURCE)}\n\nafter\n"
 
 
-def test_a_line_that_is_not_understood_is_refused() -> None:
+def test_an_unknown_diagram_line_is_refused() -> None:
     with pytest.raises(ValueError, match="loop until done"):
         drawing(f"{SOURCE}    loop until done\n")

@@ -41,7 +41,7 @@ def _pages_with(language: str) -> pytest.MarkDecorator:
 
 
 @_pages_with("python")
-def test_the_python_blocks_of_a_page_run_and_print_what_it_shows(page: Path, server: str, tmp_path: Path) -> None:
+def test_the_python_blocks_of_a_page_print_the_output_shown(page: Path, server: str, tmp_path: Path) -> None:
     found = blocks(page)
     programs = [block for block in found if block.language == "python" and not block.file]
     script = tmp_path / "page.py"
@@ -57,7 +57,7 @@ def test_the_python_blocks_of_a_page_run_and_print_what_it_shows(page: Path, ser
 
 
 @_pages_with("console")
-def test_the_commands_of_a_page_print_and_exit_as_it_shows(
+def test_the_commands_of_a_page_print_and_exit_as_shown(
     page: Path, server: str, tmp_path: Path, quick_command: Path
 ) -> None:
     found = blocks(page)

@@ -83,7 +83,7 @@ def shown() -> Iterator[Line]:
             yield Line(page.name, AFTER.sub("", " ".join(span.split())))
 
 
-def test_every_command_that_the_pages_name_is_there_with_its_options() -> None:
+def test_each_command_and_option_that_the_pages_name_exists() -> None:
     lines = list(shown())
     assert len(lines) > 60
     wrong = [f"{line.page}: {line.text}: {what}" for line in lines for what in misspelt(line.words)]
@@ -121,7 +121,7 @@ class Unit(ConfigParser):
         return optionstr
 
 
-def test_the_unit_starts_a_worker_and_lets_it_stop() -> None:
+def test_the_systemd_unit_starts_a_worker_and_gives_it_time_to_stop() -> None:
     unit = Unit(interpolation=None)
     unit.read_string(block("ini"))
     service = unit["Service"]
@@ -133,7 +133,7 @@ def test_the_unit_starts_a_worker_and_lets_it_stop() -> None:
 
 
 @pytest.mark.skipif(which("systemd-analyze") is None, reason="systemd is not here to judge its unit")
-def test_systemd_has_nothing_against_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     program = Path(sys.executable).parent / "aiozkqueue"
     file = tmp_path / "shop-worker.service"
     file.write_text(re.sub(r"(?<=ExecStart=)\S+", str(program), block("ini")))
@@ -143,7 +143,7 @@ def test_systemd_has_nothing_against_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_deployment_runs_workers_that_are_asked_how_they_are() -> None:
+def test_the_deployment_runs_workers_with_health_probes() -> None:
     deployment = yaml_load(block("yaml"))
     assert (deployment["apiVersion"], deployment["kind"]) == ("apps/v1", "Deployment")
     template = deployment["spec"]["template"]
@@ -164,7 +164,7 @@ def test_the_deployment_runs_workers_that_are_asked_how_they_are() -> None:
     assert {variable["name"] for variable in container["env"]} <= known
 
 
-def test_every_target_that_the_pages_name_is_in_the_makefile() -> None:
+def test_the_makefile_has_each_target_that_the_pages_name() -> None:
     targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
     texts = [page.read_text() for page in PAGES] + [(ROOT / "docker-compose.yml").read_text()]
     named = {name for text in texts for name in re.findall(r"(?:`|^|[0-9] )make ([a-z-]+)", text, re.MULTILINE)}
@@ -172,7 +172,7 @@ def test_every_target_that_the_pages_name_is_in_the_makefile() -> None:
     assert named <= targets
 
 
-def test_every_extra_that_the_pages_install_is_there() -> None:
+def test_each_extra_that_the_pages_install_exists() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     named = {
         extra
@@ -184,7 +184,7 @@ def test_every_extra_that_the_pages_install_is_there() -> None:
     assert named <= extras
 
 
-def test_the_compose_file_is_an_ensemble_whose_servers_know_each_other() -> None:
+def test_the_compose_file_defines_an_ensemble_of_connected_servers() -> None:
     file = ROOT / "docker-compose.yml"
     compose = yaml_load(file.read_text())
     services = compose["services"]

@@ -63,7 +63,7 @@ class _Needed(HTMLParser):
             self.addresses.append(given.get("src") or "")
 
 
-def test_whoever_reads_it_needs_no_other_server(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_servers(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 30
     outside = []
@@ -76,19 +76,19 @@ def test_whoever_reads_it_needs_no_other_server(site: Path) -> None:
     assert outside == []
 
 
-def test_each_public_member_can_be_looked_up(site: Path) -> None:
+def test_the_reference_lists_each_public_member(site: Path) -> None:
     texts = [page.read_text() for page in site.rglob("*.html")]
     anchors = {anchor for text in texts for anchor in re.findall(r'id="(aiozkqueue[\w.]*)"', text)}
     assert sorted(set(documented()) - anchors) == []
 
 
-def test_the_table_of_errors_leads_to_who_raises_them(site: Path) -> None:
+def test_the_table_of_errors_links_to_the_calls_that_raise_them(site: Path) -> None:
     text = (site / "errors" / "index.html").read_text()
     row = next(row for row in text.split("<tr>") if ">DuplicateKeyError<" in row)
     assert re.search(r'href="\.\./reference/queues/#aiozkqueue\.Queue\.put"', row)
 
 
-def test_search_finds_what_a_newcomer_looks_for(site: Path) -> None:
+def test_search_finds_common_terms(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text()
     assert all(word in index for word in ("dead letters", "ConsumeTimes", "exactly once"))
 
@@ -113,7 +113,7 @@ def _no_blocking_calls_on_the_loop() -> None:
     """Not watched for here: Playwright looks its caller up in the source at each call."""
 
 
-async def test_pages_fit_the_window_and_fetch_nothing_from_elsewhere(served: str) -> None:
+async def test_pages_fit_the_window_and_send_no_request_to_other_hosts(served: str) -> None:
     windows: list[tuple[int, Literal["light", "dark"]]] = [(1280, "light"), (390, "dark")]
     wrong: list[str] = []
 

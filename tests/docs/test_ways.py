@@ -46,7 +46,7 @@ def traced() -> Iterator[set[str]]:
 
 
 @pytest.mark.parametrize("way", ["put", "take"])
-async def test_a_message_passes_the_files_that_the_map_lists(way: str, zookeeper: str) -> None:
+async def test_a_message_passes_through_the_files_that_the_map_lists(way: str, zookeeper: str) -> None:
     async with zq.connect(zookeeper, root=f"/ways-{way}", session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put_many([b"1", b"2", b"3", b"4"])

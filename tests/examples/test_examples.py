@@ -81,9 +81,7 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
-def test_the_worker_ships_what_is_ordered_and_gives_up_on_what_cannot_be(
-    start: Start, command: Callable[..., str]
-) -> None:
+def test_the_worker_ships_orders_and_gives_up_on_impossible_ones(start: Start, command: Callable[..., str]) -> None:
     worker = start(str(EXAMPLES / "worker.py"))
     command("put", "orders", '{"id": 1, "article": "unicorn"}')
     command("put", "orders", '{"id": 2, "article": "teapot"}')
@@ -109,7 +107,7 @@ def test_the_pipeline_turns_orders_into_invoices(start: Start, command: Callable
     assert "nothing to pay" in json.loads(dead)["reason"]
 
 
-def test_the_service_finishes_what_it_has_when_told_to_stop(start: Start, command: Callable[..., str]) -> None:
+def test_the_service_finishes_messages_in_flight_when_it_is_stopped(start: Start, command: Callable[..., str]) -> None:
     command("put", "numbers", "--lines", text="\n".join(map(str, range(-1, 20))))
     service = start(str(EXAMPLES / "service.py"))
     assert {_line(service) for _ in range(20)} == {str(n * n) for n in range(20)}
@@ -120,7 +118,7 @@ def test_the_service_finishes_what_it_has_when_told_to_stop(start: Start, comman
     assert "natural" in json.loads(command("dlq", "list", "numbers", "--json"))["reason"]
 
 
-def test_the_back_end_has_queued_what_it_accepted_and_nothing_else(start: Start, command: Callable[..., str]) -> None:
+def test_the_back_end_queues_accepted_orders_only(start: Start, command: Callable[..., str]) -> None:
     command("purge", "orders", "--yes")
     (port,) = free_ports(1)
     start(
@@ -151,7 +149,7 @@ def test_the_back_end_has_queued_what_it_accepted_and_nothing_else(start: Start,
     assert len(command("peek", "audit", "--json").splitlines()) == 1
 
 
-def test_the_http_service_is_mounted_beside_the_applications_own_routes(
+def test_the_http_service_is_mounted_next_to_the_routes_of_the_application(
     start: Start, environment: dict[str, str]
 ) -> None:
     (port,) = free_ports(1)

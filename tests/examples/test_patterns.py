@@ -129,7 +129,7 @@ def mail_server() -> Iterator[MailServer]:
     server.close()
 
 
-async def test_mail_is_sent_tried_again_or_given_up_with_the_servers_word(
+async def test_mail_is_sent_retried_or_dead_lettered_with_the_reply_of_the_server(
     start: Start, session: zq.QueueSession, mail_server: MailServer
 ) -> None:
     sender = await start("mail.py", SMTP=mail_server.address)
@@ -179,7 +179,7 @@ def rows_in_the_outbox(database: Path) -> int:
     return int(count)
 
 
-async def test_what_is_in_the_outbox_is_put_once_though_a_relay_is_killed(
+async def test_each_row_of_the_outbox_is_put_once_although_a_relay_is_killed(
     start: Start, session: zq.QueueSession, tmp_path: Path
 ) -> None:
     database, orders = tmp_path / "shop.db", session.queue("orders")
@@ -206,7 +206,7 @@ async def test_what_is_in_the_outbox_is_put_once_though_a_relay_is_killed(
             await asyncio.sleep(0.05)
 
 
-async def test_every_group_handles_an_event_once_also_one_posted_while_it_was_away(start: Start) -> None:
+async def test_each_group_handles_each_event_once_even_if_it_was_stopped_meanwhile(start: Start) -> None:
     async def post(number: str, article: str) -> None:
         posting = await start("events.py", "post", number, article)
         assert await asyncio.to_thread(posting.wait, PATIENCE) == 0
@@ -228,7 +228,7 @@ async def test_every_group_handles_an_event_once_also_one_posted_while_it_was_aw
     await stop(shipping)
 
 
-async def test_orders_from_curator_are_handled_here_and_carried_over(
+async def test_orders_from_curator_are_handled_here_and_moved(
     start: Start, session: zq.QueueSession, hosts: str
 ) -> None:
     await core_of(session).zookeeper.ensure("/")  # the chroot, which Curator wants to find

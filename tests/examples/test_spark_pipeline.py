@@ -22,7 +22,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_pipeline.py"
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_orders_go_through_spark_and_the_audit_knows_what_became_of_each(
+def test_orders_go_through_spark_and_the_audit_records_the_end_of_each(
     embedded_server: Callable[[], EmbeddedZooKeeper], tmp_path: Path
 ) -> None:
     pytest.importorskip("pyarrow")

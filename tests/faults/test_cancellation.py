@@ -25,7 +25,7 @@ WAYS = [
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
 @pytest.mark.parametrize(("how", "everywhere"), WAYS)
 @pytest.mark.filterwarnings("ignore::aiozkqueue.UncommittedWarning")
-async def test_cancelled_at_every_suspension_nothing_is_held_nothing_half_done(
+async def test_a_cancellation_at_any_suspension_leaves_no_lock_and_no_partial_write(
     quick: str, root: str, account: Account, scenario: type[Scenario], moment: Moment, how: How, *, everywhere: bool
 ) -> None:
     suspensions = Suspensions()

@@ -47,7 +47,7 @@ async def all_serve(ensemble: EmbeddedEnsemble) -> None:
 FILLED = 6_000
 
 
-async def test_a_session_that_holds_all_the_locks_it_may_leaves_the_ensemble_alive(
+async def test_a_session_with_the_maximum_number_of_locks_does_not_crash_the_ensemble(
     ensemble: EmbeddedEnsemble, seen: Account, root: str, tmp_path: Path
 ) -> None:
     async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session:
@@ -88,7 +88,7 @@ async def fill_up(session: zq.QueueSession, tx: zq.Transaction) -> int:
     return held
 
 
-async def test_the_leader_dies_while_transactions_commit_and_each_is_applied_once(
+async def test_each_commit_is_applied_once_when_the_leader_dies(
     ensemble: EmbeddedEnsemble, seen: Account, root: str
 ) -> None:
     total = 600

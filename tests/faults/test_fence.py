@@ -53,7 +53,7 @@ async def owner_of_the_lock(account: Account) -> int:
 
 
 @pytest.mark.parametrize("idle", [False, True], ids=["asking", "idle"])
-async def test_released_between_claim_and_read_it_is_claimed_anew(
+async def test_a_message_released_between_claim_and_read_is_claimed_again(
     holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, *, idle: bool
 ) -> None:
     fault = proxy.hold_request(read_under_lock)
@@ -77,7 +77,7 @@ async def test_released_between_claim_and_read_it_is_claimed_anew(
     assert await account.locks("jobs") == []
 
 
-async def test_released_and_claimed_by_another_between_claim_and_read_it_is_the_others(
+async def test_a_message_that_another_session_claims_before_our_read_stays_with_that_session(
     holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, clock: TestClock
 ) -> None:
     await other.queue("jobs").put(b"a")
@@ -98,7 +98,7 @@ async def test_released_and_claimed_by_another_between_claim_and_read_it_is_the_
     assert await account.bodies("jobs") == []
 
 
-async def test_of_several_claimed_together_the_one_released_before_the_read_is_claimed_anew(
+async def test_a_message_of_a_batch_that_is_released_before_the_read_is_claimed_again(
     holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
 ) -> None:
     first, *_ = await other.queue("jobs").put_many([b"a", b"b", b"c"])
@@ -171,7 +171,7 @@ async def test_the_old_holders_rollback_returns_and_changes_nothing(
     await account.unlocked("jobs")
 
 
-async def test_the_old_holders_attempt_is_not_recorded_and_it_is_shown_nothing(
+async def test_the_old_holder_records_no_attempt_and_receives_no_message(
     holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, clock: TestClock
 ) -> None:
     policy = zq.ConsumeTimes(3)
@@ -195,7 +195,7 @@ async def test_the_old_holders_attempt_is_not_recorded_and_it_is_shown_nothing(
     assert await account.attempts("jobs") == []
 
 
-async def test_a_timed_lock_that_ended_is_taken_over_and_its_old_holder_commits_nothing(
+async def test_an_ended_timed_lock_is_replaced_and_its_old_holder_commits_nothing(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     await other.queue("jobs").put(b"a")
@@ -220,7 +220,7 @@ async def test_a_timed_lock_that_ended_is_taken_over_and_its_old_holder_commits_
     assert await account.view.children(account.path("jobs", "due")) == []
 
 
-async def test_locks_forced_open_do_not_keep_the_others_from_being_released(
+async def test_locks_released_by_force_do_not_prevent_the_release_of_other_locks(
     holder: zq.QueueSession, account: Account
 ) -> None:
     jobs = holder.queue("jobs")
@@ -236,7 +236,7 @@ async def test_locks_forced_open_do_not_keep_the_others_from_being_released(
     assert holder._runtime._budgets.of(1).used < 200, "what was forced open is not counted as held"
 
 
-async def test_a_loop_that_lost_its_message_by_force_gets_it_again_with_no_other_traffic(
+async def test_a_loop_gets_a_message_that_was_released_by_force_again_without_other_traffic(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     jobs = holder.queue("jobs")
@@ -255,7 +255,7 @@ async def test_a_loop_that_lost_its_message_by_force_gets_it_again_with_no_other
     assert await account.locks("jobs") == []
 
 
-async def test_a_message_lost_by_force_is_offered_to_an_idle_taker_of_the_same_session(
+async def test_a_message_released_by_force_goes_to_an_idle_taker_of_the_same_session(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     jobs = holder.queue("jobs")
@@ -273,7 +273,7 @@ async def test_a_message_lost_by_force_is_offered_to_an_idle_taker_of_the_same_s
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-async def test_a_message_claimed_while_an_operator_lists_is_forced_open_for_good_or_not_at_all(
+async def test_a_claim_made_while_an_operator_lists_is_released_completely_or_not_at_all(
     holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, nth: int
 ) -> None:
     """What was put and claimed between two of the operator's listings is fenced as all else is."""
@@ -301,7 +301,7 @@ async def test_a_message_claimed_while_an_operator_lists_is_forced_open_for_good
     assert len(await account.bodies("jobs")) == (2 - forced_version if forced_version else 0)
 
 
-async def test_a_message_that_comes_back_while_an_operator_lists_is_not_taken_from_its_holder_unnoticed(
+async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during_the_listing(
     other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     """Held when the operator lists the locks, dead when it lists the messages, driven back and held again after."""
@@ -339,7 +339,7 @@ async def test_a_message_that_comes_back_while_an_operator_lists_is_not_taken_fr
     assert await account.locks("jobs") == []
 
 
-async def test_whoever_was_forced_out_long_ago_gives_nothing_back_that_is_anothers_by_now(
+async def test_a_holder_that_lost_its_claim_long_ago_does_not_release_the_next_holders_lock(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     """The message has died in other hands meanwhile, was driven back, and is held under the same id again."""
@@ -362,7 +362,7 @@ async def test_whoever_was_forced_out_long_ago_gives_nothing_back_that_is_anothe
     assert await account.locks("jobs") == []
 
 
-async def test_a_rollback_leaves_no_lock_of_a_message_that_somebody_has_deleted(
+async def test_a_rollback_leaves_no_lock_of_a_deleted_message(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     await other.queue("jobs").put_many([b"a"] * 40)
@@ -374,7 +374,7 @@ async def test_a_rollback_leaves_no_lock_of_a_message_that_somebody_has_deleted(
     assert len(await account.bodies("jobs")) == 1
 
 
-async def test_a_message_forced_open_and_dead_by_another_hand_does_not_keep_the_others_from_being_released(
+async def test_a_message_that_another_client_released_and_dead_lettered_does_not_block_a_rollback(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     await holder.queue("once", policy=zq.ConsumeOnce()).put(b"a")
@@ -394,7 +394,7 @@ async def test_a_message_forced_open_and_dead_by_another_hand_does_not_keep_the_
 
 
 @pytest.mark.parametrize("group", ["g", None], ids=["of a group", "of a message"])
-async def test_a_lock_under_which_nothing_was_found_goes_without_that_of_whoever_was_given_it_by_force(
+async def test_removing_a_lock_without_a_message_keeps_the_lock_of_the_next_holder(
     holder: zq.QueueSession,
     other: zq.QueueSession,
     proxy: ZooKeeperProxy,

@@ -35,7 +35,7 @@ async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
         yield opened
 
 
-async def test_a_handler_aborted_while_its_attempt_is_recorded_takes_nothing_from_who_holds_it_next(
+async def test_a_handler_aborted_during_its_attempt_record_does_not_affect_the_next_holder(
     session: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
 ) -> None:
     """Its claim goes back once: a second release would delete the next holder's lock."""
@@ -66,7 +66,7 @@ async def test_a_handler_aborted_while_its_attempt_is_recorded_takes_nothing_fro
     assert await account.locks("jobs") == []
 
 
-async def test_a_count_that_is_applied_late_is_taken_back_with_the_claim(
+async def test_an_attempt_that_is_counted_late_is_undone_when_the_claim_is_released(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(9))
@@ -146,7 +146,7 @@ async def test_a_forgotten_loop_leaves_no_lock(
     assert await account.bodies("jobs") == ([b"b", b"c"] if moment == "in hand" else [b"a", b"b", b"c"])
 
 
-async def test_a_take_that_times_out_as_it_is_answered_is_shown_nothing_and_holds_nothing(
+async def test_a_take_that_times_out_as_its_reply_arrives_returns_and_holds_nothing(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     clock = TestClock()
@@ -166,7 +166,7 @@ async def test_a_take_that_times_out_as_it_is_answered_is_shown_nothing_and_hold
             await tx.commit()
 
 
-async def test_two_transactions_that_fill_the_session_do_not_wait_for_each_other(
+async def test_two_transactions_that_use_up_the_lock_budget_do_not_deadlock(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.runtime.lock_budget.EPHEMERAL_CAP", 500)
@@ -184,7 +184,7 @@ async def test_two_transactions_that_fill_the_session_do_not_wait_for_each_other
         await two.rollback(delay=0)
 
 
-async def test_closing_with_debts_while_disconnected_ends_in_time_and_leaves_no_lock(
+async def test_closing_with_pending_releases_while_disconnected_ends_in_time_and_leaves_no_lock(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -204,7 +204,7 @@ async def test_closing_with_debts_while_disconnected_ends_in_time_and_leaves_no_
     assert await account.bodies("jobs") == [b"a", b"b"]
 
 
-async def test_closing_waits_for_a_commit_whose_caller_has_gone(
+async def test_closing_waits_for_a_commit_whose_caller_was_cancelled(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
@@ -220,7 +220,7 @@ async def test_closing_waits_for_a_commit_whose_caller_has_gone(
     assert await account.bodies("jobs") == []
 
 
-async def test_a_message_that_comes_while_an_idle_consumer_lists_is_not_overlooked(
+async def test_a_message_put_while_an_idle_consumer_lists_is_found(
     session: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy
 ) -> None:
     jobs = session.queue("jobs")
@@ -239,7 +239,9 @@ async def test_a_message_that_comes_while_an_idle_consumer_lists_is_not_overlook
                 assert await taking is not None
 
 
-async def test_who_asks_once_while_another_waits_is_answered(session: zq.QueueSession, proxy: ZooKeeperProxy) -> None:
+async def test_a_take_without_waiting_is_answered_while_another_take_waits(
+    session: zq.QueueSession, proxy: ZooKeeperProxy
+) -> None:
     jobs = session.queue("jobs")
     async with session.begin() as patient, session.begin() as impatient:
         waiting = asyncio.ensure_future(patient.take(jobs, timeout=None))
@@ -258,7 +260,7 @@ async def test_who_asks_once_while_another_waits_is_answered(session: zq.QueueSe
         await asyncio.wait([waiting])
 
 
-async def test_a_backoff_that_another_session_sets_while_an_idle_consumer_is_cut_off_ends_in_time(
+async def test_a_backoff_set_by_another_session_ends_in_time_for_a_disconnected_consumer(
     session: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy
 ) -> None:
     await other.queue("jobs").put(b"a")
@@ -276,7 +278,7 @@ async def test_a_backoff_that_another_session_sets_while_an_idle_consumer_is_cut
 
 
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
-async def test_cancelled_at_every_suspension_connecting_leaves_nothing_behind(
+async def test_connecting_that_is_cancelled_at_any_suspension_leaves_nothing_behind(
     quick: str, root: str, account: Account, moment: Moment
 ) -> None:
     async def connect() -> None:
@@ -296,7 +298,7 @@ async def test_cancelled_at_every_suspension_connecting_leaves_nothing_behind(
     assert await account.bodies("jobs")
 
 
-async def test_a_queue_deleted_under_its_consumers_is_made_anew_and_they_go_on(
+async def test_consumers_recreate_a_deleted_queue_and_continue(
     session: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     jobs = session.queue("jobs")

@@ -30,7 +30,7 @@ async def workers(quick: str, root: str, tmp_path: Path) -> AsyncIterator[Worker
 
 
 @pytest.mark.parametrize("session_timeout", [0.5, 2.0])
-async def test_an_idle_consumer_gets_a_killed_holders_message_with_no_other_traffic(
+async def test_an_idle_consumer_gets_the_message_of_a_killed_holder_without_other_traffic(
     quick: str, root: str, account: Account, workers: Workers, session_timeout: float
 ) -> None:
     bound, times = session_timeout + 2 * TICK + 1, list[float]()
@@ -85,7 +85,7 @@ async def test_a_process_stopped_for_longer_than_its_session_commits_nothing(
     [(zq.AtLeastOnce(backoff=zq.Fixed(0)), 1), (zq.ConsumeTimes(5, backoff=zq.Fixed(0)), 3)],
     ids=["AtLeastOnce", "ConsumeTimes(5)"],
 )
-async def test_after_two_kills_the_attempt_is_1_under_at_least_once_and_3_where_hand_overs_are_counted(
+async def test_two_kills_count_as_attempts_only_if_the_policy_counts_deliveries(
     quick: str, root: str, workers: Workers, policy: zq.Policy, attempt: int
 ) -> None:
     async with zq.connect(quick, root=root, session_timeout=20) as session:
@@ -110,7 +110,7 @@ async def test_after_two_kills_the_attempt_is_1_under_at_least_once_and_3_where_
     [(zq.ConsumeTimes(3, backoff=zq.Fixed(0)), 3), (zq.ConsumeOnce(), 1)],
     ids=["ConsumeTimes(3)", "ConsumeOnce"],
 )
-async def test_killed_at_random_instants_no_message_is_delivered_more_often_than_its_policy_says(
+async def test_random_kills_do_not_deliver_a_message_more_often_than_its_policy_allows(
     quick: str, root: str, account: Account, workers: Workers, policy: zq.Policy, most: int
 ) -> None:
     """Two consumers at a time that never finish a message, killed while they claim, record, hand over and hold."""

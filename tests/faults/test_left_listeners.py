@@ -59,7 +59,7 @@ async def by_loop(session: zq.QueueSession) -> Callable[[], Awaitable[None]]:
 
 
 @pytest.mark.parametrize("begin", [by_listener, by_loop])
-async def test_what_is_purged_after_a_consumer_was_left_while_its_claim_was_under_way_is_all_gone(
+async def test_purge_after_leaving_a_consumer_with_a_pending_claim_removes_all_messages(
     session: zq.QueueSession, operator: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, begin: Leave
 ) -> None:
     jobs = operator.queue("jobs")

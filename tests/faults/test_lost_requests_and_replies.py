@@ -62,7 +62,7 @@ async def test_a_put_is_stored_once(
     assert await account.bodies("jobs") == [b"first", b"second"]
 
 
-async def test_a_rollback_leaves_no_lock_and_the_message_where_it_was(
+async def test_a_rollback_leaves_no_lock_and_keeps_the_message(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, when: str, times: int
 ) -> None:
     jobs = session.queue("jobs")
@@ -80,7 +80,7 @@ async def test_a_rollback_leaves_no_lock_and_the_message_where_it_was(
         assert again.body == b"a"
 
 
-async def test_a_rollback_of_several_requests_leaves_no_lock_and_gives_every_message_back(
+async def test_a_rollback_of_several_requests_leaves_no_lock_and_releases_every_message(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, when: str, times: int
 ) -> None:
     jobs = session.queue("jobs")
@@ -117,7 +117,7 @@ async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
     assert await account.locks("jobs") == []
 
 
-async def test_a_reject_makes_one_dead_letter(
+async def test_a_reject_creates_one_dead_letter(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, when: str, times: int
 ) -> None:
     jobs = session.queue("jobs")
@@ -148,7 +148,7 @@ async def test_a_claim_delivers_the_message_and_leaves_no_lock_behind(
     assert await account.locks("jobs") == []
 
 
-async def test_a_claim_lost_while_another_session_takes_the_message_leaves_it_to_that_one(
+async def test_a_claim_request_that_is_lost_leaves_a_message_that_another_session_took_to_it(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, quick: str, root: str, when: str, times: int
 ) -> None:
     jobs = session.queue("jobs")
@@ -186,7 +186,7 @@ async def test_an_attempt_is_counted_once(
     assert await account.attempts("jobs") == []
 
 
-async def test_the_first_commit_slot_is_made(
+async def test_the_first_commit_slot_is_created(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, when: str, times: int
 ) -> None:
     fault = lose(proxy, slot_creation, when, times)

@@ -94,7 +94,7 @@ async def committed(session: zq.QueueSession, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize(("error", "body"), [(SYSTEM_ERROR, b""), (0, b"\x00\x00")], ids=["server error", "garbage"])
 @pytest.mark.parametrize("kind", ["plain", "touched", "counted", "grouped", "ordered"])
-async def test_a_read_that_fails_behind_a_claim_leaves_no_lock_and_others_get_the_messages(
+async def test_a_read_that_fails_after_a_claim_leaves_no_lock_and_other_sessions_get_the_messages(
     session: zq.QueueSession,
     other: zq.QueueSession,
     spoiling: SpoilingProxy,
@@ -123,7 +123,7 @@ async def test_a_read_that_fails_behind_a_claim_leaves_no_lock_and_others_get_th
     assert any("could not be read" in record.getMessage() for record in caplog.records)
 
 
-async def test_a_message_that_comes_back_while_a_lock_of_a_claim_in_vain_lies_on_it_is_taken_at_once(
+async def test_a_redelivered_message_is_taken_at_once_despite_the_lock_of_a_failed_claim(
     session: zq.QueueSession, other: zq.QueueSession, spoiling: SpoilingProxy, account: Account
 ) -> None:
     """It is gone when it is locked, back before the lock has gone, and nothing else happens in the queue after that."""
@@ -154,7 +154,7 @@ async def test_a_message_that_comes_back_while_a_lock_of_a_claim_in_vain_lies_on
     await account.unlocked("jobs")
 
 
-async def test_a_claim_whose_reply_was_lost_leaves_no_lock_on_what_may_not_be_read(
+async def test_a_claim_whose_reply_was_lost_leaves_no_lock_on_an_unreadable_message(
     session: zq.QueueSession, other: zq.QueueSession, spoiling: SpoilingProxy, account: Account
 ) -> None:
     """The claim is sent again and refused, since its own locks are there."""

@@ -118,7 +118,7 @@ async def slot_writes(account: Account) -> int:
     return sum([await account.view.version(path) for path in tree if "/slot-" in path])
 
 
-async def test_a_refusal_after_a_lost_copy_seals_the_slot_before_anything_goes_again(
+async def test_a_refusal_after_a_lost_request_seals_the_slot_before_a_retry(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
@@ -136,7 +136,7 @@ async def test_a_refusal_after_a_lost_copy_seals_the_slot_before_anything_goes_a
     assert await account.bodies("jobs") == [b"first", b"second"]
 
 
-async def test_a_claim_forced_open_while_a_commit_is_in_doubt_fails_it_for_good(
+async def test_a_claim_released_by_force_while_its_commit_is_in_doubt_fails_the_commit(
     proxy: ZooKeeperProxy, account: Account, quick: str, root: str
 ) -> None:
     async with (
@@ -162,7 +162,7 @@ async def test_a_claim_forced_open_while_a_commit_is_in_doubt_fails_it_for_good(
         assert await account.locks("jobs") == []
 
 
-async def test_a_commit_that_is_not_answered_in_time_is_unknown_and_told_later(
+async def test_a_commit_that_is_not_answered_in_time_reports_its_outcome_later(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=60) as session:
@@ -207,7 +207,7 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
         assert outcome is (zq.Outcome.COMMITTED if stored else zq.Outcome.ROLLED_BACK)
 
 
-async def test_a_rollback_past_its_deadline_lets_the_caller_go_on_and_the_lock_goes_later(
+async def test_a_rollback_past_its_deadline_returns_and_removes_the_lock_later(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=4) as session:
@@ -275,7 +275,7 @@ async def test_a_listener_survives_resets_and_handles_each_message_once(
     await account.unlocked("jobs")
 
 
-async def test_a_listener_outlives_its_zookeeper_session(
+async def test_a_listener_survives_the_end_of_its_zookeeper_session(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str
 ) -> None:
     started = asyncio.Event()
@@ -306,7 +306,7 @@ async def test_a_listener_outlives_its_zookeeper_session(
 @pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(9)], ids=["at least once", "counted"])
 @pytest.mark.parametrize("prefetch", [1, 32])
 @pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")
-async def test_a_loop_outlives_its_zookeeper_session(
+async def test_a_loop_survives_the_end_of_its_zookeeper_session(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str, policy: zq.Policy, prefetch: int
 ) -> None:
     seen: list[bytes] = []
@@ -332,7 +332,7 @@ async def test_a_loop_outlives_its_zookeeper_session(
     assert sorted(seen) == [b"a", b"b", b"b", b"c", b"d"]
 
 
-async def test_a_patient_take_outlives_its_zookeeper_session(
+async def test_a_waiting_take_survives_the_end_of_its_zookeeper_session(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str
 ) -> None:
     async with (
@@ -352,7 +352,7 @@ async def test_a_patient_take_outlives_its_zookeeper_session(
         assert await account.bodies("jobs") == []
 
 
-async def test_a_transaction_does_not_take_more_once_its_session_is_over(
+async def test_a_transaction_takes_no_more_messages_after_its_session_ended(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
@@ -389,7 +389,7 @@ async def test_a_take_keeps_its_deadline_while_its_attempt_is_not_answered(
         assert await account.locks("jobs") == []
 
 
-async def test_leaving_a_loop_whose_commit_is_not_answered_takes_one_session_timeout_at_most_and_says_so(
+async def test_leaving_a_loop_with_an_unanswered_commit_raises_within_one_session_timeout(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=4) as session:

@@ -10,7 +10,7 @@ from tests.faults.stepping import How, Moment, Suspensions, run_cancelled
 
 
 @pytest.mark.parametrize(("turns", "returned"), [(0, True), (1, True), (2, False), (3, False)])
-async def test_what_ends_before_the_group_hears_of_the_failure_has_returned(*, turns: int, returned: bool) -> None:
+async def test_a_task_that_ends_before_its_group_cancels_it_has_returned(*, turns: int, returned: bool) -> None:
     """A sibling fails in one turn of the loop, and its group cancels the others in the next.
 
     What ends in between has returned, though the group raises: asyncio's doing, in every run the same.

@@ -40,7 +40,7 @@ kinds = pytest.mark.parametrize("kind", ["queue", "dedupq"])
 
 
 @kinds
-async def test_claims_that_have_ended_count_no_more_and_hide_nothing_though_nobody_polls(
+async def test_ended_claims_are_not_counted_and_hide_no_message_without_a_poll(
     service: Service, session: zq.QueueSession, kind: str
 ) -> None:
     native = "q" if kind == "queue" else "DEDUP:q"
@@ -62,7 +62,7 @@ async def test_claims_that_have_ended_count_no_more_and_hide_nothing_though_nobo
     assert (await session.queue(native).stats()).retrying == 1
 
 
-async def test_what_a_group_holds_back_is_not_shown_as_free(service: Service, session: zq.QueueSession) -> None:
+async def test_messages_behind_a_held_group_are_not_shown_as_free(service: Service, session: zq.QueueSession) -> None:
     queue = session.queue("q")
     await queue.put_many([b"1", b"2"], group="g")
     await queue.put(b"3")
@@ -75,7 +75,7 @@ async def test_what_a_group_holds_back_is_not_shown_as_free(service: Service, se
 # -- purges
 
 
-async def test_a_purge_that_takes_long_goes_on_after_its_answer_and_is_asked_for_again(
+async def test_a_long_purge_continues_after_its_response_and_can_be_requested_again(
     service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = session.queue("q")
@@ -90,7 +90,7 @@ async def test_a_purge_that_takes_long_goes_on_after_its_answer_and_is_asked_for
     assert (await service.http.delete("/queue/1/none")).status_code == 200
 
 
-async def test_a_purge_whose_server_stops_is_finished_by_another(
+async def test_another_server_finishes_the_purge_of_a_stopped_one(
     zookeeper: str, queue_root: str, service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = session.queue("q")
@@ -108,7 +108,7 @@ async def test_a_purge_whose_server_stops_is_finished_by_another(
 
 
 @pytest.mark.slow
-async def test_no_request_to_a_deep_queue_holds_up_the_loop(session: zq.QueueSession) -> None:
+async def test_requests_to_a_deep_queue_do_not_block_the_loop(session: zq.QueueSession) -> None:
     queue = session.queue("q")
     for _ in range(10):
         await queue.put_many([b"1"] * 10_000)
@@ -136,7 +136,7 @@ async def test_no_request_to_a_deep_queue_holds_up_the_loop(session: zq.QueueSes
 # -- queues that there are not
 
 
-async def test_names_of_no_queue_are_forgotten_and_make_none(
+async def test_names_of_missing_queues_are_forgotten_and_create_no_queue(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     ids = MessageIds(core_of(session))
@@ -159,7 +159,7 @@ async def test_names_of_no_queue_are_forgotten_and_make_none(
 
 
 @kinds
-async def test_a_poll_that_waits_makes_no_queue_and_hears_of_one_that_is_made(
+async def test_a_long_poll_creates_no_queue_and_notices_a_new_one(
     service: Service, session: zq.QueueSession, server_view: Observer, queue_root: str, kind: str
 ) -> None:
     service.http.headers["X-BV-API-Key"] = await Keys(core_of(session)).create("polls", ["queue|poll|*"])
@@ -177,7 +177,7 @@ async def test_a_poll_that_waits_makes_no_queue_and_hears_of_one_that_is_made(
 
 
 @kinds
-async def test_a_long_name_and_the_hash_of_it_are_two_queues(service: Service, kind: str) -> None:
+async def test_a_long_name_and_its_hash_are_two_queues(service: Service, kind: str) -> None:
     long = "x" * 255 if kind == "dedupq" else "." + "x" * 254
     digest = sha256(long.encode()).hexdigest()
     await service.post(f"/{kind}/1/{long}/send", json="secret")
@@ -214,7 +214,7 @@ async def test_large_dead_letters_are_searched_a_few_megabytes_at_a_time(session
     assert peak < 20_000_000
 
 
-async def test_a_search_ends_after_so_many_bytes_and_says_that_there_is_more(
+async def test_a_search_ends_at_its_byte_limit_and_reports_that_there_is_more(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await buried(session, 20, 400_000)

@@ -96,7 +96,7 @@ async def test_queues_are_listed_and_opened(page: Page, service: Service, work: 
     await keep(page, "dashboard-message")
 
 
-async def test_dead_letters_are_redriven_after_a_question(
+async def test_dead_letters_are_redriven_after_a_confirmation(
     page: Page, service: Service, session: zq.QueueSession, work: list[str]
 ) -> None:
     await sign_in(page, service.key)
@@ -117,7 +117,7 @@ async def test_dead_letters_are_redriven_after_a_question(
     assert await session.queue("orders").dead_letters.size() == 1
 
 
-async def test_a_key_that_may_not_is_told_so(page: Page, session: zq.QueueSession, work: list[str]) -> None:
+async def test_a_key_without_permission_sees_the_reason(page: Page, session: zq.QueueSession, work: list[str]) -> None:
     key = await Keys(core_of(session)).create("looker", ["queue|get_status|orders"])
     await sign_in(page, key)
     await expect(page.get_by_text("invoices")).to_have_count(0)
@@ -132,7 +132,7 @@ async def test_a_key_that_may_not_is_told_so(page: Page, session: zq.QueueSessio
     await expect(page.get_by_role("alert")).to_contain_text("may not see")
 
 
-async def test_in_the_dark_it_is_dark(page: Page, service: Service, work: list[str]) -> None:
+async def test_the_dashboard_follows_the_dark_color_scheme(page: Page, service: Service, work: list[str]) -> None:
     await sign_in(page, service.key)
     assert work
     grounds: dict[str, str] = {}
@@ -143,7 +143,7 @@ async def test_in_the_dark_it_is_dark(page: Page, service: Service, work: list[s
     await keep(page, "dashboard-dark")
 
 
-async def test_pages_keep_themselves_up_to_date_until_they_are_paused(
+async def test_pages_refresh_until_they_are_paused(
     page: Page, service: Service, session: zq.QueueSession, work: list[str]
 ) -> None:
     assert work
@@ -157,7 +157,7 @@ async def test_pages_keep_themselves_up_to_date_until_they_are_paused(
     await expect(page.get_by_role("button", name="Resume updates")).to_be_visible()
 
 
-async def test_it_is_used_with_the_keyboard_alone(page: Page, service: Service, work: list[str]) -> None:
+async def test_the_dashboard_works_with_the_keyboard_alone(page: Page, service: Service, work: list[str]) -> None:
     assert work
     await sign_in(page, service.key)
     await expect(page.get_by_role("link", name="orders", exact=True)).to_be_visible()

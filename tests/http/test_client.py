@@ -88,13 +88,13 @@ async def test_a_queue_is_moved(queues: QueueServiceClient) -> None:
     assert await queues.get_message_count("to") == 1
 
 
-async def test_equal_messages_collapse_for_a_client_that_asks_for_that(service: Service) -> None:
+async def test_equal_messages_collapse_for_a_dedup_client(service: Service) -> None:
     async with QueueServiceClient(service.url, key=service.key, dedup=True) as queues:
         await queues.send_all("q", ["m", "m"])
         assert [message.payload for message in await queues.poll("q")] == ["m"]
 
 
-async def test_each_refusal_has_its_type(service: Service, queues: QueueServiceClient) -> None:
+async def test_each_refusal_raises_its_own_type(service: Service, queues: QueueServiceClient) -> None:
     for illegal in (queues.poll("q", limit=0), queues.send("UPPER", 1), queues.send("q", "x" * 31_000)):
         with pytest.raises(IllegalArgumentError) as refused:
             await illegal
@@ -114,7 +114,7 @@ async def test_each_refusal_has_its_type(service: Service, queues: QueueServiceC
             assert isinstance(refused_key.value, zq.QueueError)
 
 
-async def test_a_name_that_would_lead_elsewhere_is_quoted(queues: QueueServiceClient) -> None:
+async def test_a_queue_name_with_url_characters_is_quoted(queues: QueueServiceClient) -> None:
     for name in ("..", "a/../b", "a/b", "q?ttl=1", "q#", "a b"):
         with pytest.raises(IllegalArgumentError, match="Queue name must be a lowercase ASCII string"):
             await queues.get_message_count(name)
@@ -123,14 +123,14 @@ async def test_a_name_that_would_lead_elsewhere_is_quoted(queues: QueueServiceCl
 @pytest.mark.parametrize(
     "address", ["", "host", "host:8080", "ftp://host", "http://", "http://host:port", "http://:80"]
 )
-def test_what_is_no_address_of_a_server_is_refused_at_once(address: str) -> None:
+def test_an_invalid_server_address_is_refused_at_once(address: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match="http://host:8080"):
         FixedHosts("http://one", address)
     with pytest.raises(zq.InvalidOptionError, match="http://host:8080"):
         QueueServiceClient(address)
 
 
-async def test_what_is_not_json_is_refused_before_it_is_sent() -> None:
+async def test_a_value_that_is_not_json_is_refused_before_it_is_sent() -> None:
     async with QueueServiceClient("http://one", transport=_Flaky()) as queues:
         for value in (object(), float("nan"), {b"bytes": 1}):
             with pytest.raises(zq.PayloadError):
@@ -155,7 +155,7 @@ class _Flaky(httpx.AsyncBaseTransport):
 
 
 @pytest.mark.parametrize("ttl", [0.4, timedelta(milliseconds=1), 0.999])
-async def test_a_claim_of_less_than_a_second_is_a_claim_and_its_renewal_no_release(
+async def test_a_claim_under_a_second_holds_and_its_renewal_releases_nothing(
     queues: QueueServiceClient, ttl: float | timedelta
 ) -> None:
     await queues.send_all("q", [1, 2])
@@ -184,7 +184,7 @@ async def test_durations_are_rounded_up_to_whole_seconds(asked: float | timedelt
 
 
 @pytest.mark.parametrize("wrong", ["abc", b"abc", {"a": 1}, 5, None])
-async def test_what_is_no_collection_is_refused_before_it_is_sent(wrong: Any) -> None:
+async def test_an_argument_that_is_not_a_collection_is_refused_before_it_is_sent(wrong: Any) -> None:
     unused = _Flaky()
     async with QueueServiceClient("http://one", transport=unused) as queues:
         calls = [
@@ -201,7 +201,7 @@ async def test_what_is_no_collection_is_refused_before_it_is_sent(wrong: Any) ->
 
 
 @pytest.mark.parametrize("failure", [500, 502, 503, httpx.ConnectError("refused"), httpx.ReadTimeout("late")])
-async def test_a_servers_trouble_is_tried_five_times_more(failure: int | Exception) -> None:
+async def test_a_server_failure_is_retried_five_times(failure: int | Exception) -> None:
     flaky = _Flaky(*[failure] * 5)
     async with QueueServiceClient(FixedHosts("http://one", "http://two"), transport=flaky) as queues:
         assert await queues.get_message_count("q") == 7
@@ -214,7 +214,7 @@ async def test_a_servers_trouble_is_tried_five_times_more(failure: int | Excepti
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 415, 429])
-async def test_a_refusal_is_not_tried_again(status: int) -> None:
+async def test_a_refusal_is_not_retried(status: int) -> None:
     flaky = _Flaky(status)
     async with QueueServiceClient("http://one", transport=flaky) as queues:
         with pytest.raises(ServiceError):
@@ -223,7 +223,7 @@ async def test_a_refusal_is_not_tried_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("answer", ["no json", '"text"', "{}", "null"])
-async def test_an_answer_that_is_none_of_this_service_is_an_error(answer: str) -> None:
+async def test_a_response_that_is_not_of_this_service_is_an_error(answer: str) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, text=answer))
     async with QueueServiceClient("http://one", transport=transport) as queues:
         for call in (queues.get_message_count("q"), queues.poll("q"), queues.move_async("a", "b")):
@@ -231,7 +231,7 @@ async def test_an_answer_that_is_none_of_this_service_is_an_error(answer: str) -
                 await call
 
 
-async def test_the_end_point_is_chosen_anew_for_each_try(zookeeper: str, queue_root: str, service: Service) -> None:
+async def test_each_attempt_chooses_its_endpoint(zookeeper: str, queue_root: str, service: Service) -> None:
     async with AsyncExitStack() as stack:
         dying = AsyncExitStack()
         url = await dying.enter_async_context(serving(zookeeper, queue_root, Settings()))
@@ -243,7 +243,7 @@ async def test_the_end_point_is_chosen_anew_for_each_try(zookeeper: str, queue_r
         assert await queues.get_message_count("q") == 11
 
 
-async def test_servers_are_found_where_they_have_registered(
+async def test_servers_are_found_by_their_registration(
     service: Service, session: zq.QueueSession, server_view: Observer
 ) -> None:
     address = service.url.removeprefix("http://")
@@ -269,7 +269,7 @@ async def test_servers_are_found_where_they_have_registered(
         await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
 
 
-async def test_the_key_goes_to_no_registered_host_that_is_not_allowed(
+async def test_the_key_is_sent_to_allowed_registered_hosts_only(
     session: zq.QueueSession, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     zookeeper = core_of(session).zookeeper
@@ -290,7 +290,7 @@ async def test_the_key_goes_to_no_registered_host_that_is_not_allowed(
             RegisteredHosts(session, allow="127.0.0.1")
 
 
-async def test_a_server_registers_anew_in_its_next_session(
+async def test_a_server_registers_again_in_its_next_session(
     open_session: Opener, server_view: Observer, expire: Any
 ) -> None:
     session = await open_session()
@@ -310,7 +310,7 @@ async def test_a_server_registers_anew_in_its_next_session(
         await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
 
 
-async def test_a_key_that_is_revoked_is_refused_by_every_server(
+async def test_every_server_refuses_a_revoked_key(
     service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.http.core.keys.FRESH", 0.2)

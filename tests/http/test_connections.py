@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 
-async def test_what_is_accepted_sends_at_once() -> None:
+async def test_accepted_connections_send_without_delay() -> None:
     accepted = asyncio.get_running_loop().create_future()
 
     def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,7 +40,7 @@ async def test_what_is_accepted_sends_at_once() -> None:
             (await accepted).close()
 
 
-async def test_answers_on_a_connection_that_is_kept_come_at_once(service: Service) -> None:
+async def test_responses_on_a_kept_connection_arrive_at_once(service: Service) -> None:
     took: list[float] = []
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         for _ in range(40):
@@ -51,7 +51,9 @@ async def test_answers_on_a_connection_that_is_kept_come_at_once(service: Servic
     assert statistics.median(took) < 0.035, "40 ms is what an answer takes that waits for an acknowledgement"
 
 
-async def test_a_body_that_nobody_reads_keeps_no_connection(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unread_body_does_not_keep_a_connection_open(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("aiozkqueue.http.server.FAREWELL", 0.5)
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "POST /nonexist", **{"Content-Length": "1000000000"}))
@@ -71,7 +73,7 @@ async def test_a_body_that_nobody_reads_keeps_no_connection(service: Service, mo
     await works(service)
 
 
-async def test_an_answer_before_the_body_reaches_a_client_that_still_sends(service: Service) -> None:
+async def test_an_early_response_reaches_a_client_that_is_still_sending(service: Service) -> None:
     body = b"x" * (3 * 1024 * 1024)
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": str(len(body))}))
@@ -80,7 +82,7 @@ async def test_an_answer_before_the_body_reaches_a_client_that_still_sends(servi
         assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_a_request_whose_body_was_read_keeps_its_connection_even_when_it_is_refused(service: Service) -> None:
+async def test_a_refused_request_keeps_its_connection_if_its_body_was_read(service: Service) -> None:
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         for _ in range(3):
             writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "1"}) + b"{")
@@ -89,13 +91,13 @@ async def test_a_request_whose_body_was_read_keeps_its_connection_even_when_it_i
 
 
 @pytest.mark.parametrize("size", [40_000, 64_000])
-async def test_a_head_that_is_too_long_is_refused_even_when_it_comes_at_once(service: Service, size: int) -> None:
+async def test_a_too_long_head_is_refused_even_if_it_arrives_at_once(service: Service, size: int) -> None:
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "GET /ping", Long="x" * size))
         assert (await reader.readline()).split()[1] in {b"400", b"431"}
 
 
-async def test_a_head_that_comes_a_byte_at_a_time_is_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_sent_byte_by_byte_is_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozkqueue.http.server.HEAD_PATIENCE", 1.0)
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "GET /ping"))  # the second request is no better than the first
@@ -112,7 +114,7 @@ async def test_a_head_that_comes_a_byte_at_a_time_is_cut_off(service: Service, m
         dripping.cancel()
 
 
-async def test_an_idle_connection_is_kept_for_longer_than_proxies_keep_theirs(service: Service) -> None:
+async def test_an_idle_connection_is_kept_longer_than_proxies_keep_theirs(service: Service) -> None:
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         for _ in range(2):
             writer.write(head(service, "GET /ping"))
@@ -122,7 +124,9 @@ async def test_an_idle_connection_is_kept_for_longer_than_proxies_keep_theirs(se
         await reader.readuntil(b"pong")
 
 
-async def test_connections_without_a_request_keep_nobody_out(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_without_a_request_do_not_block_others(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("aiozkqueue.http.server.MOST_CONNECTIONS", 20)
     service = await start()
     async with AsyncExitStack() as stack:
@@ -134,7 +138,7 @@ async def test_connections_without_a_request_keep_nobody_out(start: Starter, mon
         assert (await service.get("/live")).status_code == 200
 
 
-async def test_when_requests_take_all_connections_the_server_still_says_that_it_is_well(
+async def test_the_server_reports_its_health_when_requests_take_all_connections(
     start: Starter, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.http.server.MOST_CONNECTIONS", 8)
@@ -161,7 +165,7 @@ async def test_when_requests_take_all_connections_the_server_still_says_that_it_
     await works(service)
 
 
-async def test_there_are_no_more_connections_than_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_connections_stays_below_the_file_descriptor_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
     assert most_connections(2000) < 1024
     assert most_connections(200) == 200
@@ -170,11 +174,11 @@ async def test_there_are_no_more_connections_than_file_descriptors(monkeypatch: 
 class TestCrowd:
     """Who has to go."""
 
-    def test_while_there_is_room_everybody_stays(self) -> None:
+    def test_every_connection_stays_while_there_is_room(self) -> None:
         crowd = Crowd[int](3, 2)
         assert [crowd.enter(1, "a"), crowd.enter(2, "a"), crowd.enter(3, "b")] == [(True, None)] * 3
 
-    def test_beyond_its_share_an_address_loses_its_own_idle_connection_first(self) -> None:
+    def test_an_address_beyond_its_share_loses_its_own_idle_connection_first(self) -> None:
         crowd = Crowd[int](10, 2)
         crowd.enter(0, "b")
         for one in (1, 2):
@@ -185,7 +189,7 @@ class TestCrowd:
         assert crowd.enter(4, "a") == (False, None)
         assert crowd.enter(5, "b") == (True, None)
 
-    def test_when_all_is_full_the_address_with_the_most_connections_makes_room(self) -> None:
+    def test_the_address_with_the_most_connections_loses_one_when_all_are_taken(self) -> None:
         crowd = Crowd[int](4, 4)
         crowd.enter(0, "b")
         for one in (1, 2, 3):
@@ -195,7 +199,7 @@ class TestCrowd:
         crowd.leave(2)  # the end of its connection is heard of later
         assert len(crowd) == 4
 
-    def test_a_connection_that_has_its_last_answer_goes_before_one_that_waits_for_its_first(self) -> None:
+    def test_an_answered_connection_is_closed_before_one_that_has_sent_no_request(self) -> None:
         crowd = Crowd[int](2, 2)
         crowd.enter(1, "a")
         crowd.enter(2, "a")
@@ -203,7 +207,7 @@ class TestCrowd:
         crowd.finish(2)
         assert crowd.enter(3, "a") == (True, 2)
 
-    def test_requests_under_way_are_never_cut_off(self) -> None:
+    def test_running_requests_are_never_cut_off(self) -> None:
         crowd = Crowd[int](2, 2)
         for one in (1, 2):
             crowd.enter(one, "a")
@@ -217,7 +221,7 @@ class TestCrowd:
 # -- patience
 
 
-async def test_a_slow_body_does_not_use_up_the_patience_with_zookeeper(start: Starter) -> None:
+async def test_the_time_of_a_slow_body_does_not_count_against_zookeeper(start: Starter) -> None:
     service = await start(Settings(patience=1.0))
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "4"}))
@@ -228,7 +232,7 @@ async def test_a_slow_body_does_not_use_up_the_patience_with_zookeeper(start: St
     assert (await service.get("/queue/1/q/size")).json() == 1
 
 
-async def test_a_body_that_is_too_slow_is_not_blamed_on_zookeeper(
+async def test_a_too_slow_body_is_not_reported_as_a_zookeeper_failure(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.http.core.parameters.BODY_PATIENCE", 1.0)

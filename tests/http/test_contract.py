@@ -34,7 +34,7 @@ def payloads(messages: list[dict[str, Any]]) -> list[Any]:
 
 @kinds
 @pytest.mark.parametrize("message", [None, True, 1, 1.5, "text", "é☃", [1, [2]], {"a": {"b": None}}, "", [], {}])
-async def test_any_json_is_sent_and_polled_as_it_was(service: Service, kind: str, message: Any) -> None:
+async def test_any_json_value_is_polled_as_it_was_sent(service: Service, kind: str, message: Any) -> None:
     sent = await service.post(f"/{kind}/1/q/send", content=json.dumps(message), headers=JSON)
     assert (sent.status_code, sent.json()) == (200, OK)
     polled = await service.get(f"/{kind}/1/q/poll")
@@ -84,7 +84,7 @@ async def test_a_peek_shows_claimed_messages_too(service: Service, kind: str) ->
 
 
 @kinds
-async def test_size_counts_claimed_messages_and_claimcount_these_only(service: Service, kind: str) -> None:
+async def test_size_counts_all_messages_and_claimcount_only_claimed_ones(service: Service, kind: str) -> None:
     await service.post(f"/{kind}/1/q/sendbatch", json=[1, 2, 3])
     await service.get(f"/{kind}/1/q/poll", params={"limit": 2})
     assert (await service.get(f"/{kind}/1/q/size")).json() == 3
@@ -102,7 +102,7 @@ async def test_unclaimall_makes_all_claimed_messages_pollable_at_once(service: S
 
 
 @kinds
-async def test_a_purge_deletes_all_messages_claimed_ones_too(service: Service, kind: str) -> None:
+async def test_a_purge_deletes_all_messages_including_claimed_ones(service: Service, kind: str) -> None:
     await service.post(f"/{kind}/1/q/sendbatch", json=[1, 2])
     await service.get(f"/{kind}/1/q/poll", params={"limit": 1})
     done = await service.http.delete(f"/{kind}/1/q")
@@ -111,7 +111,7 @@ async def test_a_purge_deletes_all_messages_claimed_ones_too(service: Service, k
 
 
 @kinds
-async def test_a_move_takes_claimed_messages_along_unclaimed(service: Service, kind: str) -> None:
+async def test_a_move_moves_claimed_messages_and_ends_their_claims(service: Service, kind: str) -> None:
     await service.post(f"/{kind}/1/from/sendbatch", json=[1, 2, 3])
     await service.get(f"/{kind}/1/from/poll", params={"limit": 1, "ttl": 3600})
     begun = await service.post(f"/{kind}/1/_move", params={"from": "from", "to": "to"})
@@ -143,12 +143,12 @@ async def _ended(service: Service, kind: str, reference: str) -> dict[str, str]:
             await asyncio.sleep(0.05)
 
 
-async def test_the_key_may_be_given_in_the_url(service: Service) -> None:
+async def test_the_key_is_accepted_in_the_url(service: Service) -> None:
     service.http.headers.pop("X-BV-API-Key")
     assert (await service.get("/queue/1/q/size", params={"APIKey": service.key})).json() == 0
 
 
-async def test_the_two_services_are_apart(service: Service) -> None:
+async def test_the_queue_and_dedup_services_are_separate(service: Service) -> None:
     await service.post("/queue/1/q/send", json=1)
     await service.post("/dedupq/1/q/send", json=2)
     assert payloads((await service.get("/queue/1/q/peek")).json()) == [1]
@@ -158,7 +158,7 @@ async def test_the_two_services_are_apart(service: Service) -> None:
 # -- what the words promise
 
 
-async def test_a_poll_with_no_time_to_live_claims_nothing(service: Service) -> None:
+async def test_a_poll_with_a_ttl_of_zero_claims_nothing(service: Service) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2, 3])
     await service.get("/queue/1/q/poll", params={"limit": 1})
     for _ in range(2):
@@ -167,7 +167,7 @@ async def test_a_poll_with_no_time_to_live_claims_nothing(service: Service) -> N
     assert (await service.get("/queue/1/q/claimcount")).json() == 1
 
 
-async def test_a_claim_ends_and_the_message_is_polled_again(service: Service) -> None:
+async def test_a_message_is_polled_again_after_its_claim_ends(service: Service) -> None:
     await service.post("/queue/1/q/send", json=1)
     began = monotonic()
     (first,) = await service.poll("q", ttl=1)
@@ -183,7 +183,7 @@ async def test_a_renewal_never_shortens_a_claim(service: Service) -> None:
     assert await service.poll("q", wait=3) == []
 
 
-async def test_a_renewal_makes_a_claim_where_there_is_none(service: Service) -> None:
+async def test_a_renewal_claims_an_unclaimed_message(service: Service) -> None:
     await service.post("/queue/1/q/send", json=1)
     (message,) = (await service.get("/queue/1/q/peek")).json()
     assert (await service.post("/queue/1/q/renew", params={"ttl": 60}, json=[message["id"]])).json() == OK
@@ -191,14 +191,14 @@ async def test_a_renewal_makes_a_claim_where_there_is_none(service: Service) -> 
     assert (await service.get("/queue/1/q/claimcount")).json() == 1
 
 
-async def test_a_renewal_to_nothing_releases_the_claim(service: Service) -> None:
+async def test_a_renewal_with_a_ttl_of_zero_releases_the_claim(service: Service) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
     first, _ = await service.poll("q", ttl=3600)
     assert (await service.post("/queue/1/q/renew", params={"ttl": 0}, json=[first["id"]])).json() == OK
     assert await service.poll("q") == [first]
 
 
-async def test_an_acknowledgement_needs_no_live_claim_and_may_be_repeated(service: Service) -> None:
+async def test_an_acknowledgement_needs_no_live_claim_and_can_be_repeated(service: Service) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
     (seen, _) = (await service.get("/queue/1/q/peek")).json()
     for _ in range(2):
@@ -208,7 +208,7 @@ async def test_an_acknowledgement_needs_no_live_claim_and_may_be_repeated(servic
 
 
 @pytest.mark.parametrize("path", ["ack", "renew"])
-async def test_one_malformed_id_or_one_of_another_queue_refuses_the_whole_call(service: Service, path: str) -> None:
+async def test_a_malformed_id_or_an_id_of_another_queue_refuses_the_whole_call(service: Service, path: str) -> None:
     await service.post("/queue/1/_sendbatch", json={"q": [1], "other": [2]})
     await service.post("/dedupq/1/q/send", json=3)
     (own,) = (await service.get("/queue/1/q/peek")).json()
@@ -220,14 +220,14 @@ async def test_one_malformed_id_or_one_of_another_queue_refuses_the_whole_call(s
     assert len(await service.poll("q")) == 1
 
 
-async def test_of_several_batches_all_are_checked_before_any_is_sent(service: Service) -> None:
+async def test_all_batches_are_checked_before_any_is_sent(service: Service) -> None:
     for bad in ({"UPPER": [1]}, {"b": ["x" * 31_000]}, {"b": 1}):
         answer = await service.post("/queue/1/_sendbatch", json={"a": [1], **bad})
         assert answer.status_code == 400
         assert (await service.get("/queue/1/a/size")).json() == 0
 
 
-async def test_equal_messages_between_two_polls_are_one(service: Service) -> None:
+async def test_equal_messages_sent_between_two_polls_collapse(service: Service) -> None:
     await service.post("/dedupq/1/q/send", json={"a": 1})
     await service.post("/dedupq/1/q/send", content=b' {"a" : 1} ', headers=JSON)
     assert len((await service.get("/dedupq/1/q/peek")).json()) == 2
@@ -237,7 +237,7 @@ async def test_equal_messages_between_two_polls_are_one(service: Service) -> Non
     assert (await service.get("/dedupq/1/q/size")).json() == 0
 
 
-async def test_an_equal_message_after_a_poll_is_another(service: Service) -> None:
+async def test_an_equal_message_sent_after_a_poll_is_separate(service: Service) -> None:
     await service.post("/dedupq/1/q/send", json="m")
     (first,) = (await service.get("/dedupq/1/q/poll")).json()
     await service.post("/dedupq/1/q/send", json="m")
@@ -247,7 +247,7 @@ async def test_an_equal_message_after_a_poll_is_another(service: Service) -> Non
     assert (await service.get("/dedupq/1/q/peek")).json() == [second]
 
 
-async def test_asking_after_a_queue_that_is_not_there_makes_none(
+async def test_requests_to_a_missing_queue_do_not_create_it(
     service: Service, server_view: Observer, queue_root: str
 ) -> None:
     for kind in ("queue", "dedupq"):
@@ -260,14 +260,14 @@ async def test_asking_after_a_queue_that_is_not_there_makes_none(
     assert [name for name in await server_view.children(queue_root) if not name.startswith(".")] == []
 
 
-async def test_what_a_python_program_put_is_shown_as_json(service: Service, session: zq.QueueSession) -> None:
+async def test_messages_of_a_python_program_are_shown_as_json(service: Service, session: zq.QueueSession) -> None:
     bodies = [b'{"a": 1}', b"plain", b"\xff", b"NaN", b"[" * 5000, b""]
     await session.queue("q").put_many(bodies)
     shown = (await service.get("/queue/1/q/peek")).json()
     assert payloads(shown) == [{"a": 1}, "plain", "\ufffd", "NaN", "[" * 5000, ""]
 
 
-async def test_what_is_as_deep_as_may_be_sent_is_polled(service: Service) -> None:
+async def test_json_of_the_maximum_depth_is_polled(service: Service) -> None:
     deep = b"[" * 400 + b'"["' + b"]" * 400
     assert (await service.post("/queue/1/q/send", content=deep, headers=JSON)).json() == OK
     polled = await service.get("/queue/1/q/poll")
@@ -285,7 +285,7 @@ async def test_a_long_poll_waits_for_a_message(service: Service) -> None:
     assert payloads(await polling) == [1]
 
 
-async def test_purging_can_be_a_permission_of_its_own(start: Starter, session: zq.QueueSession) -> None:
+async def test_purge_can_require_its_own_permission(start: Starter, session: zq.QueueSession) -> None:
     service = await start(Settings(separate_purge=True))
     poller = await Keys(core_of(session)).create("poller", ["queue|poll|*"])
     purger = await Keys(core_of(session)).create("purger", ["queue|purge|*"])
@@ -293,7 +293,7 @@ async def test_purging_can_be_a_permission_of_its_own(start: Starter, session: z
     assert (await service.http.delete("/queue/1/q", headers={"X-BV-API-Key": purger})).json() == OK
 
 
-async def test_openapi_tells_of_every_row(service: Service) -> None:
+async def test_openapi_lists_each_operation(service: Service) -> None:
     paths = (await service.get("/openapi.json")).json()["paths"]
     rows = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     for kind in ("queue", "dedupq"):

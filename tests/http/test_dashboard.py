@@ -50,7 +50,7 @@ def proof_in(page: httpx.Response) -> str:
     return found[1]
 
 
-async def test_who_is_nobody_is_asked_to_sign_in(service: Service) -> None:
+async def test_a_visitor_without_a_key_must_sign_in(service: Service) -> None:
     async with httpx.AsyncClient(base_url=service.url, timeout=30) as client:
         answer = await client.get("/")
         assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
@@ -67,7 +67,7 @@ async def test_who_is_nobody_is_asked_to_sign_in(service: Service) -> None:
         assert elsewhere.status_code == 403
 
 
-async def test_pages_let_no_foreign_script_in(browser: httpx.AsyncClient, session: zq.QueueSession) -> None:
+async def test_pages_allow_no_foreign_script(browser: httpx.AsyncClient, session: zq.QueueSession) -> None:
     await session.queue("jobs").put(b"1")
     for path in ("/", "/sign-in", "/queues/jobs", "/queues/jobs/dead-letters", "/queues/none"):
         answer = await browser.get(path)
@@ -91,7 +91,7 @@ async def test_queues_are_listed_with_their_figures(
     assert f">{len(dead)}<" in row
 
 
-async def test_a_visitor_sees_the_queues_of_its_key_only(service: Service, session: zq.QueueSession) -> None:
+async def test_a_visitor_sees_only_the_queues_of_its_key(service: Service, session: zq.QueueSession) -> None:
     key = await Keys(core_of(session)).create("orders", ["queue|get_status|orders*"])
     await session.queue("orders").put(b"secret payload")
     await session.queue("salaries").put(b"1")
@@ -106,9 +106,7 @@ async def test_a_visitor_sees_the_queues_of_its_key_only(service: Service, sessi
         assert "secret payload" not in shown.text
 
 
-async def test_a_payload_is_shown_when_it_is_asked_for_and_means_nothing(
-    browser: httpx.AsyncClient, dead: list[str]
-) -> None:
+async def test_a_payload_is_shown_escaped_and_only_on_request(browser: httpx.AsyncClient, dead: list[str]) -> None:
     hidden = await browser.get(f"/queues/jobs/messages/{dead[0]}")
     assert "card" not in hidden.text
     assert "dead-lettered" in hidden.text
@@ -124,7 +122,7 @@ async def test_dead_letters_are_searched(browser: httpx.AsyncClient, dead: list[
         assert f"<strong>{count}</strong>" in page.text, text
 
 
-async def test_redriving_says_how_many_first(
+async def test_redriving_shows_the_number_of_dead_letters_first(
     browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
 ) -> None:
     page = await browser.get("/queues/jobs/dead-letters")
@@ -143,7 +141,7 @@ async def test_redriving_says_how_many_first(
     assert await session.queue("jobs").dead_letters.size() == 0
 
 
-async def test_a_form_without_its_proof_changes_nothing(
+async def test_a_form_without_a_valid_proof_changes_nothing(
     browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
 ) -> None:
     proof = proof_in(await browser.get("/queues/jobs/dead-letters"))
@@ -158,7 +156,7 @@ async def test_a_form_without_its_proof_changes_nothing(
     assert await session.queue("jobs").dead_letters.size() == 3
 
 
-async def test_who_may_only_look_changes_nothing(service: Service, session: zq.QueueSession, dead: list[str]) -> None:
+async def test_a_read_only_key_changes_nothing(service: Service, session: zq.QueueSession, dead: list[str]) -> None:
     key = await Keys(core_of(session)).create("looker", ["queue|get_status|*", "queue|poll|*"])
     async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
         await client.post("/sign-in", data={"key": key})

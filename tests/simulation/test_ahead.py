@@ -20,7 +20,7 @@ def distant(way: float = WAY) -> Cluster:
     return Cluster(Ensemble(Random(0), delays=Delays(lambda: way, lambda: 0, lambda: 0, lambda: 0)), 0)
 
 
-def test_a_loop_has_what_comes_next_on_its_way_while_it_waits_for_the_first() -> None:
+def test_a_loop_requests_the_next_messages_while_it_waits_for_the_first() -> None:
     """Two halves of 32 take the time of one request; one after the other, they would take twice as long."""
 
     async def main() -> float:
@@ -38,7 +38,7 @@ def test_a_loop_has_what_comes_next_on_its_way_while_it_waits_for_the_first() ->
     assert run_virtual(main) < 1.3 * 2000 / 32
 
 
-def test_a_listener_asks_for_a_slot_as_soon_as_it_is_free() -> None:
+def test_a_listener_requests_a_message_as_soon_as_a_slot_is_free() -> None:
     """It asks regardless of its earlier requests that are still waiting."""
 
     async def main() -> float:
@@ -66,7 +66,7 @@ def test_a_listener_asks_for_a_slot_as_soon_as_it_is_free() -> None:
 
 @pytest.mark.parametrize("pause", [0.05, 1.0])
 @pytest.mark.parametrize("singles", [0, 3])
-def test_a_loop_that_was_fast_is_not_given_much_of_what_comes_once_it_is_slow(pause: float, singles: int) -> None:
+def test_a_loop_that_becomes_slow_claims_few_of_the_next_messages(pause: float, singles: int) -> None:
     """Its outstanding requests of the fast period would hold messages for as long as its body takes."""
 
     async def main() -> int:
@@ -105,7 +105,7 @@ def test_a_loop_that_was_fast_is_not_given_much_of_what_comes_once_it_is_slow(pa
         assert held <= 3, "and those that it finished in the last 100 ms"
 
 
-def test_what_flies_to_a_request_that_is_taken_back_is_not_lost() -> None:
+def test_claims_pending_for_a_withdrawn_request_are_not_lost() -> None:
     """At each moment of arrival: nothing stays locked, and the loop receives every message."""
 
     async def main(millisecond: int) -> tuple[int, int]:

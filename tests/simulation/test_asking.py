@@ -16,7 +16,7 @@ from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
 
 @pytest.mark.timeout(20)
-def test_who_has_looked_behind_one_that_waits_is_not_looked_for_again() -> None:
+def test_a_take_that_found_nothing_behind_a_waiting_one_causes_no_more_listings() -> None:
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:
             jobs = session.queue("jobs")
@@ -34,7 +34,7 @@ def test_who_has_looked_behind_one_that_waits_is_not_looked_for_again() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [1, 32])
-def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_gave_back_however_long_it_had_it(prefetch: int) -> None:
+def test_a_loop_until_idle_gets_a_message_it_released_again_however_long_it_held_it(prefetch: int) -> None:
     """While the loop held the message, its prefetch had been answered with nothing."""
 
     async def main() -> list[int]:
@@ -57,7 +57,7 @@ def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_gave_back_howeve
 @pytest.mark.filterwarnings("ignore::aiozkqueue.errors.ImplicitSettleWarning")
 @pytest.mark.parametrize("prefetch", [1, 32])
 @pytest.mark.parametrize("how", ["forced open", "its session over"])
-def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_could_not_commit(how: str, prefetch: int) -> None:
+def test_a_loop_until_idle_gets_a_message_it_could_not_commit_again(how: str, prefetch: int) -> None:
     """While its last commits are in flight, the queue is not yet known to be empty."""
 
     async def main() -> tuple[int, int, int]:
@@ -81,7 +81,7 @@ def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_could_not_commit
 
 @pytest.mark.parametrize("prefetch", [1, 2, 32])
 @pytest.mark.parametrize("how", ["put at once", "put by another", "put by the commit", "committed at once"])
-def test_a_loop_until_the_queue_is_empty_is_shown_what_its_body_puts_there(how: str, prefetch: int) -> None:
+def test_a_loop_until_idle_gets_the_messages_that_its_body_puts(how: str, prefetch: int) -> None:
     """However quick the body is: the prefetch that ran meanwhile was answered without the new messages."""
 
     async def main() -> tuple[int, int]:
@@ -108,7 +108,7 @@ def test_a_loop_until_the_queue_is_empty_is_shown_what_its_body_puts_there(how: 
 
 
 @pytest.mark.timeout(60)
-def test_who_goes_while_further_batches_fly_leaves_nothing_of_the_first_held() -> None:
+def test_a_take_cancelled_while_more_batches_are_pending_releases_the_first_batch() -> None:
     async def main(seed: int) -> bool:
         random = Random(seed)
 
@@ -134,7 +134,7 @@ def test_who_goes_while_further_batches_fly_leaves_nothing_of_the_first_held() -
     assert 0 < sum(cut_off) < 16, "before and after"
 
 
-def test_who_asks_at_once_gets_what_one_before_has_just_left_and_is_on_its_way_back() -> None:
+def test_a_take_without_waiting_gets_all_messages_that_a_cancelled_take_is_releasing() -> None:
     """Alone, with more there than one look claims: whenever the one before goes, all that waits is given."""
 
     async def main(millisecond: int) -> int:
@@ -158,7 +158,7 @@ def test_who_asks_at_once_gets_what_one_before_has_just_left_and_is_on_its_way_b
     )
 
 
-def test_claims_that_are_chosen_again_since_the_configuration_has_changed_take_no_room_for_locks(
+def test_claims_repeated_after_a_configuration_change_do_not_use_up_the_lock_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A session may hold some 4,000 locks: it would take nothing more once it had chosen so many again."""

@@ -52,7 +52,7 @@ async def look(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa
 
 
 @pytest.mark.parametrize("told", [acknowledge, renew, cancel, move, look])
-def test_what_is_asked_of_a_queue_that_this_server_has_not_heard_of_is_done(told: Told) -> None:
+def test_calls_for_a_queue_that_a_lagging_server_does_not_know_yet_succeed(told: Told) -> None:
     async def main() -> None:
         async with (
             simulated(servers=3) as cluster,

@@ -11,7 +11,7 @@ from aiozkqueue.testing import run_virtual, simulated
 FEW = 60
 
 
-def test_what_went_with_a_message_is_not_tried_again_and_the_others_keep_their_order() -> None:
+def test_superseded_messages_are_not_claimed_again_and_the_others_keep_their_order() -> None:
     async def main() -> list[bytes]:
         async with simulated() as cluster, cluster.connect() as session:
             jobs = session.queue("jobs")
@@ -28,7 +28,7 @@ def test_what_went_with_a_message_is_not_tried_again_and_the_others_keep_their_o
     assert run_virtual(main) == [b"first", *(b"%02d" % number for number in range(40))]
 
 
-def test_what_waits_for_its_next_attempt_is_neither_forgotten_nor_looked_for_all_the_time() -> None:
+def test_a_delayed_collapsing_message_is_redelivered_without_constant_listings() -> None:
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:
             jobs = session.queue("jobs")
@@ -47,7 +47,7 @@ def test_what_waits_for_its_next_attempt_is_neither_forgotten_nor_looked_for_all
     assert run_virtual(main) < FEW
 
 
-def test_what_another_put_while_one_of_its_set_was_handled_is_taken_next() -> None:
+def test_a_duplicate_put_while_its_message_is_handled_is_taken_next() -> None:
     async def main() -> None:
         async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
             jobs = session.queue("jobs")

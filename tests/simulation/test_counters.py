@@ -13,7 +13,7 @@ from aiozkqueue.testing import run_virtual, simulated
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_lanes_are_left_in_time_whatever_else_is_committed_between_the_puts(
+def test_lanes_change_their_generation_in_time_despite_other_commits_between_the_puts(
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     """Replies are read of one large multi of puts in so many, not of one in so many whatever it is of."""

@@ -48,7 +48,7 @@ def virtually(servers: int = 1) -> Callable[[Callable[[Cluster], Awaitable[None]
 
 
 @virtually()
-async def test_a_counter_sticks_at_its_end(cluster: Cluster) -> None:
+async def test_a_simulated_counter_stays_at_its_maximum(cluster: Cluster) -> None:
     a = await cluster.client()
     await a.ensure("/q")
     node = cluster.ensemble.tree.nodes["/q"]
@@ -63,7 +63,7 @@ async def test_a_counter_sticks_at_its_end(cluster: Cluster) -> None:
 
 
 @virtually(servers=3)
-async def test_a_session_that_ends_with_too_many_ephemerals_takes_every_server_along(cluster: Cluster) -> None:
+async def test_a_session_that_ends_with_too_many_ephemerals_crashes_every_server(cluster: Cluster) -> None:
     a, b = await cluster.client(), await cluster.client()
     cluster.ensemble.max_request = 1500
 
@@ -85,7 +85,7 @@ async def test_a_session_that_ends_with_too_many_ephemerals_takes_every_server_a
 
 
 @virtually(servers=3)
-async def test_a_client_at_a_lagging_follower_reads_the_past_until_it_syncs(cluster: Cluster) -> None:
+async def test_a_client_of_a_lagging_follower_reads_old_data_until_it_syncs(cluster: Cluster) -> None:
     a, b = await cluster.client(), await cluster.client()
     server = b.session.connection.server  # type: ignore[union-attr]
     server.lag = 5.0
@@ -102,7 +102,7 @@ async def test_a_client_at_a_lagging_follower_reads_the_past_until_it_syncs(clus
 
 
 @virtually(servers=3)
-async def test_no_server_behind_what_a_client_has_seen_takes_it(cluster: Cluster) -> None:
+async def test_a_server_refuses_a_client_that_has_seen_newer_data(cluster: Cluster) -> None:
     a = await cluster.client()
     first, second, third = cluster.ensemble.servers
     there = a.session.connection.server  # type: ignore[union-attr]
@@ -118,7 +118,7 @@ async def test_no_server_behind_what_a_client_has_seen_takes_it(cluster: Cluster
 
 
 @virtually(servers=3)
-async def test_a_sync_returns_before_what_is_only_proposed_is_committed(cluster: Cluster) -> None:
+async def test_a_sync_does_not_wait_for_the_commit_of_proposed_writes(cluster: Cluster) -> None:
     a, b = await cluster.client(), await cluster.client()
     cluster.ensemble.delays.commit = lambda: 1.0
     cluster.ensemble._committing._delay = lambda: 1.0
@@ -132,7 +132,7 @@ async def test_a_sync_returns_before_what_is_only_proposed_is_committed(cluster:
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_an_election_keeps_all_that_was_committed_and_a_part_of_what_was_proposed(kept: int) -> None:
+def test_an_election_keeps_all_committed_and_some_proposed_writes(kept: int) -> None:
     @virtually(servers=3)
     async def test(cluster: Cluster) -> None:
         a, b = await cluster.client(), await cluster.client()
@@ -166,7 +166,7 @@ def test_an_election_keeps_all_that_was_committed_and_a_part_of_what_was_propose
         (Fault.SILENCE, False, False),
     ],
 )
-def test_a_fault_strikes_as_its_name_says(fault: Fault, *, stray: bool, applied: bool) -> None:
+def test_each_fault_does_what_its_name_says(fault: Fault, *, stray: bool, applied: bool) -> None:
     @virtually()
     async def test(cluster: Cluster) -> None:
         a, loop = await cluster.client(session_timeout=6), asyncio.get_running_loop()
@@ -187,7 +187,7 @@ def test_a_fault_strikes_as_its_name_says(fault: Fault, *, stray: bool, applied:
 
 
 @virtually()
-async def test_a_late_event_is_told_before_a_later_read_is_answered(cluster: Cluster) -> None:
+async def test_a_late_event_is_delivered_before_the_reply_to_a_later_read(cluster: Cluster) -> None:
     a, b = await cluster.client(), await cluster.client()
     told: list[WatchEvent] = []
     await a.watch("/", told.append, recursive=True)
@@ -234,7 +234,7 @@ async def test_a_paused_process_does_nothing_and_loses_its_session(cluster: Clus
     assert lost == [2]
 
 
-def test_waiting_for_ever_is_told_with_what_waits_and_where() -> None:
+def test_the_error_for_a_program_that_waits_forever_says_where_it_waits() -> None:
     async def main() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -248,7 +248,7 @@ def test_waiting_for_ever_is_told_with_what_waits_and_where() -> None:
         run_virtual(slow, limit=10)
 
 
-def test_cleaning_up_is_done_although_the_program_failed() -> None:
+def test_clean_up_runs_although_the_program_failed() -> None:
     done: list[str] = []
 
     async def background() -> None:

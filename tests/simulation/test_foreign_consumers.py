@@ -158,7 +158,7 @@ def consume(
 
 @pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")  # a late commit of a loop
 @pytest.mark.parametrize(("queue_of", "work"), [(of_curator, listen), (of_kazoo, loop), (without_locks, take)])
-def test_a_consumer_of_another_programs_queue_that_is_struck_anywhere_goes_on_and_leaves_nothing(
+def test_a_consumer_of_a_foreign_queue_continues_after_any_fault_and_leaves_no_lock(
     queue_of: QueueOf, work: UnitOfWork
 ) -> None:
     undisturbed = consume(queue_of, work)

@@ -35,7 +35,7 @@ async def occupy_slots(queue: zq.Queue[bytes], puts: asyncio.TaskGroup) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_commit_that_could_not_be_sent_in_time_takes_up_no_room() -> None:
+def test_a_commit_that_could_not_be_sent_in_time_uses_no_capacity() -> None:
     async def main() -> tuple[zq.Outcome, zq.Outcome, int]:
         async with slow_cluster().connect() as session:
             busy, small = session.queue("busy"), session.queue("small")
@@ -57,7 +57,7 @@ def test_a_commit_that_could_not_be_sent_in_time_takes_up_no_room() -> None:
 
 
 @pytest.mark.parametrize("by", ["a transaction", "put"])
-def test_who_is_cancelled_again_and_again_waits_for_an_answer_for_one_session_timeout(by: str) -> None:
+def test_a_caller_cancelled_repeatedly_waits_for_the_reply_for_one_session_timeout(by: str) -> None:
     async def main() -> float:
         async with simulated() as cluster, cluster.connect() as session:
             jobs = session.queue("jobs")
@@ -81,7 +81,7 @@ def test_who_is_cancelled_again_and_again_waits_for_an_answer_for_one_session_ti
     assert run_virtual(main) == pytest.approx(1, abs=0.01)
 
 
-def test_who_has_no_patience_left_before_anyone_could_look_is_not_told_that_the_queue_is_full() -> None:
+def test_the_error_of_a_put_that_times_out_before_the_size_is_known_does_not_say_full() -> None:
     async def main() -> list[str]:
         told: list[str] = []
         async with simulated() as cluster, cluster.connect() as session:
@@ -107,7 +107,7 @@ def test_who_has_no_patience_left_before_anyone_could_look_is_not_told_that_the_
     ]
 
 
-def test_each_of_those_whose_wait_for_room_is_cut_off_is_told_what_was_put_of_his_own() -> None:
+def test_each_interrupted_wait_for_room_reports_its_own_stored_messages() -> None:
     async def main() -> list[list[str]]:
         async with simulated() as cluster, asyncio.TaskGroup() as tasks:
 
@@ -129,7 +129,7 @@ def test_each_of_those_whose_wait_for_room_is_cut_off_is_told_what_was_put_of_hi
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_what_a_take_cut_off_gives_back_is_neither_committed_nor_given_back_twice(
+def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again(
     end: Literal["commit", "rollback"],
 ) -> None:
     """Several tasks must not share a transaction; if two do, no message is lost, and no other lock is released."""
@@ -180,7 +180,7 @@ def test_what_a_take_cut_off_gives_back_is_neither_committed_nor_given_back_twic
     )
 
 
-def test_what_is_to_go_again_in_the_moment_in_which_its_session_is_closed_is_told_so(
+def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> str:

@@ -133,20 +133,20 @@ def waits_of(
 
 @pytest.mark.parametrize("sessions", [2, 8, 12, 16, 32, 64, 128])
 @pytest.mark.parametrize("put", [together, one_by_one])
-def test_as_many_idle_sessions_as_messages_begin_them_all_at_once(sessions: int, put: Put) -> None:
+def test_as_many_idle_sessions_as_messages_start_all_messages_at_once(sessions: int, put: Put) -> None:
     waits = waits_of(sessions, put)
     assert len(waits) == sessions
     assert max(waits) <= MOST
 
 
 @pytest.mark.parametrize(("busy", "idle"), [(1, 1), (10, 2), (4, 12), (16, 16), (32, 32)])
-def test_what_would_be_busy_sessions_is_taken_by_the_idle_ones(busy: int, idle: int) -> None:
+def test_idle_sessions_take_the_messages_in_the_share_of_busy_sessions(busy: int, idle: int) -> None:
     waits = waits_of(idle, busy=busy)
     assert len(waits) == idle
     assert max(waits) <= MOST
 
 
-def test_entries_that_no_session_holds_delay_nothing() -> None:
+def test_consumer_entries_without_a_session_delay_no_message() -> None:
     waits = waits_of(2, invalidate=10)
     assert len(waits) == 2
     assert max(waits) < 0.001, "nobody waits for them, not even once"
@@ -164,7 +164,7 @@ def test_entries_that_no_session_holds_delay_nothing() -> None:
         pytest.param(together, None, None, of_curator, 0, id="another program's"),
     ],
 )
-def test_of_every_kind_of_message_the_same_holds(
+def test_idle_sessions_take_messages_of_every_kind_at_once(
     busy: int,
     put: Put,
     config: zq.QueueConfig | None,

@@ -56,7 +56,7 @@ class _Moment:
             self.come.set_result(None)
 
 
-def test_a_taker_beside_a_listener_with_many_free_slots_gets_the_second_message_and_not_the_last() -> None:
+def test_a_take_waits_for_one_message_behind_a_listener_with_many_free_slots() -> None:
     """The slots became free one after the other, as the messages came; they do not stand in line one by one."""
 
     async def main() -> int:
@@ -86,7 +86,7 @@ def test_a_taker_beside_a_listener_with_many_free_slots_gets_the_second_message_
 
 
 @pytest.mark.parametrize("limit", [2, 3])
-def test_who_has_a_part_of_what_it_wants_gets_no_more_than_the_rest_of_groups_that_become_free(limit: int) -> None:
+def test_a_take_many_that_has_some_messages_does_not_exceed_its_limit_when_groups_become_free(limit: int) -> None:
     async def main(moment: int) -> int:
         def far() -> float:
             return FAR
@@ -119,7 +119,7 @@ def test_who_has_a_part_of_what_it_wants_gets_no_more_than_the_rest_of_groups_th
 
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("how", ["stop", "abort", "cancel"])
-def test_a_listener_that_ends_in_the_moment_in_which_it_is_given_messages_leaves_nothing_held(
+def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
     how: str, *, grouped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever of its requests has been answered, flies, or waits then; and it never handles more than it may."""

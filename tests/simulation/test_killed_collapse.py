@@ -39,7 +39,7 @@ async def _look(session: zq.QueueSession) -> list[str]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("when", When)
-def test_whenever_a_taker_is_killed_each_set_is_delivered_once(when: When) -> None:
+def test_each_set_of_duplicates_is_delivered_once_whenever_a_consumer_is_killed(when: When) -> None:
     number = 0
     while True:
         number += 1

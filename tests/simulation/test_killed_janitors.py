@@ -73,7 +73,7 @@ async def _look(session: zq.QueueSession) -> list[str]:
 
 
 @pytest.mark.parametrize("when", When)
-def test_a_clean_up_killed_at_any_request_takes_away_what_is_left_over_and_nothing_else(when: When) -> None:
+def test_a_clean_up_killed_at_any_request_removes_only_leftovers(when: When) -> None:
     number = 0
     reached = True
     while reached:

@@ -50,7 +50,7 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
 
 
 @pytest.mark.parametrize("when", When)
-def test_a_mover_killed_at_any_request_loses_and_doubles_nothing(when: When) -> None:
+def test_a_mover_killed_at_any_request_loses_and_duplicates_no_message(when: When) -> None:
     number = 0
     reached = True
     while reached:
@@ -86,7 +86,7 @@ BETWEEN: dict[str, tuple[QueueOf, QueueOf]] = {
 
 @pytest.mark.parametrize("when", When)
 @pytest.mark.parametrize("between", BETWEEN)
-def test_a_mover_between_layouts_killed_at_any_request_loses_and_doubles_nothing(
+def test_a_mover_between_layouts_killed_at_any_request_loses_and_duplicates_no_message(
     when: When, between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source_of, target_of = BETWEEN[between]

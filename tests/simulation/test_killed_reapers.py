@@ -45,7 +45,7 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
 
 
 @pytest.mark.parametrize("when", When)
-def test_a_reaper_killed_at_any_request_loses_and_doubles_nothing(when: When) -> None:
+def test_a_reaper_killed_at_any_request_loses_and_duplicates_no_message(when: When) -> None:
     number = 0
     reached = True
     work: Callable[[zq.QueueSession], Awaitable[None]] = _reap

@@ -51,7 +51,7 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
 
 
 @pytest.mark.parametrize("when", When)
-def test_a_sweep_killed_at_any_request_takes_nobodys_tags_away(when: When) -> None:
+def test_a_sweep_killed_at_any_request_removes_no_tag_in_use(when: When) -> None:
     number = 0
     reached = True
     while reached:

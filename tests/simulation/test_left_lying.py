@@ -31,7 +31,7 @@ class _Hanging:
         self.handled += 1
 
 
-def test_an_idle_consumer_takes_what_it_could_not_keep_in_mind_and_others_leave(
+def test_an_idle_consumer_takes_messages_beyond_its_memory_limit_that_others_leave(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backlog, "HEARD_LIMIT", KEPT)

@@ -73,7 +73,7 @@ def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told:
     return wrong
 
 
-def test_the_matrix_is_made_of_every_public_coroutine() -> None:
+def test_the_matrix_contains_every_public_coroutine() -> None:
     names = {f"{kind.__name__}.{name}" for kind, name in coroutines()}
     assert {
         "Queue.put",
@@ -94,7 +94,7 @@ def test_the_matrix_is_made_of_every_public_coroutine() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("kind", "name"), coroutines(), ids=[f"{kind.__name__}.{name}" for kind, name in coroutines()])
-def test_struck_anywhere_it_ends_and_says_the_truth(
+def test_every_call_ends_with_a_true_outcome_after_a_fault_at_any_await(
     kind: type | ModuleType, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     full = f"{kind.__name__}.{name}"

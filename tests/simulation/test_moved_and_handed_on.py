@@ -12,7 +12,7 @@ STICKY = zq.QueueConfig(
 )
 
 
-def test_what_is_handed_on_while_it_is_waited_for_is_moved_and_what_came_later_stays() -> None:
+def test_a_move_takes_a_reassigned_message_that_it_waits_for_and_leaves_later_messages() -> None:
     async def main() -> None:
         async with (
             simulated() as cluster,

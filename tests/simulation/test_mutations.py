@@ -25,7 +25,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutation", mutations(), ids=lambda one: one.name)
-def test_a_deliberate_defect_is_found(
+def test_each_mutation_is_found(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     mutation.apply(monkeypatch)

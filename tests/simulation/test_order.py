@@ -74,7 +74,7 @@ class Groups:
     shards=st.integers(1, 3),
     ordered=st.booleans(),
 )
-def test_a_group_is_handed_over_in_the_order_of_its_puts_one_at_a_time(
+def test_a_group_is_delivered_one_message_at_a_time_in_the_order_of_its_puts(
     *, puts: list[str], consumers: list[tuple[list[str], int]], shards: int, ordered: bool
 ) -> None:
     async def main() -> None:
@@ -132,7 +132,7 @@ acts = st.lists(
 
 @histories
 @given(acts=acts, by_another=st.booleans())
-def test_a_lone_consumer_gets_the_most_urgent_that_waits_and_of_equals_the_oldest(
+def test_a_single_consumer_gets_the_oldest_of_the_most_urgent_waiting_messages(
     *, acts: list[tuple[str, int | str]], by_another: bool
 ) -> None:
     async def main() -> None:
@@ -170,7 +170,7 @@ def test_a_lone_consumer_gets_the_most_urgent_that_waits_and_of_equals_the_oldes
     failing=st.sets(st.integers(0, 11)),
     waits=st.lists(st.sampled_from([0, 0.01, 0.3]), min_size=12, max_size=12),
 )
-def test_nothing_scheduled_is_early_and_a_lone_consumer_gets_it_in_the_order_of_its_dates(
+def test_a_single_consumer_gets_scheduled_messages_in_order_and_none_early(
     delays: list[int], failing: set[int], waits: list[float]
 ) -> None:
     async def main() -> None:
@@ -214,7 +214,7 @@ def test_nothing_scheduled_is_early_and_a_lone_consumer_gets_it_in_the_order_of_
     ),
     by_another=st.booleans(),
 )
-def test_of_what_lies_under_a_key_the_newest_is_handed_over_once(
+def test_the_newest_message_of_a_key_is_delivered_once(
     *, acts: list[tuple[str, str] | tuple[str, int, str]], by_another: bool
 ) -> None:
     async def main() -> None:

@@ -25,7 +25,7 @@ async def _fail_later() -> None:
 
 
 @pytest.mark.parametrize("between", [0, 1])
-def test_a_task_group_that_has_failed_does_not_make_the_next_cancellation_the_listeners(between: int) -> None:
+def test_a_listener_attributes_a_cancellation_correctly_after_a_failed_task_group(between: int) -> None:
     """Some versions of Python keep a count of cancellations: check the same message, and the next one."""
 
     async def main() -> list[tuple[bytes, int]]:
@@ -52,7 +52,7 @@ def test_a_task_group_that_has_failed_does_not_make_the_next_cancellation_the_li
     assert run_virtual(main) == sorted([(b"0", 1), (b"1", 1), (b"2", 1), (again, 2)])
 
 
-def test_a_handler_that_goes_on_when_its_claim_is_lost_does_not_end_the_listener_by_what_it_waits_for() -> None:
+def test_a_handler_that_continues_after_its_claim_is_lost_does_not_end_the_listener() -> None:
     """At each moment."""
 
     async def main(tenths: int) -> list[bytes]:

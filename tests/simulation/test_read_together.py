@@ -69,7 +69,7 @@ CASES = {"plain": (make_plain, put), "grouped": (make_grouped, put_in_a_group)}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_put_while_a_consumer_begins_to_listen_is_taken(case: str) -> None:
+def test_a_message_put_while_a_consumer_starts_to_listen_is_taken(case: str) -> None:
     make, act = CASES[case]
 
     async def main() -> None:
@@ -88,7 +88,7 @@ def test_what_is_put_while_a_consumer_begins_to_listen_is_taken(case: str) -> No
     run_virtual(main, limit=float("inf"))
 
 
-def test_a_queue_that_is_resumed_while_a_consumer_learns_that_it_is_paused_is_taken_from() -> None:
+def test_a_consumer_takes_from_a_queue_resumed_while_it_learns_of_the_pause() -> None:
     async def main() -> None:
         ensemble = cluster()
         async with ensemble.connect() as operator:
@@ -139,7 +139,7 @@ def of_a_group(number: int) -> tuple[Create, str]:
 
 @pytest.mark.parametrize("moment", range(1, 17))
 @pytest.mark.parametrize(("queue", "item_of"), [(of_curator, curators), (jobs, of_a_group)], ids=["curator", "group"])
-def test_a_lock_that_goes_as_its_taker_is_told_of_it_does_not_keep_the_message_from_it(
+def test_a_lock_removed_as_a_consumer_learns_of_it_does_not_hide_the_message(
     queue: Callable[[zq.QueueSession], zq.Queue[bytes]], item_of: Callable[[int], tuple[Create, str]], moment: int
 ) -> None:
     """The faster consumer releases it silently: it has died, or failed."""
@@ -173,7 +173,7 @@ def test_a_lock_that_goes_as_its_taker_is_told_of_it_does_not_keep_the_message_f
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_consumers_that_clear_away_the_hours_that_are_over_do_not_fall_over_each_other(seed: int) -> None:
+def test_consumers_that_remove_past_hours_concurrently_do_not_fail(seed: int) -> None:
     async def main() -> None:
         ensemble = cluster(seed)
         async with ensemble.connect() as producer:

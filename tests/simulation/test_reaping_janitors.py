@@ -24,7 +24,7 @@ def _clean(session: zq.QueueSession) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_beside_many_sessions_of_the_node_that_put_it_one_other_session_hands_a_message_on(seed: int) -> None:
+def test_a_session_of_another_node_reassigns_messages_despite_many_sessions_of_their_node(seed: int) -> None:
     async def main() -> None:
         async with simulated(seed=seed) as cluster, AsyncExitStack() as stack:
             producers = [
@@ -43,7 +43,7 @@ def test_beside_many_sessions_of_the_node_that_put_it_one_other_session_hands_a_
     run_virtual(main, limit=1000)
 
 
-def test_a_node_that_is_alone_keeps_its_messages() -> None:
+def test_a_single_node_keeps_its_messages() -> None:
     async def main() -> None:
         async with simulated() as cluster, cluster.connect(node="a") as one, cluster.connect(node="a") as two:
             await one.queue("jobs").configure(STICKY)

@@ -13,7 +13,7 @@ from aiozkqueue.zookeeper import Delete
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("cancels", [False, True])
 @pytest.mark.parametrize("unique", [False, True])
-def test_what_a_commit_misses_for_its_puts_is_made_again_whatever_else_it_does(
+def test_a_commit_recreates_the_znodes_that_its_puts_lack_whatever_else_it_does(
     *, counted: bool, cancels: bool, unique: bool
 ) -> None:
     async def main() -> tuple[zq.Outcome, list[int]]:

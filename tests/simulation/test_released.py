@@ -26,7 +26,7 @@ def _far() -> float:
 
 
 @pytest.mark.parametrize("later", [1, 3, 5])
-def test_a_message_that_is_driven_back_while_claims_are_forced_open_is_never_two_consumers(later: int) -> None:
+def test_a_message_redriven_during_a_forced_release_never_has_two_holders(later: int) -> None:
     """It is held when the operator lists what is locked, dead when it lists what lies there, held again after that."""
 
     async def main() -> None:

@@ -55,13 +55,15 @@ def assert_same(first: list[str], second: list[str]) -> None:
         assert one == other, f"request {number} differs:\n  {one}\n  {other}"
 
 
-def test_one_seed_is_one_history_in_this_process() -> None:
+def test_one_seed_gives_the_same_history_in_this_process() -> None:
     assert_same(histories(SEEDS), histories(SEEDS))
 
 
 @pytest.mark.parametrize(("hash_seed", "pid", "host"), [("1", 7, "a"), ("2", 4_000_000, "a.host.with.a.longer.name")])
 @pytest.mark.timeout(300)
-def test_one_seed_is_one_history_in_any_other_process(hash_seed: str, pid: int, host: str, tmp_path: Path) -> None:
+def test_one_seed_gives_the_same_history_in_any_other_process(
+    hash_seed: str, pid: int, host: str, tmp_path: Path
+) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     program = ELSEWHERE.format(pid=pid, host=host)
     printed = subprocess.run(

@@ -131,7 +131,7 @@ def wait_for_room(
 
 
 @pytest.mark.parametrize("act", [take_two, widen, have_no_size, cancel_the_first])
-def test_whatever_befalls_any_request_of_who_waits_for_room_nothing_of_it_is_left(
+def test_a_fault_at_any_request_of_a_wait_for_room_leaves_nothing_behind(
     act: Callable[[zq.QueueSession, list[asyncio.Task[None]]], Awaitable[None]],
 ) -> None:
     undisturbed = wait_for_room(act)
@@ -146,7 +146,7 @@ def test_whatever_befalls_any_request_of_who_waits_for_room_nothing_of_it_is_lef
 
 
 @pytest.mark.parametrize("size", [2, 10, 1000])
-def test_a_transaction_that_puts_to_several_queues_with_a_size_is_let_in_by_a_look_at_each(size: int) -> None:
+def test_a_transaction_that_puts_to_several_queues_with_a_size_reads_each_size_once(size: int) -> None:
     """At any distance of the servers, and for any share of the size that a session may use at once."""
 
     async def main() -> int:
@@ -170,7 +170,7 @@ def test_a_transaction_that_puts_to_several_queues_with_a_size_is_let_in_by_a_lo
     assert run_virtual(main) == 1
 
 
-def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_let_in() -> None:
+def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_admitted() -> None:
     """At each moment of a take from these queues; neither queue ever exceeds its size."""
     orders = ["ab", "ba", "abc", "cba", "bca", "a", "b", "c"] * 3
 
@@ -206,7 +206,7 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_let_in() 
     assert ends == {(len(orders), 2, 0)}
 
 
-def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_wait_for_each_other() -> None:
+def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> None:
     """At each millisecond: each was sent without room, and needs room in both queues, in another order."""
 
     async def main(milliseconds: int) -> int:
@@ -238,7 +238,7 @@ def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_wait_for_each_ot
     assert {run_virtual(partial(main, milliseconds)) for milliseconds in range(60)} == {2}
 
 
-def test_who_waits_for_room_in_a_queue_that_has_no_size_any_more_is_told_when_its_session_is_closed() -> None:
+def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes() -> None:
     """At each millisecond: also when another commit has found that out, and who waits has not looked again."""
 
     async def main(before: int, milliseconds: int) -> None:
@@ -272,7 +272,7 @@ def test_who_waits_for_room_in_a_queue_that_has_no_size_any_more_is_told_when_it
             run_virtual(partial(main, before, milliseconds))
 
 
-def test_a_commit_that_waits_for_room_anew_past_its_timeout_is_known_not_to_be_applied() -> None:
+def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied() -> None:
     """It was refused because its queue had got a size: nothing of it is under way, and nothing of it comes later."""
 
     async def main(timeout: float) -> tuple[str, zq.Outcome, list[bytes], list[bytes], int]:

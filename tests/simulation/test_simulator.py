@@ -11,7 +11,7 @@ from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.zookeeper import Create
 
 
-def test_a_message_goes_through_two_sessions_in_no_time() -> None:
+def test_a_message_passes_two_simulated_sessions_without_real_waiting() -> None:
     async def main() -> float:
         began = asyncio.get_running_loop().time()
         async with simulated() as cluster, cluster.connect() as producer, cluster.connect() as consumer:
@@ -31,14 +31,14 @@ def test_a_message_goes_through_two_sessions_in_no_time() -> None:
     assert time.perf_counter() - started < 100
 
 
-async def test_it_runs_on_any_loop() -> None:
+async def test_the_simulator_runs_on_any_loop() -> None:
     async with simulated() as cluster, cluster.connect() as session:
         await session.queue("jobs").put(b"one")
         async with session.queue("jobs").consume(until_idle=0) as deliveries:
             assert [delivery.value async for delivery in deliveries] == [b"one"]
 
 
-def test_a_session_ends_as_by_the_server_and_its_locks_with_it() -> None:
+def test_an_expired_simulated_session_loses_its_locks() -> None:
     async def main() -> None:
         async with simulated() as cluster, cluster.connect(name="a") as a, cluster.connect() as b:
             await a.queue("jobs").put(b"one")
@@ -65,7 +65,7 @@ class _Pieces:
         self.pieces.append(names)
 
 
-def test_a_listing_comes_in_pieces_and_now_and_then_a_part_of_one_in_vain() -> None:
+def test_a_listing_arrives_in_pieces_and_some_attempts_are_partial() -> None:
     async def main() -> list[int]:
         made: list[_Pieces] = []
 

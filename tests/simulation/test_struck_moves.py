@@ -112,7 +112,7 @@ def move(
 
 
 @pytest.mark.parametrize("between", [(of_curator, ours), (ours, of_curator), (of_kazoo, of_curator)])
-def test_a_mover_that_is_struck_or_cancelled_anywhere_loses_and_doubles_nothing(
+def test_a_fault_or_cancellation_anywhere_in_a_move_loses_and_duplicates_no_message(
     between: tuple[QueueOf, QueueOf], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mover, "MOST_AT_ONCE", 1)  # an item of several messages takes several steps

@@ -38,7 +38,7 @@ def _deny(session: zq.QueueSession, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(zookeeper, "multi", refusing)
 
 
-def test_a_loop_that_has_asked_for_two_halves_is_told_once_that_it_may_not_have_them(
+def test_a_loop_with_two_denied_requests_for_messages_raises_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And continues when it is permitted."""
@@ -72,7 +72,7 @@ def test_a_loop_that_has_asked_for_two_halves_is_told_once_that_it_may_not_have_
 
 
 @pytest.mark.parametrize("looks", [False, True])
-def test_nothing_is_said_of_what_a_loop_has_asked_for_whose_session_is_closed(*, looks: bool) -> None:
+def test_closing_a_session_leaves_no_unretrieved_errors_of_its_loops(*, looks: bool) -> None:
     """Neither of what the loop was not told, since it had been told already, nor of what it did not come to ask."""
 
     async def main() -> list[str]:
@@ -109,7 +109,7 @@ def test_nothing_is_said_of_what_a_loop_has_asked_for_whose_session_is_closed(*,
     assert run_virtual(main) == []
 
 
-def test_a_loop_with_filters_is_refused_by_a_queue_with_groups_however_often_it_asks() -> None:
+def test_a_queue_with_groups_refuses_a_loop_with_filters_every_time() -> None:
     """It was given what is locked by message, not by group, when it asked again."""
 
     async def main() -> None:
@@ -125,7 +125,7 @@ def test_a_loop_with_filters_is_refused_by_a_queue_with_groups_however_often_it_
     run_virtual(main)
 
 
-def test_whatever_is_under_way_when_a_session_is_closed_is_told_that() -> None:
+def test_every_pending_call_reports_that_its_session_was_closed() -> None:
     """At each millisecond: commits that open the queue they put to, puts with and without options, and operators."""
 
     async def commit(session: zq.QueueSession) -> None:
@@ -165,7 +165,7 @@ def test_whatever_is_under_way_when_a_session_is_closed_is_told_that() -> None:
     assert all(issubclass(error, zq.SessionClosedError) for error in told), told
 
 
-def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_given_back() -> None:
+def test_messages_of_an_ended_session_are_taken_by_the_next_whenever_they_are_released() -> None:
     """At each millisecond, including during the next session's looks, which show the free messages."""
 
     async def main(millisecond: int) -> list[bytes]:
@@ -191,7 +191,7 @@ def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_gi
     assert {tuple(run_virtual(partial(main, millisecond))) for millisecond in range(60)} == {(b"1", b"2")}
 
 
-def test_whoever_waits_is_told_when_somebody_else_has_cancelled_one_of_the_sessions_tasks() -> None:
+def test_every_waiting_call_raises_when_a_task_of_its_session_is_cancelled() -> None:
     """One that rests, of those that claim: before it is roused, and in that moment."""
 
     async def main(turns: int) -> list[BaseException]:

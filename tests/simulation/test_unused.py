@@ -61,13 +61,13 @@ def folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def test_a_plain_queue_asks_the_same_of_zookeeper_whatever_the_others_use() -> None:
+def test_features_of_other_queues_add_no_requests_for_a_plain_queue() -> None:
     alone = asked_of_a_plain_queue(nothing)
     assert len(alone) > 60
     assert asked_of_a_plain_queue(all_in_use) == alone
 
 
-def test_what_it_does_use_is_seen() -> None:
+def test_a_feature_of_the_plain_queue_itself_changes_its_requests() -> None:
     @asynccontextmanager
     async def history(session: zq.QueueSession) -> AsyncIterator[None]:
         await session.queue("plain").configure(zq.QueueConfig(history=zq.History()))

@@ -22,7 +22,7 @@ REST = 420.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + REST)
-def test_real_servers_and_clients_are_broken_and_nothing_is_lost_doubled_or_stuck(
+def test_faults_of_real_servers_and_clients_lose_duplicate_or_block_no_message(
     record_property: Callable[[str, object], None],
 ) -> None:
     command = [sys.executable, "-m", "tests.soak", "--minutes", str(SECONDS / 60), "--json"]

@@ -24,7 +24,7 @@ async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
     return jobs
 
 
-async def test_peek_reads_the_oldest_claimed_ones_too_and_takes_nothing(
+async def test_peek_reads_the_oldest_messages_claimed_ones_too_and_takes_none(
     session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
     async with session.transaction() as tx:
@@ -37,7 +37,7 @@ async def test_peek_reads_the_oldest_claimed_ones_too_and_takes_nothing(
     assert await session.queue("nothing").peek() == []
 
 
-async def test_size_claimed_and_stats_tell_messages_apart(
+async def test_size_claimed_and_stats_count_messages_by_state(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     before = datetime.now(UTC)
@@ -59,7 +59,7 @@ async def test_size_claimed_and_stats_tell_messages_apart(
     assert (stats.size, stats.claimed, stats.delayed, stats.dead_letters) == (2, 0, 1, 1)
 
 
-async def test_the_figures_of_a_queue_that_is_not_there_are_zero_and_do_not_make_it(
+async def test_the_figures_of_a_missing_queue_are_zero_and_do_not_create_it(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     nothing = session.queue("nothing")
@@ -74,7 +74,7 @@ async def test_the_figures_of_a_queue_that_is_not_there_are_zero_and_do_not_make
     assert not await server_view.exists(f"{queue_root}/nothing")
 
 
-async def test_what_a_token_or_a_move_says_of_a_queue_that_is_gone_makes_none(
+async def test_a_token_or_a_move_that_names_a_deleted_queue_does_not_create_it(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     token = lease_token("gone", "items/item-ivictim-0000000001")
@@ -92,7 +92,7 @@ async def test_what_a_token_or_a_move_says_of_a_queue_that_is_gone_makes_none(
     assert not await server_view.exists(f"{queue_root}/elsewhere")
 
 
-async def test_purge_removes_all_but_what_is_held(
+async def test_purge_removes_all_messages_that_are_not_held(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes], server_view: Observer, queue_root: str
 ) -> None:
     async with other.begin() as delaying:
@@ -112,7 +112,7 @@ async def test_purge_removes_all_but_what_is_held(
     assert [path for path in tree if any(path.startswith(f"{queue_root}/jobs/{one}/") for one in folders)] == []
 
 
-async def test_release_claims_forces_every_claim_open_and_its_holders_can_change_nothing(
+async def test_release_claims_releases_every_claim_and_its_holders_can_change_nothing(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
     async with session.transaction() as tx:
@@ -131,7 +131,7 @@ async def test_release_claims_forces_every_claim_open_and_its_holders_can_change
 # Dead letters
 
 
-async def test_dead_letters_keep_all_and_redrive_brings_them_back_with_id_headers_and_time(
+async def test_redrive_restores_dead_letters_with_id_headers_and_time(
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
@@ -174,7 +174,7 @@ async def test_redrive_and_purge_take_ids_and_a_limit(session: zq.QueueSession) 
         await letters.redrive(ids[0])
 
 
-async def test_a_long_reason_is_cut_and_the_message_kept(session: zq.QueueSession) -> None:
+async def test_a_long_reason_is_truncated_and_the_message_is_kept(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(bytes(900_000))
     async with session.begin() as tx:
@@ -226,7 +226,7 @@ async def test_another_programs_new_item_wakes_an_idle_consumer(
     assert (message.id, message.value, message.attempt) == ("0000000007", b"7", 1)
 
 
-async def test_a_foreign_lock_holds_its_item_until_it_goes(
+async def test_a_foreign_lock_holds_its_item_until_it_is_removed(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     identity = await session.queue("jobs").put(b"1")

@@ -39,7 +39,7 @@ async def take(session: zq.QueueSession) -> str:
 
 
 @pytest.mark.parametrize("priority", [0, 5])
-async def test_a_dead_letter_driven_back_before_its_rejecter_hears_of_the_commit_is_taken(
+async def test_a_dead_letter_redriven_before_the_reply_to_its_reject_is_taken(
     session: zq.QueueSession, other: zq.QueueSession, priority: int
 ) -> None:
     letters = other.queue("jobs").dead_letters
@@ -64,7 +64,7 @@ async def test_a_dead_letter_driven_back_before_its_rejecter_hears_of_the_commit
     assert await other.queue("jobs").size() == 0
 
 
-async def test_one_driven_back_while_its_rejecter_is_cut_off_is_taken(
+async def test_a_dead_letter_redriven_while_its_rejecter_is_disconnected_is_taken(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, other: zq.QueueSession
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
@@ -90,7 +90,7 @@ async def test_one_driven_back_while_its_rejecter_is_cut_off_is_taken(
     assert await other.queue("jobs").size() == 0
 
 
-async def test_what_is_missed_while_a_claim_ends_is_listed_when_it_has_ended(session: zq.QueueSession) -> None:
+async def test_a_message_missed_while_a_claim_ends_is_listed_afterwards(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     candidate_source = session._runtime.dispatcher(session._runtime.queue_state("jobs"))._candidate_source

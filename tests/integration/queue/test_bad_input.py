@@ -61,7 +61,7 @@ async def _nothing_lost_and_the_connection_kept(session: zq.QueueSession) -> Asy
         (b"h1", "bytes"),
     ],
 )
-async def test_hosts_are_refused_at_once(hosts: Any, named: str) -> None:
+async def test_invalid_hosts_are_refused_at_once(hosts: Any, named: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match="hosts") as raised:
         zq.connect(hosts)
     assert named in str(raised.value)
@@ -90,14 +90,14 @@ async def test_hosts_are_refused_at_once(hosts: Any, named: str) -> None:
     ],
     ids=str,
 )
-async def test_options_of_connect_are_refused_at_once(options: dict[str, Any], named: str) -> None:
+async def test_invalid_options_of_connect_are_refused_at_once(options: dict[str, Any], named: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match=named) as raised:
         zq.connect("127.0.0.1", **options)
     assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["", ".clients", "a/b", "é", "a b", "x" * 256, "a\x00", "..", None, 7, b"jobs"])
-async def test_names_are_refused(name: Any, session: zq.QueueSession) -> None:
+async def test_invalid_names_are_refused(name: Any, session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidNameError, match="cannot name a queue: take 1 to 255"):
         session.queue(name)
     if isinstance(name, str):
@@ -143,7 +143,7 @@ async def test_a_type_that_is_not_fully_defined_is_refused_when_the_queue_is_mad
         session.queue("jobs", adapter=TypeAdapter(type_))
 
 
-async def test_a_type_that_was_completed_since_is_taken(session: zq.QueueSession) -> None:
+async def test_a_type_that_has_been_completed_is_accepted(session: zq.QueueSession) -> None:
     await session.queue("jobs", Early).put(Early(order=Late(number=1)))
     await session.queue("jobs", adapter=EARLY).put([Early(order=Late(number=2))])
     assert await session.queue("jobs").size() == 2
@@ -171,7 +171,7 @@ async def test_a_type_that_was_completed_since_is_taken(session: zq.QueueSession
     ],
     ids=lambda value: str(value)[:20],
 )
-async def test_put_options_are_refused(option: str, value: object, session: zq.QueueSession) -> None:
+async def test_invalid_put_options_are_refused(option: str, value: object, session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     options: dict[str, Any] = {option: value}
     with pytest.raises(zq.InvalidOptionError, match=option):
@@ -194,32 +194,32 @@ async def test_put_options_are_refused(option: str, value: object, session: zq.Q
     ],
     ids=str,
 )
-async def test_the_advice_of_an_error_is_not_refused_in_turn(
+async def test_the_values_that_an_error_suggests_are_accepted(
     options: dict[str, Any], advice: str, session: zq.QueueSession
 ) -> None:
     with pytest.raises(zq.InvalidOptionError, match=re.escape(advice)):
         await session.queue("jobs").put(b"1", **options)
 
 
-async def test_a_size_that_is_too_large_is_told_the_largest() -> None:
+async def test_the_error_for_a_size_that_is_too_large_names_the_maximum() -> None:
     with pytest.raises(zq.InvalidOptionError, match=r"max_size=1000000000000: .* from 0 \(no limit\) to 2147483647"):
         zq.QueueConfig(max_size=10**12)
 
 
-async def test_a_password_that_is_not_set_is_no_password() -> None:
+async def test_an_unset_password_is_refused() -> None:
     unset: Any = os.environ.get("AIOZKQUEUE_NO_SUCH_VARIABLE")
     for credentials in (zq.Auth.digest, zq.Auth.sasl):
         with pytest.raises(zq.InvalidOptionError, match="the password is NoneType: it must be a str"):
             credentials("alice", unset)
 
 
-async def test_a_key_that_is_no_text_is_shown_as_it_is(session: zq.QueueSession) -> None:
+async def test_an_error_shows_a_key_that_is_not_text_unchanged(session: zq.QueueSession) -> None:
     number: Any = 7  # no key, which checkers would say
     with pytest.raises(zq.InvalidOptionError, match="key=7: give a non-empty str"):
         await session.queue("jobs").put(b"1", key=number)
 
 
-async def test_durations_and_counts_are_refused(session: zq.QueueSession) -> None:
+async def test_invalid_durations_and_counts_are_refused(session: zq.QueueSession) -> None:
     jobs: Any = session.queue("jobs")
     maker: Any = session
     no_durations: list[Any] = [-1, math.nan, "1", timedelta(seconds=-1), True]
@@ -263,7 +263,7 @@ async def test_durations_and_counts_are_refused(session: zq.QueueSession) -> Non
 
 
 @pytest.mark.parametrize("policy", ["at-least-once", 3, zq.ConsumeTimes], ids=str)
-async def test_what_is_no_policy_is_refused(policy: Any, session: zq.QueueSession) -> None:
+async def test_a_value_that_is_not_a_policy_is_refused(policy: Any, session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match="policy"):
         session.queue("jobs", policy=policy)
     with pytest.raises(zq.InvalidOptionError, match="policy"):
@@ -272,7 +272,7 @@ async def test_what_is_no_policy_is_refused(policy: Any, session: zq.QueueSessio
         session.listener(session.queue("jobs"), no_handler, policy=policy)
 
 
-async def test_what_is_no_queue_is_refused(session: zq.QueueSession) -> None:
+async def test_a_value_that_is_not_a_queue_is_refused(session: zq.QueueSession) -> None:
     async with session.transaction() as tx:
         anything: Any = tx
         for no_queue in (None, 7, b"jobs"):
@@ -284,7 +284,7 @@ async def test_what_is_no_queue_is_refused(session: zq.QueueSession) -> None:
             await anything.take("jobs")
 
 
-async def test_what_is_another_sessions_is_refused(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_an_object_of_another_session_is_refused(session: zq.QueueSession, other: zq.QueueSession) -> None:
     """It may be kept elsewhere: what is put by its name alone would go to where nobody looks."""
     refused = pytest.raises(zq.InvalidOptionError, match="'jobs' belongs to another session")
     jobs, own = other.queue("jobs"), session.queue("jobs")
@@ -387,7 +387,7 @@ class Handlers:
         "object",
     ],
 )
-async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
+async def test_a_handler_that_is_not_async_is_refused_before_it_handles_a_message(
     handler: Any,  # checkers refuse most of them, too
     session: zq.QueueSession,
 ) -> None:
@@ -398,7 +398,7 @@ async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
         session.listener(jobs, no_handler, middleware=[handler])
 
 
-async def test_a_subscriber_or_a_handler_of_notifications_that_cannot_be_awaited_is_refused(
+async def test_a_subscriber_or_notification_handler_that_is_not_async_is_refused(
     session: zq.QueueSession,
 ) -> None:
     handler: Any = says_nothing
@@ -413,7 +413,7 @@ async def test_a_subscriber_or_a_handler_of_notifications_that_cannot_be_awaited
         reminders.listener(handler)
 
 
-async def test_a_handler_that_yields_is_told_not_to(session: zq.QueueSession) -> None:
+async def test_a_handler_that_yields_is_refused(session: zq.QueueSession) -> None:
     with pytest.raises(
         zq.InvalidOptionError, match="yields: a handler must be awaitable; make it an `async def` that does no"
     ):
@@ -421,7 +421,7 @@ async def test_a_handler_that_yields_is_told_not_to(session: zq.QueueSession) ->
 
 
 @pytest.mark.parametrize("middleware", [no_handler, iter([no_handler]), 7], ids=["function", "iterator", "number"])
-async def test_middleware_that_is_no_list_is_refused(middleware: Any, session: zq.QueueSession) -> None:
+async def test_middleware_that_is_not_a_list_is_refused(middleware: Any, session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match=r"middleware takes a list, such as middleware=\[timed\], not "):
         session.listener(session.queue("jobs"), no_handler, middleware=middleware)
 
@@ -453,7 +453,7 @@ async def test_middleware_that_is_no_list_is_refused(middleware: Any, session: z
         "mock",
     ],
 )
-async def test_whatever_returns_what_can_be_awaited_is_a_handler(
+async def test_any_callable_that_returns_an_awaitable_is_a_handler(
     handler: Any,  # no type that they share says what they give
     session: zq.QueueSession,
 ) -> None:
@@ -470,7 +470,7 @@ async def test_whatever_returns_what_can_be_awaited_is_a_handler(
 # Sizes
 
 
-async def test_a_message_larger_than_zookeeper_takes_is_refused_before_it_is_sent(session: zq.QueueSession) -> None:
+async def test_a_message_larger_than_zookeeper_accepts_is_refused_before_it_is_sent(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     for size in (MIB, MIB - 1024, 10 * MIB):
         with pytest.raises(zq.MessageTooLargeError, match=f"'jobs'.*{size} bytes.*elsewhere"):
@@ -501,7 +501,7 @@ async def test_the_largest_message_can_be_put_taken_and_dead_lettered(session: z
     assert (await jobs.size(), await locks()) == (2, [])
 
 
-async def test_a_transaction_larger_than_one_request_is_refused_and_can_go_on(
+async def test_a_transaction_larger_than_one_request_is_refused_and_can_continue(
     session: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = session.queue("jobs")
@@ -516,7 +516,7 @@ async def test_a_transaction_larger_than_one_request_is_refused_and_can_go_on(
     assert (await jobs.size(), await session.queue("results").size(), await locks()) == (0, 2, [])
 
 
-async def test_a_transaction_that_its_rejects_make_too_large_is_refused_and_everything_comes_back(
+async def test_a_transaction_with_too_many_rejects_is_refused_and_its_messages_are_redelivered(
     session: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = session.queue("jobs")
@@ -532,7 +532,7 @@ async def test_a_transaction_that_its_rejects_make_too_large_is_refused_and_ever
     assert (stats.claimed, len(await locks())) == (0, stats.delayed)
 
 
-async def test_a_transaction_of_many_small_messages_goes_through(session: zq.QueueSession) -> None:
+async def test_a_transaction_of_many_small_messages_commits(session: zq.QueueSession) -> None:
     async with session.begin() as tx:
         for _ in range(3000):
             tx.put("jobs", b"x" * 20)
@@ -541,7 +541,7 @@ async def test_a_transaction_of_many_small_messages_goes_through(session: zq.Que
 
 
 @pytest.mark.parametrize("wrong", ["abc", b"abc", bytearray(b"a"), memoryview(b"a"), {"a": 1}, 5, None])
-async def test_one_value_where_several_are_taken_is_refused_and_nothing_is_stored(
+async def test_one_value_instead_of_several_is_refused_and_nothing_is_stored(
     session: zq.QueueSession, wrong: Any, queue_root: str
 ) -> None:
     untyped: zq.Queue[Any] = session.queue("untyped", Any)
@@ -562,7 +562,7 @@ async def test_one_value_where_several_are_taken_is_refused_and_nothing_is_store
     assert await curators.size() == 0
 
 
-async def test_put_many_splits_what_one_request_does_not_hold(session: zq.QueueSession) -> None:
+async def test_put_many_splits_values_that_exceed_one_request(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     ids = await jobs.put_many([bytes(300_000)] * 5 + [b""] * 2500)
     assert len(set(ids)) == await jobs.size() == 2505
@@ -578,7 +578,7 @@ async def test_more_locks_than_a_session_may_hold_are_refused(session: zq.QueueS
 # Finished
 
 
-async def test_a_finished_transaction_says_so(session: zq.QueueSession) -> None:
+async def test_a_finished_transaction_refuses_further_calls(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"])
     for finish, state in ((zq.Transaction.commit, "committed"), (zq.Transaction.rollback, "rolled back")):
@@ -633,7 +633,7 @@ async def test_a_message_of_another_transaction_cannot_be_settled_by_this_one(se
     assert await jobs.size() == 1
 
 
-async def test_a_delivery_settled_twice_says_so(session: zq.QueueSession) -> None:
+async def test_settling_a_delivery_twice_raises(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
     async with jobs.consume(settle="explicit") as deliveries:

@@ -49,7 +49,7 @@ async def test_leaving_the_consumer_waits_for_the_commits_under_way(
 
 
 @pytest.mark.parametrize("prefetch", [1, 32])
-async def test_break_rolls_the_delivery_back_for_certain_under_async_with(
+async def test_break_under_async_with_always_rolls_the_delivery_back(
     prefetch: int, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
     async with jobs.consume(prefetch=prefetch) as deliveries:
@@ -84,7 +84,7 @@ async def test_an_exception_or_a_cancellation_rolls_the_delivery_back(jobs: zq.Q
     assert await jobs.size() == 3
 
 
-async def test_a_bare_loop_left_by_break_gives_back_as_well_as_it_can_and_warns(
+async def test_a_bare_loop_left_by_break_releases_its_messages_if_it_can_and_warns(
     jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
     async def work() -> None:
@@ -98,7 +98,7 @@ async def test_a_bare_loop_left_by_break_gives_back_as_well_as_it_can_and_warns(
     assert await jobs.size() == 3
 
 
-async def test_a_bare_loop_that_ends_by_itself_leaves_nothing_and_does_not_warn(
+async def test_a_bare_loop_that_ends_normally_leaves_no_lock_and_does_not_warn(
     jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
     values = [delivery.value async for delivery in jobs.consume(until_idle=0)]
@@ -119,7 +119,7 @@ async def test_a_delivery_holds_no_reference_to_its_consumer(jobs: zq.Queue[byte
     assert await jobs.size() == 2
 
 
-async def test_explicit_settling_never_settles_by_itself(jobs: zq.Queue[bytes], locks: Locks) -> None:
+async def test_explicit_settling_never_settles_automatically(jobs: zq.Queue[bytes], locks: Locks) -> None:
     async with jobs.consume(settle="explicit", until_idle=0) as deliveries:
         held = [delivery async for delivery in deliveries]
     assert [delivery.outcome for delivery in held] == [zq.Outcome.OPEN] * 3
@@ -133,7 +133,7 @@ async def test_explicit_settling_never_settles_by_itself(jobs: zq.Queue[bytes], 
     assert (await jobs.size(), await jobs.dead_letters.size(), await locks()) == (1, 1, [])
 
 
-async def test_a_delivery_handed_to_another_task_and_settled_too_late_says_how_to_do_it(
+async def test_settling_a_delivery_too_late_in_another_task_raises_with_advice(
     jobs: zq.Queue[bytes],
 ) -> None:
     async with jobs.consume(until_idle=0) as deliveries:
@@ -145,7 +145,7 @@ async def test_a_delivery_handed_to_another_task_and_settled_too_late_says_how_t
             first.put("results", b"late")
 
 
-async def test_a_delivery_settled_in_another_task_in_time_is_left_alone(jobs: zq.Queue[bytes]) -> None:
+async def test_the_loop_does_not_settle_a_delivery_that_another_task_settled(jobs: zq.Queue[bytes]) -> None:
     async with jobs.consume(until_idle=0) as deliveries:
         async for delivery in deliveries:
             await asyncio.create_task(delivery.rollback(delay=60))
@@ -174,7 +174,7 @@ async def test_async_with_delivery_commits_on_success_and_rolls_back_on_an_excep
     ]
 
 
-async def test_retry_and_reject_raised_in_a_deliverys_block_end_it_as_they_say(jobs: zq.Queue[bytes]) -> None:
+async def test_retry_and_reject_raised_in_the_block_of_a_delivery_settle_it(jobs: zq.Queue[bytes]) -> None:
     errors: dict[bytes, Exception] = {b"1": zq.Retry(delay=60), b"2": zq.Reject("no such order"), b"3": zq.Retry()}
     async with jobs.consume(until_idle=0) as deliveries:
         async for delivery in deliveries:
@@ -189,7 +189,7 @@ async def test_retry_and_reject_raised_in_a_deliverys_block_end_it_as_they_say(j
     assert [message.value for message in await jobs.peek()] == [b"1"]
 
 
-async def test_an_implicit_commit_that_finds_its_claim_lost_warns_counts_and_goes_on(
+async def test_an_implicit_commit_of_a_lost_claim_warns_and_counts_and_the_loop_continues(
     jobs: zq.Queue[bytes], expire: Callable[[zq.QueueSession], Awaitable[None]], session: zq.QueueSession
 ) -> None:
     values = []
@@ -220,7 +220,9 @@ async def test_an_explicit_commit_always_raises(jobs: zq.Queue[bytes], locks: Lo
     assert await locks() == []
 
 
-async def test_what_can_be_checked_locally_raises_at_put(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_put_raises_for_errors_that_can_be_checked_locally(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
     numbers = session.queue("numbers", int)
     async with jobs.consume() as deliveries:
         async for delivery in deliveries:
@@ -234,7 +236,7 @@ async def test_what_can_be_checked_locally_raises_at_put(session: zq.QueueSessio
     assert await jobs.size() == 3
 
 
-async def test_a_slow_loop_claims_hardly_anything_ahead(jobs: zq.Queue[bytes], locks: Locks) -> None:
+async def test_a_slow_loop_claims_few_messages_ahead(jobs: zq.Queue[bytes], locks: Locks) -> None:
     await jobs.put_many([b"more"] * 50)
     most = 0
     finished = set[str]()
@@ -270,7 +272,7 @@ async def test_a_fast_loop_never_holds_more_than_its_prefetch(
     assert most <= 9
 
 
-async def test_what_was_claimed_ahead_and_never_handled_costs_no_attempt(
+async def test_a_message_claimed_ahead_and_never_handled_counts_no_attempt(
     session: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
@@ -313,7 +315,7 @@ async def test_stop_wakes_a_loop_that_waits(session: zq.QueueSession) -> None:
     await consumer.aclose()
 
 
-async def test_an_idle_consumer_hears_of_a_new_message_at_once(
+async def test_an_idle_consumer_receives_a_new_message_at_once(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     waits = list[float]()
@@ -331,7 +333,7 @@ async def test_an_idle_consumer_hears_of_a_new_message_at_once(
 @pytest.mark.parametrize(
     "policy", [zq.AtLeastOnce(backoff=zq.Fixed(0)), zq.ConsumeTimes(9, backoff=zq.Fixed(0))], ids=["plain", "counting"]
 )
-async def test_a_consumer_goes_on_with_a_new_session_by_itself(
+async def test_a_consumer_continues_in_a_new_session_automatically(
     policy: zq.Policy,
     open_session: Opener,
     session: zq.QueueSession,
@@ -387,7 +389,7 @@ async def test_a_consumer_can_be_entered_and_left_in_different_tasks(jobs: zq.Qu
     assert await locks() == []
 
 
-async def test_lost_tells_that_the_claim_is_gone(
+async def test_lost_is_true_after_the_claim_is_lost(
     session: zq.QueueSession, jobs: zq.Queue[bytes], expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     async with jobs.consume(settle="explicit") as deliveries:
@@ -420,7 +422,7 @@ async def test_a_message_is_delivered_to_one_of_many_consumers(
     assert sorted(value for share in shares for value in share) == sorted(b"%d" % number for number in range(200))
 
 
-async def test_messages_of_the_consumer_are_whole(session: zq.QueueSession) -> None:
+async def test_a_delivery_has_all_fields_of_its_message(session: zq.QueueSession) -> None:
     await session.queue("jobs").put(b"1", key="k", headers={"trace": "é"})
     async with session.queue("jobs").consume(until_idle=0) as deliveries:
         async for delivery in deliveries:
@@ -429,7 +431,9 @@ async def test_messages_of_the_consumer_are_whole(session: zq.QueueSession) -> N
             assert delivery.enqueued_at.tzinfo is not None
 
 
-async def test_the_last_attempt_is_taken_by_nobody_else(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_a_claimed_message_is_not_taken_by_another_session(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
     await session.queue("jobs").put(b"1")
     async with session.queue("jobs").consume() as deliveries:
         held = await anext(deliveries)
@@ -442,7 +446,7 @@ async def test_the_last_attempt_is_taken_by_nobody_else(session: zq.QueueSession
     assert (await take_one(session)).value == b"2"
 
 
-async def test_a_loop_outlives_a_session_that_ends_during_a_hand_over(
+async def test_a_loop_survives_the_end_of_its_session_during_a_delivery(
     open_session: Opener,
     session: zq.QueueSession,
     zookeeper_proxy: ZooKeeperProxy,

@@ -111,7 +111,7 @@ async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
         return [delivery.value async for delivery in deliveries]
 
 
-async def test_zookeepers_own_counter_sticks_at_its_end(worn: str) -> None:
+async def test_the_counter_of_zookeeper_stays_at_its_maximum(worn: str) -> None:
     def create_two() -> str:
         client = KazooClient(worn)
         client.start(60)
@@ -128,7 +128,7 @@ async def test_zookeepers_own_counter_sticks_at_its_end(worn: str) -> None:
     assert await asyncio.to_thread(create_two) == f"{ROOT}/raw/items/item-{LAST}"
 
 
-async def test_past_the_half_a_lane_goes_on_in_its_next_generation(
+async def test_a_lane_moves_to_its_next_generation_when_half_of_its_counter_is_used(
     session: zq.QueueSession, other: zq.QueueSession, view: Observer
 ) -> None:
     half = session.queue("half")
@@ -151,7 +151,7 @@ async def test_past_the_half_a_lane_goes_on_in_its_next_generation(
     assert sorted(everything[6:]) == sorted(b"%s %d" % (who, n) for who in (b"new", b"other") for n in range(5))
 
 
-async def test_a_lane_moves_on_while_several_sessions_put_and_take(
+async def test_a_lane_changes_its_generation_while_several_sessions_put_and_take(
     session: zq.QueueSession, other: zq.QueueSession, view: Observer
 ) -> None:
     everything = [b"%03d" % number for number in range(200)]
@@ -178,7 +178,7 @@ async def test_a_lane_moves_on_while_several_sessions_put_and_take(
     await moved_to(view, "moving", [0, 1])
 
 
-async def test_commits_of_many_puts_move_a_lane_on_though_not_all_their_replies_are_read(
+async def test_commits_of_many_puts_advance_the_generation_although_some_replies_are_not_read(
     session: zq.QueueSession, view: Observer
 ) -> None:
     crowded = session.queue("crowded")
@@ -188,7 +188,7 @@ async def test_commits_of_many_puts_move_a_lane_on_though_not_all_their_replies_
     assert await crowded.size() == 3 * LEARN_EVERY * FULL_GROUP
 
 
-async def test_at_the_very_end_a_put_succeeds(session: zq.QueueSession, view: Observer) -> None:
+async def test_a_put_succeeds_when_the_counter_is_at_its_end(session: zq.QueueSession, view: Observer) -> None:
     last = session.queue("last")
     ids = await asyncio.gather(*(last.put(b"%d" % number) for number in range(8)))
     await moved_to(view, "last", [0, 1])
@@ -201,7 +201,7 @@ async def test_at_the_very_end_a_put_succeeds(session: zq.QueueSession, view: Ob
     assert sorted(await drained(last)) == [b"%d" % number for number in range(10)]
 
 
-async def test_a_create_that_the_counter_refuses_is_made_in_the_next_generation(
+async def test_a_create_that_the_counter_refuses_is_repeated_in_the_next_generation(
     session: zq.QueueSession, view: Observer
 ) -> None:
     plain = session.queue("plain")
@@ -218,7 +218,7 @@ async def test_a_create_that_the_counter_refuses_is_made_in_the_next_generation(
     assert await drained(plain) == [b"the last", b"0"]
 
 
-async def test_a_curator_queue_whose_counter_has_ended_says_so_and_what_to_do(session: zq.QueueSession) -> None:
+async def test_the_error_for_an_exhausted_counter_of_a_curator_queue_says_what_to_do(session: zq.QueueSession) -> None:
     path = f"{ROOT}/of-curator/items"
     queue = session.curator_queue(path)
     await queue.put(b"the last")
@@ -227,7 +227,7 @@ async def test_a_curator_queue_whose_counter_has_ended_says_so_and_what_to_do(se
     assert [message.body for message in await queue.peek()] == [b"the last"]
 
 
-async def test_a_generation_that_was_drained_is_visited_no_more_after_the_next_move(
+async def test_a_drained_generation_is_not_listed_after_the_next_change_of_generation(
     session: zq.QueueSession, other: zq.QueueSession, view: Observer
 ) -> None:
     retired = session.queue("retired")
@@ -245,7 +245,7 @@ async def test_a_generation_that_was_drained_is_visited_no_more_after_the_next_m
     assert await drained(session.queue("retired")) == [b"newest"]
 
 
-async def test_a_queue_with_the_most_lanes_goes_on_in_the_next_generation_of_one(
+async def test_a_queue_with_the_maximum_number_of_lanes_moves_one_of_them_to_its_next_generation(
     session: zq.QueueSession, other: zq.QueueSession, view: Observer
 ) -> None:
     widest = session.queue("widest")
@@ -261,7 +261,7 @@ async def test_a_queue_with_the_most_lanes_goes_on_in_the_next_generation_of_one
     assert await drained(other.queue("widest")) == [b"old"] * 6 + [b"new"]
 
 
-async def test_a_queue_gives_its_empty_lanes_up_for_the_next_generation_and_names_those_that_are_not_empty(
+async def test_a_queue_drops_empty_lanes_for_the_next_generation_and_names_the_others(
     session: zq.QueueSession, other: zq.QueueSession, view: Observer
 ) -> None:
     base = f"{ROOT}/spent"
@@ -284,7 +284,7 @@ async def test_a_queue_gives_its_empty_lanes_up_for_the_next_generation_and_name
     assert await spent.size() == 1 + 524 + 2
 
 
-async def test_a_shard_whose_generations_all_have_messages_says_which_to_consume(
+async def test_the_error_for_a_shard_without_empty_generations_says_which_to_consume(
     session: zq.QueueSession, view: Observer
 ) -> None:
     deep = session.queue("deep")
@@ -301,7 +301,7 @@ async def test_a_shard_whose_generations_all_have_messages_says_which_to_consume
     assert await generations(view, "deep") == [15, 16]
 
 
-async def test_a_commit_slot_that_was_written_two_thousand_million_times_carries_the_next_commits(
+async def test_a_commit_slot_accepts_commits_after_two_billion_writes(
     worn: str, view: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy session comes to the end of a version's 32 bits within months; the server goes on below zero."""

@@ -50,7 +50,7 @@ async def watched() -> AsyncIterator[_Turns]:
 
 
 @pytest.mark.slow
-async def test_no_call_on_a_deep_queue_holds_up_the_loop(session: zq.QueueSession) -> None:
+async def test_no_call_on_a_deep_queue_blocks_the_loop(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     for _ in range(DEEP // 10_000):
         await jobs.put_many([b""] * 10_000)
@@ -82,7 +82,7 @@ async def test_no_call_on_a_deep_queue_holds_up_the_loop(session: zq.QueueSessio
 
 
 @pytest.mark.slow
-async def test_dead_letters_and_scheduled_messages_in_great_numbers_hold_up_nothing(session: zq.QueueSession) -> None:
+async def test_many_dead_letters_and_scheduled_messages_do_not_block_the_loop(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     letters = session.queue("letters")
     for _ in range(DEEP // 20_000):
@@ -103,7 +103,7 @@ async def test_dead_letters_and_scheduled_messages_in_great_numbers_hold_up_noth
 
 
 @pytest.mark.slow
-async def test_consumers_of_scheduled_and_collapsing_messages_in_great_numbers_hold_up_nothing(
+async def test_consumers_of_many_scheduled_and_collapsing_messages_do_not_block_the_loop(
     session: zq.QueueSession,
 ) -> None:
     due = session.queue("due")
@@ -122,7 +122,7 @@ async def test_consumers_of_scheduled_and_collapsing_messages_in_great_numbers_h
     assert {name: took for name, took in longest.items() if took > TURN} == {}
 
 
-async def test_of_an_hour_with_more_held_messages_than_a_consumer_knows_the_free_ones_are_found(
+async def test_free_messages_are_found_in_an_hour_with_more_held_ones_than_a_consumer_remembers(
     session: zq.QueueSession, other: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.candidates.delay.NEAREST", 5)
@@ -141,7 +141,7 @@ async def test_of_an_hour_with_more_held_messages_than_a_consumer_knows_the_free
 
 
 @pytest.mark.slow
-async def test_to_put_very_many_at_once_holds_up_nothing(session: zq.QueueSession) -> None:
+async def test_a_put_of_very_many_messages_does_not_block_the_loop(session: zq.QueueSession) -> None:
     async with watched() as turns:
         await session.queue("jobs").put_many([b"1"] * DEEP)
     assert turns.longest < TURN

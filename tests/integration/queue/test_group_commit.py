@@ -116,7 +116,7 @@ async def test_concurrent_transactions_share_multis(
     assert await locks() == []
 
 
-async def test_a_member_that_fails_fails_alone(
+async def test_a_failing_member_does_not_fail_the_others(
     session: zq.QueueSession, other: zq.QueueSession, commits: Commits, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -156,7 +156,7 @@ async def test_a_member_that_fails_fails_alone(
         assert len([delivery async for delivery in deliveries]) == 3
 
 
-async def test_a_lone_commit_goes_out_at_once(session: zq.QueueSession, proxy: ZooKeeperProxy) -> None:
+async def test_a_single_commit_is_sent_at_once(session: zq.QueueSession, proxy: ZooKeeperProxy) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"first")
     loop = asyncio.get_running_loop()
@@ -176,7 +176,7 @@ async def test_a_lone_commit_goes_out_at_once(session: zq.QueueSession, proxy: Z
     proxy.heal()
 
 
-async def test_what_comes_while_multis_fly_goes_together_in_the_next(
+async def test_writes_submitted_while_multis_are_pending_share_the_next_multi(
     session: zq.QueueSession, proxy: ZooKeeperProxy, commits: Commits, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -193,7 +193,7 @@ async def test_what_comes_while_multis_fly_goes_together_in_the_next(
     assert len(await stored(server_view, queue_root)) == 61
 
 
-async def test_puts_awaited_one_after_the_other_keep_their_order(
+async def test_puts_awaited_in_sequence_keep_their_order(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -209,7 +209,7 @@ async def test_puts_awaited_one_after_the_other_keep_their_order(
         assert own == [b"%02d-%02d" % (task, number) for number in range(20)]
 
 
-async def test_a_change_of_configuration_is_mended_and_fails_nobody(
+async def test_a_change_of_configuration_is_repaired_and_fails_no_member(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -229,7 +229,7 @@ async def test_a_change_of_configuration_is_mended_and_fails_nobody(
     assert Counter(await stored(server_view, queue_root, "untouched")) == Counter(bodies[150:])
 
 
-async def test_the_large_go_alone_and_no_multi_grows_beyond_its_bound(
+async def test_large_writes_are_sent_alone_and_no_multi_exceeds_its_limit(
     session: zq.QueueSession, commits: Commits, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")

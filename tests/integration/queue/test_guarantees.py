@@ -60,7 +60,7 @@ async def test_local_transactions_consume_n_elements_and_produce_k_elements(
     assert await locks("left") == await locks("right") == []
 
 
-async def test_fifo_is_sacrificed_so_that_a_held_message_holds_up_nobody(
+async def test_a_held_message_does_not_block_the_messages_behind_it(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
@@ -136,7 +136,7 @@ async def test_each_queue_has_its_own_dead_letters(session: zq.QueueSession, ser
         assert len(await server_view.children(f"{root}/{queue.name}/dlq")) == 1
 
 
-async def test_at_least_once_offers_a_message_until_it_is_committed(session: zq.QueueSession) -> None:
+async def test_at_least_once_redelivers_a_message_until_it_is_committed(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     await jobs.put(b"1")
     for attempt in range(1, 8):

@@ -67,7 +67,7 @@ async def test_puts_are_spread_over_all_lanes_and_each_is_consumed_once(
     assert await locks() == []
 
 
-async def test_a_queue_is_given_more_lanes_and_fewer_while_sessions_put_and_take(
+async def test_the_number_of_lanes_changes_while_sessions_put_and_take(
     open_session: Opener, session: zq.QueueSession, lanes: Lanes, locks: Locks
 ) -> None:
     producers = [await open_session() for _ in range(2)]
@@ -122,7 +122,7 @@ async def test_a_session_that_knew_fewer_lanes_puts_to_the_new_ones_at_once(
     assert sizes["items"] == 8 + 9
 
 
-async def test_a_session_that_knew_fewer_lanes_finds_what_is_in_the_new_ones(
+async def test_a_session_that_knew_fewer_lanes_finds_the_messages_of_the_new_ones(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs, old = session.queue("jobs"), other.queue("jobs")
@@ -136,7 +136,7 @@ async def test_a_session_that_knew_fewer_lanes_finds_what_is_in_the_new_ones(
     assert await jobs.size() == 0
 
 
-async def test_an_idle_consumer_that_knew_fewer_lanes_hears_of_the_new_ones(
+async def test_an_idle_consumer_that_knew_fewer_lanes_notices_the_new_ones(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -161,7 +161,7 @@ async def test_an_idle_consumer_that_knew_fewer_lanes_hears_of_the_new_ones(
             await following
 
 
-async def test_lanes_that_are_no_longer_put_to_are_still_drained(
+async def test_lanes_that_receive_no_more_puts_are_still_drained(
     session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes
 ) -> None:
     jobs = session.queue("jobs")
@@ -197,7 +197,7 @@ async def test_an_idle_consumer_is_woken_by_a_put_to_any_lane(session: zq.QueueS
             await asyncio.sleep(0.02)
 
 
-async def test_what_came_to_several_lanes_while_the_watches_were_armed_is_all_found(
+async def test_messages_put_to_several_lanes_while_the_watches_are_set_are_all_found(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     jobs = session.queue("jobs")
@@ -220,7 +220,7 @@ async def test_what_came_to_several_lanes_while_the_watches_were_armed_is_all_fo
         await eventually(all_handled)
 
 
-async def test_order_within_a_single_lane_is_that_of_the_puts(session: zq.QueueSession) -> None:
+async def test_messages_of_a_single_lane_are_delivered_in_the_order_of_their_puts(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(shards=1))
     await jobs.put_many(bodies(300))
@@ -252,7 +252,7 @@ async def test_retries_and_dead_letters_work_in_every_lane(
     assert Counter(await drained(jobs)) == Counter(bodies(12))
 
 
-async def test_redrive_by_a_session_that_knew_more_lanes_goes_where_they_are_now(
+async def test_redrive_by_a_session_that_knew_more_lanes_uses_the_current_lanes(
     session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes
 ) -> None:
     jobs, old = session.queue("jobs"), other.queue("jobs")
@@ -268,7 +268,7 @@ async def test_redrive_by_a_session_that_knew_more_lanes_goes_where_they_are_now
     assert not any(sizes.values())
 
 
-async def test_administration_sees_every_lane(
+async def test_administration_reads_every_lane(
     session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes, locks: Locks
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(60)))
@@ -318,7 +318,7 @@ async def test_a_transaction_spans_queues_with_lanes(
     assert min((await Lanes(server_view, queue_root, "right").sizes()).values()) >= 1
 
 
-async def test_a_queue_refuses_more_lanes_than_its_consumers_could_visit(
+async def test_a_queue_refuses_more_lanes_than_its_consumers_can_list(
     session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes
 ) -> None:
     wide = session.queue("jobs")

@@ -87,7 +87,7 @@ async def drained(session: zq.QueueSession) -> list[bytes]:
 # -- what opening costs
 
 
-async def test_consumers_and_operators_of_the_widest_queue_make_no_lane_and_a_put_makes_its_own(
+async def test_only_puts_create_lanes_in_the_widest_queue(
     session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes
 ) -> None:
     await session.queue("jobs").put(b"first")
@@ -108,7 +108,7 @@ async def test_consumers_and_operators_of_the_widest_queue_make_no_lane_and_a_pu
     assert [name for name in made if name.startswith("p130")]
 
 
-async def test_a_batch_of_puts_makes_the_lanes_that_it_puts_to_in_a_few_requests(
+async def test_a_batch_of_puts_creates_its_lanes_in_a_few_requests(
     open_session: Opener, lanes: Lanes, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
@@ -122,7 +122,7 @@ async def test_a_batch_of_puts_makes_the_lanes_that_it_puts_to_in_a_few_requests
     assert Counter(await drained(session)) == Counter(bodies(512))
 
 
-async def test_many_sessions_that_put_to_the_same_new_lanes_at_once_all_succeed(
+async def test_concurrent_puts_of_many_sessions_to_the_same_new_lanes_succeed(
     open_session: Opener, lanes: Lanes
 ) -> None:
     sessions = [await open_session() for _ in range(6)]
@@ -143,7 +143,7 @@ async def test_many_sessions_that_put_to_the_same_new_lanes_at_once_all_succeed(
     assert Counter(await drained(sessions[-1])) == Counter(expected)
 
 
-async def test_one_batch_of_a_thousand_groups_makes_the_lanes_of_all_of_them(
+async def test_one_batch_of_a_thousand_groups_creates_all_their_lanes(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -155,7 +155,7 @@ async def test_one_batch_of_a_thousand_groups_makes_the_lanes_of_all_of_them(
     assert Counter(await drained(other)) == Counter(bodies(1000))
 
 
-async def test_puts_of_a_group_that_are_sent_together_keep_their_order_though_they_wait_for_their_lane(
+async def test_concurrent_puts_of_a_group_keep_their_order_while_their_lane_is_created(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -174,7 +174,7 @@ async def test_puts_of_a_group_that_are_sent_together_keep_their_order_though_th
 # -- consumers see a lane that appears
 
 
-async def test_an_idle_consumer_hears_of_what_is_put_to_each_lane_that_was_not_there(
+async def test_an_idle_consumer_receives_messages_put_to_each_new_lane(
     session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes
 ) -> None:
     jobs = session.queue("jobs")
@@ -192,7 +192,7 @@ async def test_an_idle_consumer_hears_of_what_is_put_to_each_lane_that_was_not_t
     assert len(await lanes()) > len(made) + 12
 
 
-async def test_one_look_finds_what_another_session_has_put_to_a_lane_that_was_not_there(
+async def test_a_take_without_waiting_finds_a_message_that_another_session_put_to_a_new_lane(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs, seen = session.queue("jobs"), other.queue("jobs")
@@ -207,7 +207,7 @@ async def test_one_look_finds_what_another_session_has_put_to_a_lane_that_was_no
             assert message.value == body
 
 
-async def test_a_consumer_at_work_takes_what_is_urgent_next_though_its_lane_was_not_there(
+async def test_a_busy_consumer_takes_an_urgent_message_of_a_new_lane_next(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
@@ -229,7 +229,7 @@ async def test_a_consumer_at_work_takes_what_is_urgent_next_though_its_lane_was_
     assert max(urgent) < 16  # those claimed before come first
 
 
-async def test_what_is_put_to_new_lanes_while_a_consumer_lists_them_is_found(
+async def test_messages_put_to_new_lanes_while_a_consumer_lists_them_are_found(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     jobs = session.queue("jobs")
@@ -249,7 +249,7 @@ async def test_what_is_put_to_new_lanes_while_a_consumer_lists_them_is_found(
                 await until_handled(handled, bodies(16))
 
 
-async def test_what_is_put_to_new_lanes_while_a_consumer_has_no_connection_is_found(
+async def test_messages_put_to_new_lanes_while_a_consumer_is_disconnected_are_found(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     jobs = session.queue("jobs")
@@ -269,7 +269,7 @@ async def test_what_is_put_to_new_lanes_while_a_consumer_has_no_connection_is_fo
 # -- a lane or a queue is deleted
 
 
-async def test_lanes_that_an_operator_deletes_are_made_again_by_the_next_puts(
+async def test_the_next_puts_recreate_lanes_that_an_operator_deleted(
     session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes, server_view: Observer
 ) -> None:
     jobs = session.queue("jobs")
@@ -286,7 +286,7 @@ async def test_lanes_that_an_operator_deletes_are_made_again_by_the_next_puts(
         await until_handled(handled, bodies(8) * 3)
 
 
-async def test_what_is_put_into_a_queue_that_was_made_again_with_fewer_lanes_goes_where_its_consumers_look(
+async def test_puts_to_a_queue_recreated_with_fewer_lanes_go_to_the_lanes_of_its_consumers(
     session: zq.QueueSession, other: zq.QueueSession, open_session: Opener, lanes: Lanes, server_view: Observer
 ) -> None:
     jobs = session.queue("jobs")
@@ -313,7 +313,7 @@ async def test_what_is_put_into_a_queue_that_was_made_again_with_fewer_lanes_goe
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_put_whose_lanes_are_made_by_a_request_that_is_lost_is_stored_once(
+async def test_a_put_is_stored_once_when_the_request_that_creates_its_lane_is_lost(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, lanes: Lanes, when: str, times: int
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
@@ -327,7 +327,7 @@ async def test_a_put_whose_lanes_are_made_by_a_request_that_is_lost_is_stored_on
     assert Counter(await drained(session)) == Counter(bodies(32))
 
 
-async def test_a_put_that_is_cancelled_while_its_lane_is_made_is_stored_once_or_not_at_all(
+async def test_a_put_cancelled_while_its_lane_is_created_is_stored_once_or_not_at_all(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, lanes: Lanes
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
@@ -348,7 +348,7 @@ async def test_a_put_that_is_cancelled_while_its_lane_is_made_is_stored_once_or_
     assert sum((await lanes.sizes()).values()) == 0
 
 
-async def test_a_put_goes_on_in_the_next_session_when_its_own_ends_while_its_lane_is_made(
+async def test_a_put_continues_in_the_next_session_when_its_session_ends_before_its_lane_exists(
     open_session: Opener,
     zookeeper_proxy: ZooKeeperProxy,
     expire: Callable[[zq.QueueSession], Awaitable[None]],
@@ -369,7 +369,7 @@ async def test_a_put_goes_on_in_the_next_session_when_its_own_ends_while_its_lan
     assert await drained(other) == [b"1", b"1"]
 
 
-async def test_a_user_who_may_not_make_lanes_is_told_so_by_the_put(
+async def test_a_put_by_a_user_who_may_not_create_lanes_raises(
     session: zq.QueueSession, zookeeper: str, queue_root: str, lanes: Lanes
 ) -> None:
     owner = zq.Auth.digest("owner", "secret")

@@ -58,7 +58,7 @@ async def emptied(queue: zq.Queue[bytes]) -> None:
 # How a delivery ends
 
 
-async def test_a_handler_that_returns_commits_and_what_it_put_is_there(
+async def test_a_handler_that_returns_commits_its_message_and_its_puts(
     session: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     async def copy(delivery: zq.Delivery[bytes]) -> None:
@@ -70,7 +70,9 @@ async def test_a_handler_that_returns_commits_and_what_it_put_is_there(
     assert sorted(message.value for message in await session.queue("results").peek()) == [b"1", b"2"]
 
 
-async def test_a_handler_that_settles_by_itself_is_left_alone(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_a_message_that_its_handler_settled_is_not_settled_again(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
     async def settle(delivery: zq.Delivery[bytes]) -> None:
         if delivery.value == b"reject":
             await delivery.reject("mine")
@@ -91,7 +93,7 @@ async def test_a_handler_that_settles_by_itself_is_left_alone(session: zq.QueueS
     assert await session.queue("results").size() == 1
 
 
-async def test_retry_and_reject_end_a_delivery_as_they_say(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_retry_and_reject_end_a_delivery(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     attempts = []
 
     async def handle(delivery: zq.Delivery[bytes]) -> None:
@@ -152,7 +154,7 @@ async def test_stop_lets_handlers_finish_and_claims_nothing_more(
     assert (handler.finished, await jobs.size(), await locks()) == (1, 1, [])
 
 
-async def test_handlers_that_do_not_finish_in_time_are_cancelled_and_their_messages_go_back_at_once(
+async def test_handlers_that_exceed_the_deadline_are_cancelled_and_their_messages_released(
     session: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = session.queue("jobs")  # the default policy would wait a second after a failure
@@ -167,7 +169,7 @@ async def test_handlers_that_do_not_finish_in_time_are_cancelled_and_their_messa
     assert (await take_one(session)).value == b"1"
 
 
-async def test_a_listener_runs_once_at_a_time_ends_at_once_when_it_is_stopped_while_idle_and_stays_stopped(
+async def test_a_listener_runs_once_at_a_time_and_stays_stopped_after_it_stops_when_idle(
     session: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     handler = Handler()
@@ -238,7 +240,7 @@ async def test_the_block_can_be_entered_and_left_in_different_tasks(
     assert handler.finished == 1
 
 
-async def test_an_exception_in_the_listeners_block_comes_out_as_it_was_raised(
+async def test_the_block_of_a_listener_raises_an_exception_of_its_body_unchanged(
     session: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     with pytest.raises(KeyError, match="mine"):
@@ -256,7 +258,7 @@ async def contested(session: zq.QueueSession, other: zq.QueueSession) -> zq.Queu
     return other.queue("jobs", policy=zq.ConsumeTimes(7))
 
 
-async def test_a_listener_that_dies_cancels_the_body_that_waits_for_it_and_raises_its_own_error(
+async def test_a_failing_listener_cancels_the_body_of_its_block_and_raises_its_own_error(
     other: zq.QueueSession, contested: zq.Queue[bytes]
 ) -> None:
     waited = False
@@ -272,7 +274,7 @@ async def test_a_listener_that_dies_cancels_the_body_that_waits_for_it_and_raise
     await asyncio.sleep(0)  # and nothing of the cancellation is left
 
 
-async def test_run_raises_the_error_of_a_listener_that_dies_and_stops_the_others(
+async def test_run_raises_the_error_of_a_failing_listener_and_stops_the_others(
     session: zq.QueueSession, other: zq.QueueSession, contested: zq.Queue[bytes]
 ) -> None:
     healthy = other.listener(other.queue("mail"), Handler())
@@ -283,7 +285,7 @@ async def test_run_raises_the_error_of_a_listener_that_dies_and_stops_the_others
     assert await session.queue("mail").size() == 1
 
 
-async def test_a_session_that_is_closed_ends_its_listeners_with_that_error(
+async def test_closing_a_session_ends_its_listeners_with_an_error(
     zookeeper: str, queue_root: str, session: zq.QueueSession
 ) -> None:
     handler = Handler(waits=True)
@@ -299,7 +301,7 @@ async def test_a_session_that_is_closed_ends_its_listeners_with_that_error(
             await asyncio.wait_for(ended, 30)
 
 
-async def test_a_handler_that_raises_no_exception_but_an_exit_ends_the_listener_with_it(
+async def test_a_handler_that_raises_an_exit_ends_the_listener_with_it(
     session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
     class StopEverything(BaseException):
@@ -315,7 +317,7 @@ async def test_a_handler_that_raises_no_exception_but_an_exit_ends_the_listener_
     assert await jobs.size() == 1
 
 
-async def test_a_handler_that_waits_for_what_is_cancelled_has_failed_and_the_listener_goes_on(
+async def test_a_handler_that_awaits_a_cancelled_task_fails_and_the_listener_continues(
     session: zq.QueueSession, jobs: zq.Queue[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def wait(delivery: zq.Delivery[bytes]) -> None:
@@ -337,7 +339,7 @@ async def test_a_handler_that_waits_for_what_is_cancelled_has_failed_and_the_lis
 
 
 @pytest.mark.parametrize("on_lost", ["finish", "cancel"])
-async def test_on_lost_tells_what_becomes_of_a_handler_whose_claim_is_lost(
+async def test_on_lost_decides_whether_a_handler_with_a_lost_claim_is_cancelled(
     on_lost: str,
     session: zq.QueueSession,
     jobs: zq.Queue[bytes],
@@ -387,7 +389,7 @@ async def test_a_signal_stops_all_listeners_and_lets_their_handlers_finish(
     assert (handler.finished, await jobs.size()) == (1, 1)
 
 
-async def test_a_second_signal_is_hard(session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks) -> None:
+async def test_a_second_signal_stops_at_once(session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks) -> None:
     handler = Handler(waits=True)
     await jobs.put(b"1")
     running = await served(session.listener(jobs, handler))
@@ -399,7 +401,7 @@ async def test_a_second_signal_is_hard(session: zq.QueueSession, jobs: zq.Queue[
     assert (handler.cancelled, await locks()) == (1, [])
 
 
-async def test_one_deadline_holds_for_all_listeners_together_and_the_log_says_whom_it_struck(
+async def test_all_listeners_share_one_deadline_and_the_log_names_those_that_exceeded_it(
     session: zq.QueueSession, jobs: zq.Queue[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     handlers = [Handler(waits=True) for _ in range(3)]
@@ -425,7 +427,7 @@ async def test_one_deadline_holds_for_all_listeners_together_and_the_log_says_wh
     assert at[-1] - at[0] < 1  # not one after the other
 
 
-async def test_the_signals_are_the_programs_own_again_afterwards(
+async def test_the_signal_handlers_of_the_program_are_restored_afterwards(
     session: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     listener = session.listener(jobs, Handler())

@@ -89,7 +89,7 @@ async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transac
     ],
     ids=repr,
 )
-async def test_what_comes_after_a_failure_is_in_the_line(
+async def test_the_log_line_of_a_failure_says_what_happens_next(
     session: zq.QueueSession, lines: Lines, policy: zq.Policy, told: str
 ) -> None:
     jobs = session.queue("jobs", policy=policy)
@@ -107,7 +107,7 @@ async def test_what_comes_after_a_failure_is_in_the_line(
     assert line["message"] == f"queue jobs: handler failed on message {message_id}, attempt 1: {told}"
 
 
-async def test_the_delay_in_the_line_is_the_one_that_was_drawn(session: zq.QueueSession, lines: Lines) -> None:
+async def test_the_logged_delay_is_the_actual_random_delay(session: zq.QueueSession, lines: Lines) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Exponential(100_000, maximum=100_000, jitter=1)))
     failed: list[float] = []
 
@@ -128,7 +128,9 @@ async def test_the_delay_in_the_line_is_the_one_that_was_drawn(session: zq.Queue
     assert abs(seen.due.timestamp() - failed[0] - told) < 60  # another draw would be that near once in 800 times
 
 
-async def test_a_handler_that_settles_and_then_fails_is_told_so(session: zq.QueueSession, lines: Lines) -> None:
+async def test_a_failure_of_a_handler_that_has_settled_is_logged_as_such(
+    session: zq.QueueSession, lines: Lines
+) -> None:
     jobs = session.queue("jobs")
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
@@ -145,7 +147,7 @@ async def test_a_handler_that_settles_and_then_fails_is_told_so(session: zq.Queu
     assert line["message"].endswith(f"{message_id}, attempt 1: it is already committed")
 
 
-async def test_of_a_handler_whose_claim_was_lost_no_delay_is_told(
+async def test_no_delay_is_logged_for_a_handler_whose_claim_was_lost(
     session: zq.QueueSession, lines: Lines, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(90)))
@@ -206,7 +208,7 @@ async def test_a_message_that_is_dropped_is_logged(session: zq.QueueSession, lin
     ]
 
 
-async def test_a_message_that_comes_again_is_logged_with_its_ids(session: zq.QueueSession, lines: Lines) -> None:
+async def test_a_redelivered_message_is_logged_with_its_ids(session: zq.QueueSession, lines: Lines) -> None:
     jobs = session.queue("jobs")
     stolen: list[str] = []
 
@@ -226,7 +228,7 @@ async def test_a_message_that_comes_again_is_logged_with_its_ids(session: zq.Que
 
 
 @pytest.mark.parametrize("behind", ["denied too", "forced open"])
-async def test_of_commits_that_fail_behind_a_loop_the_first_ends_it_and_the_next_is_logged(
+async def test_the_first_failed_commit_of_a_loop_ends_it_and_the_next_is_logged(
     session: zq.QueueSession, lines: Lines, server_view: Observer, queue_root: str, behind: str
 ) -> None:
     jobs, closed = session.queue("jobs"), session.queue("closed")

@@ -76,7 +76,7 @@ async def test_a_session_is_refused_in_a_thread_without_a_loop(session: zq.Queue
         await asyncio.to_thread(session.queue, "jobs")
 
 
-async def test_a_forked_child_is_refused_and_writes_nothing_on_the_parents_connection(
+async def test_a_forked_child_is_refused_and_writes_nothing_to_its_parents_connection(
     session: zq.QueueSession,
 ) -> None:
     identity = zookeeper_session(session)
@@ -101,7 +101,7 @@ async def test_a_forked_child_is_refused_and_writes_nothing_on_the_parents_conne
     assert zookeeper_session(session) == identity
 
 
-async def test_a_closed_session_says_so_at_every_use(zookeeper: str, queue_root: str) -> None:
+async def test_each_use_of_a_closed_session_raises(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
         tx = await session.transaction().__aenter__()
         used = uses(session, tx)
@@ -111,7 +111,7 @@ async def test_a_closed_session_says_so_at_every_use(zookeeper: str, queue_root:
     await tx.rollback()  # always succeeds
 
 
-async def test_a_loop_that_was_blocked_for_a_third_of_the_session_timeout_is_told_of(open_session: Opener) -> None:
+async def test_a_loop_blocked_for_a_third_of_the_session_timeout_is_logged(open_session: Opener) -> None:
     session = await open_session(session_timeout=12)  # of which the rest is left to a machine that stands still
     identity = zookeeper_session(session)
     with pytest.warns(zq.BlockedLoopWarning, match="stood still"):
@@ -145,7 +145,7 @@ async def test_connecting_to_a_server_that_does_not_answer_fails_after_the_conne
     assert 0.4 < loop.time() - start < 10
 
 
-def test_without_a_loop_of_asyncios_connecting_says_what_to_do() -> None:
+def test_connecting_without_an_asyncio_loop_raises_with_advice() -> None:
     entering = zq.connect("127.0.0.1").__aenter__()
     with pytest.raises(
         zq.WrongLoopError, match=r'asyncio.run\(main\(\)\) or with anyio.run\(main, backend="asyncio"\)'

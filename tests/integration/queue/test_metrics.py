@@ -46,7 +46,7 @@ async def seen(collecting: SessionCollector, **expected: float) -> None:
     await eventually(stands, 30)
 
 
-async def test_it_tells_how_messages_were_put_handled_retried_and_given_up(session: zq.QueueSession) -> None:
+async def test_metrics_count_messages_put_handled_retried_and_dead_lettered(session: zq.QueueSession) -> None:
     metrics = collector(session)
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
 
@@ -82,7 +82,7 @@ async def test_it_tells_how_messages_were_put_handled_retried_and_given_up(sessi
     await seen(metrics, messages=0, dead_letters=1)
 
 
-async def test_the_time_waited_begins_when_a_message_is_due_and_handling_ends_with_the_commit(
+async def test_the_waiting_time_starts_at_the_due_time_and_handling_ends_with_the_commit(
     session: zq.QueueSession,
 ) -> None:
     metrics = collector(session)
@@ -108,7 +108,7 @@ async def test_the_time_waited_begins_when_a_message_is_due_and_handling_ends_wi
     assert later["aiozkqueue_message_wait_seconds_sum jobs"] - before < elapsed - 0.75
 
 
-async def test_it_tells_how_the_queues_stand_that_the_session_uses(
+async def test_metrics_show_the_state_of_the_queues_that_the_session_uses(
     session: zq.QueueSession, open_session: Opener
 ) -> None:
     await (await open_session()).queue("others").put(b"1")
@@ -124,7 +124,7 @@ async def test_it_tells_how_the_queues_stand_that_the_session_uses(
     assert not any(name.endswith(" others") for name in now)
 
 
-async def test_claims_that_others_were_faster_with_are_told(
+async def test_metrics_count_claims_that_another_session_won(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, session: zq.QueueSession
 ) -> None:
     slow = await open_session(zookeeper_proxy.hosts, session_timeout=20)
@@ -146,7 +146,7 @@ async def test_claims_that_others_were_faster_with_are_told(
         await asyncio.gather(taking, return_exceptions=True)
 
 
-async def test_it_tells_of_the_connection(
+async def test_metrics_show_the_connection(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
@@ -180,7 +180,7 @@ async def test_it_tells_of_the_connection(
     await eventually(counted, 30)
 
 
-async def test_it_is_a_collector_for_any_registry_and_thread(session: zq.QueueSession) -> None:
+async def test_metrics_are_a_collector_for_any_registry_and_thread(session: zq.QueueSession) -> None:
     registry = CollectorRegistry()
     metrics = collector(session)
     registry.register(metrics)
@@ -191,7 +191,7 @@ async def test_it_is_a_collector_for_any_registry_and_thread(session: zq.QueueSe
     assert scraped["aiozkqueue_queue_messages jobs"] == 1
 
 
-async def test_after_the_session_has_been_closed_it_tells_of_no_queue(zookeeper: str, queue_root: str) -> None:
+async def test_metrics_show_no_queue_after_the_session_was_closed(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
         metrics = collector(session)
         await session.queue("jobs").put(b"1")
@@ -202,7 +202,7 @@ async def test_after_the_session_has_been_closed_it_tells_of_no_queue(zookeeper:
     assert "aiozkqueue_queue_messages jobs" not in now
 
 
-async def test_nothing_is_counted_until_somebody_asks(session: zq.QueueSession) -> None:
+async def test_nothing_is_counted_before_a_collector_exists(session: zq.QueueSession) -> None:
     await session.queue("jobs").put(b"1")
     assert core_of(session).meter is None
     metrics = collector(session)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-async def test_the_first_is_outermost_and_sees_how_the_delivery_ends(session: zq.QueueSession) -> None:
+async def test_the_first_middleware_is_outermost_and_sees_how_the_delivery_ends(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     told: list[str] = []
 
@@ -43,7 +43,7 @@ async def test_the_first_is_outermost_and_sees_how_the_delivery_ends(session: zq
     assert told == ["outer", "inner 1", "handler", "open", "outer", "inner 2", "handler", "committed"]
 
 
-async def test_what_a_middleware_raises_decides_as_if_the_handler_had_raised_it(session: zq.QueueSession) -> None:
+async def test_an_exception_of_a_middleware_counts_as_one_of_the_handler(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
 
     async def refuse(_delivery: zq.Delivery[Any], _call_next: Callable[[], Awaitable[None]]) -> None:

@@ -46,7 +46,7 @@ def logged(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("records", [1, 4])
-async def test_a_znode_below_a_record_of_attempts_holds_up_no_other_commit_of_the_session(
+async def test_a_znode_below_an_attempt_record_does_not_block_other_commits_of_the_session(
     records: int, session: zq.QueueSession, server_view: Observer, queue_root: str, locks: Locks
 ) -> None:
     jobs, others = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0))), session.queue("others")
@@ -79,7 +79,7 @@ async def test_a_znode_below_a_record_of_attempts_holds_up_no_other_commit_of_th
     await no_locks(locks)
 
 
-async def test_a_record_of_attempts_that_may_not_be_written_lets_its_message_go_and_come_again(
+async def test_a_message_whose_attempt_record_is_not_writable_is_released_and_redelivered(
     session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs, others = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.05))), session.queue("others")
@@ -108,7 +108,7 @@ async def test_a_record_of_attempts_that_may_not_be_written_lets_its_message_go_
 
 @pytest.mark.parametrize("policy", [zq.AtLeastOnce(backoff=zq.Fixed(0)), zq.ConsumeTimes(2), zq.ConsumeOnce()])
 @pytest.mark.parametrize("fails", [False, True])
-async def test_an_item_with_a_znode_below_it_is_handled_a_few_times_and_then_left_alone(
+async def test_an_item_with_a_child_znode_is_handled_a_few_times_and_then_skipped(
     policy: zq.Policy,
     *,
     fails: bool,
@@ -143,7 +143,7 @@ async def test_an_item_with_a_znode_below_it_is_handled_a_few_times_and_then_lef
     await nobody_holds_a_lock(server_view, queue_root)
 
 
-async def test_an_item_with_a_znode_below_it_fails_a_transaction_by_an_error_of_its_own(
+async def test_an_item_with_a_child_znode_fails_a_transaction_with_its_own_error(
     session: zq.QueueSession, server_view: Observer, queue_root: str, locks: Locks
 ) -> None:
     jobs = session.queue("jobs")
@@ -160,7 +160,7 @@ async def test_an_item_with_a_znode_below_it_fails_a_transaction_by_an_error_of_
     await no_locks(locks)
 
 
-async def test_a_loop_until_the_queue_is_empty_ends_beside_an_item_with_a_znode_below_it(
+async def test_a_loop_until_idle_ends_despite_an_item_with_a_child_znode(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -174,7 +174,7 @@ async def test_a_loop_until_the_queue_is_empty_ends_beside_an_item_with_a_znode_
     assert sorted(bodies) == [b"1", b"2", b"obstructed"]
 
 
-async def test_a_duplicate_with_a_znode_below_it_does_not_keep_the_newest_of_its_key_from_being_taken(
+async def test_a_duplicate_with_a_child_znode_does_not_block_the_newest_message_of_its_key(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -191,7 +191,7 @@ async def test_a_duplicate_with_a_znode_below_it_does_not_keep_the_newest_of_its
     assert await jobs.size() == 1  # what cannot be removed, and is not handed over after the newest
 
 
-async def test_an_acknowledgement_ends_the_other_leases_and_names_the_one_with_a_znode_below_it(
+async def test_an_acknowledgement_names_an_item_with_a_child_znode_and_ends_the_other_leases(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -206,7 +206,7 @@ async def test_an_acknowledgement_ends_the_other_leases_and_names_the_one_with_a
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-async def test_an_item_that_may_not_be_read_is_passed_by_and_told_once(
+async def test_an_unreadable_item_is_skipped_and_logged_once(
     session: zq.QueueSession,
     other: zq.QueueSession,
     server_view: Observer,
@@ -238,7 +238,7 @@ async def test_an_item_that_may_not_be_read_is_passed_by_and_told_once(
     await nobody_holds_a_lock(server_view, queue_root)
 
 
-async def test_a_record_of_attempts_that_may_not_be_read_has_its_message_passed_by(
+async def test_a_message_with_an_unreadable_attempt_record_is_skipped(
     session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3))
@@ -253,7 +253,7 @@ async def test_a_record_of_attempts_that_may_not_be_read_has_its_message_passed_
     await nobody_holds_a_lock(server_view, queue_root)
 
 
-async def test_an_attempt_that_may_not_be_counted_has_its_message_passed_by(
+async def test_a_message_whose_attempt_cannot_be_counted_is_skipped(
     session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3))
@@ -284,7 +284,7 @@ async def test_an_attempt_that_may_not_be_counted_has_its_message_passed_by(
         zq.ConsumeTimes(9, backoff=zq.Fixed(0)),
     ],
 )
-async def test_an_item_that_may_be_read_and_not_written_leaves_no_lock_when_its_handler_fails(
+async def test_a_read_only_item_leaves_no_lock_when_its_handler_fails(
     policy: zq.Policy, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs", policy=policy)
@@ -306,7 +306,7 @@ async def test_an_item_that_may_be_read_and_not_written_leaves_no_lock_when_its_
     assert await server_view.children(f"{queue_root}/jobs/locks") == []
 
 
-async def test_a_record_of_the_end_of_a_delay_that_may_not_be_read_stops_nobody(
+async def test_an_unreadable_due_node_stops_no_consumer(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -319,7 +319,7 @@ async def test_a_record_of_the_end_of_a_delay_that_may_not_be_read_stops_nobody(
     assert (await take_one(other)).body == b"2"
 
 
-async def test_a_diagnosis_names_what_is_in_the_way_of_messages(
+async def test_a_diagnosis_names_the_obstacles_that_block_messages(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -349,7 +349,7 @@ async def test_a_message_whose_unique_key_cannot_be_freed_is_settled_and_handled
 
 
 @pytest.mark.parametrize("history", [False, True])
-async def test_a_duplicate_that_may_not_be_read_does_not_keep_the_newest_of_its_key_from_being_taken(
+async def test_an_unreadable_duplicate_does_not_block_the_newest_message_of_its_key(
     session: zq.QueueSession, server_view: Observer, queue_root: str, *, history: bool
 ) -> None:
     jobs = session.queue("jobs")
@@ -363,7 +363,7 @@ async def test_a_duplicate_that_may_not_be_read_does_not_keep_the_newest_of_its_
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-async def test_a_move_ends_and_says_what_it_could_not_take_along(
+async def test_a_move_ends_and_names_the_messages_that_it_could_not_move(
     session: zq.QueueSession, server_view: Observer, queue_root: str, *, sealed: bool
 ) -> None:
     jobs = session.queue("jobs")
@@ -386,7 +386,7 @@ async def test_a_move_ends_and_says_what_it_could_not_take_along(
     assert await session.queue("target").size() == 2
 
 
-async def test_a_message_with_a_znode_below_it_is_cancelled_by_nobody_and_the_error_says_why(
+async def test_cancelling_a_message_with_a_child_znode_raises_an_error_that_names_it(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -399,7 +399,7 @@ async def test_a_message_with_a_znode_below_it_is_cancelled_by_nobody_and_the_er
             await tx.cancel(jobs, id=message)
 
 
-async def test_a_dead_letter_with_a_znode_below_it_does_not_keep_the_others_from_being_driven_back(
+async def test_a_dead_letter_with_a_child_znode_does_not_block_the_redrive_of_the_others(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -413,7 +413,7 @@ async def test_a_dead_letter_with_a_znode_below_it_does_not_keep_the_others_from
     assert await server_view.children(f"{queue_root}/jobs/dlq") == [letters[0]]
 
 
-async def test_an_acknowledgement_ends_the_other_leases_and_is_denied_the_one_that_may_not_be_read(
+async def test_an_acknowledgement_is_denied_for_an_unreadable_message_and_ends_the_other_leases(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -427,7 +427,7 @@ async def test_an_acknowledgement_ends_the_other_leases_and_is_denied_the_one_th
     assert await jobs.size() == 1
 
 
-async def test_messages_whose_life_has_ended_are_swept_beside_one_that_may_not_be_read(
+async def test_expired_messages_are_swept_despite_an_unreadable_one(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -444,7 +444,7 @@ async def test_messages_whose_life_has_ended_are_swept_beside_one_that_may_not_b
 
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("program", ["curator", "kazoo"])
-async def test_an_obstacle_in_another_programs_queue_holds_up_that_item_only(
+async def test_an_obstacle_in_another_programs_queue_blocks_only_its_own_item(
     program: str,
     session: zq.QueueSession,
     server_view: Observer,
@@ -481,7 +481,7 @@ async def test_an_obstacle_in_another_programs_queue_holds_up_that_item_only(
     assert logged(caplog, "may not read it" if sealed else "znodes below it")
 
 
-async def test_no_lock_stays_where_this_user_may_not_write_to_what_wakes_the_idle(
+async def test_no_lock_is_left_if_the_user_may_not_write_the_znode_that_wakes_idle_consumers(
     session: zq.QueueSession, server_view: Observer, queue_root: str, locks: Locks
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))

@@ -27,7 +27,7 @@ async def close_to_others(view: Observer, path: str) -> None:
     await view._ask(lambda: view._client.create(path, b"", acl=acl))
 
 
-async def test_a_queue_closed_by_its_acl_is_denied_by_name(
+async def test_the_error_for_a_queue_denied_by_its_acl_names_the_queue(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await close_to_others(server_view, f"{queue_root}/jobs")
@@ -55,7 +55,7 @@ async def test_a_queue_closed_by_its_acl_is_denied_by_name(
 
 
 @pytest.mark.parametrize("closed", ["items", "locks"])
-async def test_a_closed_part_of_a_queue_is_denied_too(
+async def test_the_error_for_a_denied_part_of_a_queue_names_the_queue(
     closed: str, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await server_view.create(f"{queue_root}/jobs/items/item-0000000001", b"1")
@@ -71,7 +71,7 @@ async def test_a_closed_part_of_a_queue_is_denied_too(
             await jobs.put(b"1")
 
 
-async def test_a_configuration_that_does_not_decode_is_an_error_that_names_it(
+async def test_an_undecodable_configuration_raises_an_error_that_names_it(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await server_view.create(f"{queue_root}/jobs", b'{"policy": {"kind": "unheard of"}}')
@@ -89,7 +89,7 @@ async def test_a_configuration_that_does_not_decode_is_an_error_that_names_it(
     assert (await take_one(session)).value == b"1"
 
 
-async def test_a_queue_deleted_under_its_consumers_is_made_again_and_they_go_on(
+async def test_a_queue_deleted_while_consumers_wait_is_recreated_and_they_continue(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("jobs").put(b"1")
@@ -102,7 +102,7 @@ async def test_a_queue_deleted_under_its_consumers_is_made_again_and_they_go_on(
     assert (await asyncio.wait_for(taking, 30)).id == identity
 
 
-async def test_a_message_deleted_under_its_holder_fails_the_commit_and_leaves_no_lock(
+async def test_deleting_a_held_message_fails_the_commit_and_leaves_no_lock(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -120,7 +120,7 @@ async def test_a_message_deleted_under_its_holder_fails_the_commit_and_leaves_no
     assert await server_view.children(f"{queue_root}/jobs/locks") == []
 
 
-async def test_a_broken_record_of_attempts_buries_the_message_with_that_reason(
+async def test_a_message_with_a_broken_attempt_record_becomes_a_dead_letter_with_that_reason(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3))
@@ -139,7 +139,7 @@ async def test_a_broken_record_of_attempts_buries_the_message_with_that_reason(
     assert await server_view.children(f"{queue_root}/jobs/meta") == []
 
 
-async def test_an_item_that_may_not_be_read_is_passed_by_and_no_lock_stays(
+async def test_an_unreadable_item_is_skipped_and_leaves_no_lock(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")

@@ -32,7 +32,7 @@ def told(caplog: pytest.LogCaptureFixture, message_id: str) -> bool:
     return any(message_id in record.getMessage() for record in caplog.records)
 
 
-async def test_peek_leaves_out_what_may_not_be_read_and_says_so(
+async def test_peek_skips_unreadable_messages_and_reports_them(
     session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sealed = await sealed_among(session, server_view, queue_root, [b"sealed", b"a", b"b", b"c"])
@@ -42,7 +42,7 @@ async def test_peek_leaves_out_what_may_not_be_read_and_says_so(
     assert [message.body for message in await jobs.peek()] == [b"a", b"b", b"c"]
 
 
-async def test_peek_shows_a_message_whose_attempts_may_not_be_read(
+async def test_peek_shows_a_message_with_an_unreadable_attempt_record(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -56,7 +56,7 @@ async def test_peek_shows_a_message_whose_attempts_may_not_be_read(
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-async def test_purge_removes_the_others_and_names_what_it_could_not(
+async def test_purge_names_the_messages_that_it_could_not_remove_and_removes_the_others(
     session: zq.QueueSession, server_view: Observer, queue_root: str, *, grouped: bool
 ) -> None:
     jobs = session.queue("jobs")
@@ -71,7 +71,7 @@ async def test_purge_removes_the_others_and_names_what_it_could_not(
     assert await server_view.children(f"{queue_root}/jobs/locks") == []
 
 
-async def test_stats_and_state_and_the_other_messages_are_as_without_it(
+async def test_an_unreadable_message_does_not_affect_stats_or_other_messages(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -87,7 +87,7 @@ async def test_stats_and_state_and_the_other_messages_are_as_without_it(
     assert any(sealed in finding.text for finding in (await session.diagnose("jobs")).findings)
 
 
-async def test_claims_are_forced_open_beside_one_whose_message_may_not_be_read(
+async def test_claims_are_released_by_force_despite_one_of_an_unreadable_message(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = other.queue("jobs")
@@ -104,7 +104,7 @@ async def test_claims_are_forced_open_beside_one_whose_message_may_not_be_read(
         await tx.rollback()
 
 
-async def test_dead_letters_are_shown_and_put_back_beside_one_that_may_not_be_read(
+async def test_dead_letters_are_listed_and_redriven_despite_an_unreadable_one(
     session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sealed = await sealed_among(session, server_view, queue_root, [b"sealed", b"a", b"b"], "dlq")

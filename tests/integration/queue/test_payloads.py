@@ -67,20 +67,20 @@ async def round_trip(queue: zq.Queue[Any], value: object) -> object:
     ],
     ids=str,
 )
-async def test_a_value_of_the_queues_type_comes_back_as_it_was(
+async def test_a_value_of_the_queues_type_is_delivered_unchanged(
     kind: Any, value: object, session: zq.QueueSession
 ) -> None:
     assert await round_trip(session.queue("jobs", kind), value) == value
 
 
-async def test_an_adapter_may_stand_for_the_type(session: zq.QueueSession) -> None:
+async def test_an_adapter_can_replace_the_type(session: zq.QueueSession) -> None:
     queue = session.queue("jobs", adapter=TypeAdapter(list[Order]))
     assert await round_trip(queue, [Order(id=1)]) == [Order(id=1)]
     with pytest.raises(zq.InvalidOptionError, match="not both"):
         session.queue("jobs", Order, adapter=TypeAdapter(Order))  # type: ignore[call-overload]
 
 
-async def test_a_payload_is_readable_json_by_alias_and_raw_bytes_are_stored_as_they_are(
+async def test_a_payload_is_stored_as_json_by_alias_and_raw_bytes_unchanged(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("orders", Aliased).put(Aliased(orderId=7, customer="é"))
@@ -105,7 +105,7 @@ async def test_a_payload_is_readable_json_by_alias_and_raw_bytes_are_stored_as_t
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_put_refuses_what_is_not_of_the_type_or_would_lose_fields(
+async def test_put_refuses_values_of_another_type_and_values_that_would_lose_fields(
     kind: Any, value: Any, named: str, session: zq.QueueSession
 ) -> None:
     queue: zq.Queue[Any] = session.queue("jobs", kind)
@@ -119,14 +119,14 @@ async def test_put_refuses_what_is_not_of_the_type_or_would_lose_fields(
     assert await queue.size() == 0
 
 
-async def test_put_many_checks_all_before_it_sends_any(session: zq.QueueSession) -> None:
+async def test_put_many_checks_all_values_before_it_sends_one(session: zq.QueueSession) -> None:
     queue: zq.Queue[Any] = session.queue("jobs", Order)
     with pytest.raises(zq.PayloadError):
         await queue.put_many([Order(id=1), {"id": 2}])
     assert await queue.size() == 0
 
 
-async def test_undecodable_payloads_become_dead_letters_with_the_reason_and_stop_nobody(
+async def test_undecodable_payloads_become_dead_letters_with_the_reason_and_stop_no_consumer(
     session: zq.QueueSession,
 ) -> None:
     orders, raw = session.queue("orders", Order), session.queue("orders")
@@ -148,7 +148,7 @@ async def test_undecodable_payloads_become_dead_letters_with_the_reason_and_stop
         _ = letters[0].value
 
 
-async def test_undecodable_raise_hands_it_over_and_reading_its_value_raises(session: zq.QueueSession) -> None:
+async def test_undecodable_raise_delivers_the_message_and_reading_its_value_raises(session: zq.QueueSession) -> None:
     await session.queue("orders", policy=zq.AtLeastOnce(backoff=zq.Fixed(60))).put(b"{")
     orders = session.queue("orders", Order, undecodable="raise")
     async with orders.consume(until_idle=0) as deliveries:
@@ -161,7 +161,7 @@ async def test_undecodable_raise_hands_it_over_and_reading_its_value_raises(sess
     assert await orders.dead_letters.size() == 0
 
 
-async def test_a_transaction_never_sees_what_does_not_decode(session: zq.QueueSession) -> None:
+async def test_a_transaction_takes_no_undecodable_message(session: zq.QueueSession) -> None:
     orders, raw = session.queue("orders", Order), session.queue("orders")
     await raw.put_many([b"{", b'{"id":1}'])
     async with session.begin() as tx:
@@ -172,7 +172,7 @@ async def test_a_transaction_never_sees_what_does_not_decode(session: zq.QueueSe
         assert await tx.take(orders) is None
 
 
-async def test_a_peeked_payload_that_does_not_decode_raises_when_it_is_read(session: zq.QueueSession) -> None:
+async def test_an_undecodable_peeked_payload_raises_when_it_is_read(session: zq.QueueSession) -> None:
     await session.queue("orders").put(b"{")
     (message,) = await session.queue("orders", Order).peek()
     assert message.body == b"{"
@@ -190,7 +190,7 @@ async def test_an_error_about_a_payload_does_not_repeat_it(session: zq.QueueSess
     assert "secret" not in str(raised.value)
 
 
-async def test_a_payload_that_begins_like_an_envelope_comes_back_whole(session: zq.QueueSession) -> None:
+async def test_a_payload_that_begins_like_an_envelope_is_delivered_unchanged(session: zq.QueueSession) -> None:
     value = b"\xf5zq1 and so on"
     assert await round_trip(session.queue("jobs"), value) == value
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Where a policy is stored
 
 
-async def test_a_policy_is_stored_with_the_queue_and_followed_by_everybody(
+async def test_a_policy_is_stored_with_the_queue_and_applies_to_every_client(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0))).put(b"1")
@@ -42,9 +42,7 @@ async def test_a_policy_is_stored_with_the_queue_and_followed_by_everybody(
     assert (await plain.size(), await plain.dead_letters.size()) == (0, 1)
 
 
-async def test_a_policy_is_added_to_a_queue_for_which_none_was_chosen(
-    session: zq.QueueSession, other: zq.QueueSession
-) -> None:
+async def test_a_policy_is_added_to_a_queue_without_one(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("jobs").put(b"1")
     assert (await session.queue("jobs").configuration()).policy is None
     async with other.queue("jobs").consume(policy=zq.ConsumeOnce(), until_idle=0) as deliveries:
@@ -76,7 +74,7 @@ async def test_another_policy_conflicts_until_it_is_configured(
         await take_one(session)
 
 
-async def test_a_new_configuration_is_followed_from_the_next_claim_on(
+async def test_a_new_configuration_applies_from_the_next_claim(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
@@ -95,7 +93,7 @@ async def test_a_new_configuration_is_followed_from_the_next_claim_on(
 # What an attempt is
 
 
-async def test_attempts_count_hand_overs(session: zq.QueueSession, server_view: Observer, queue_root: str) -> None:
+async def test_attempts_count_deliveries(session: zq.QueueSession, server_view: Observer, queue_root: str) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
     identity = await jobs.put(b"1")
     async with session.transaction() as tx:
@@ -111,7 +109,7 @@ async def test_attempts_count_hand_overs(session: zq.QueueSession, server_view: 
     assert await server_view.children(f"{queue_root}/jobs/meta") == []
 
 
-async def test_a_default_policy_lets_no_poison_message_spin(session: zq.QueueSession) -> None:
+async def test_the_default_policy_delays_the_retry_of_a_poison_message(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"poison")
     attempts = []
@@ -173,7 +171,7 @@ async def test_backoff_is_a_timed_lock_as_long_as_the_policy_says(
         assert begun + 1000 * delay - answered - 2 <= end <= stat.ctime + 1000 * delay + 2
 
 
-async def test_a_message_is_not_offered_before_its_backoff_is_over(
+async def test_a_message_is_not_redelivered_before_its_backoff_ends(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.5)))
@@ -187,7 +185,7 @@ async def test_a_message_is_not_offered_before_its_backoff_is_over(
 
 
 @pytest.mark.parametrize("listening", ["before", "after"])
-async def test_a_retry_is_offered_again_by_an_idle_consumer_with_no_other_traffic(
+async def test_an_idle_consumer_receives_a_retry_without_other_traffic(
     listening: str, session: zq.QueueSession, zookeeper: str, queue_root: str
 ) -> None:
     await session.queue("jobs").put(b"1")
@@ -221,7 +219,7 @@ async def test_release_claims_ends_a_backoff(session: zq.QueueSession) -> None:
     assert (await take_one(session)).attempt == 2
 
 
-async def test_a_backoff_outlives_the_session_that_made_it(
+async def test_a_backoff_remains_after_the_end_of_the_session_that_set_it(
     open_session: Opener, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     clock = TestClock()
@@ -240,7 +238,7 @@ async def test_a_backoff_outlives_the_session_that_made_it(
 # What becomes of it at last
 
 
-async def test_a_message_that_used_up_its_attempts_becomes_a_dead_letter_that_says_why(
+async def test_an_exhausted_message_becomes_a_dead_letter_with_the_reason(
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
@@ -265,7 +263,7 @@ async def test_a_message_that_used_up_its_attempts_becomes_a_dead_letter_that_sa
 
 
 @pytest.mark.parametrize("policy", [zq.ConsumeTimes(1, exhausted="drop"), zq.ConsumeOnce(exhausted="drop")], ids=repr)
-async def test_exhausted_drop_removes_the_message_for_good(policy: zq.Policy, session: zq.QueueSession) -> None:
+async def test_exhausted_drop_removes_the_message_permanently(policy: zq.Policy, session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=policy)
     await jobs.put(b"1")
     async with session.transaction() as tx:
@@ -274,7 +272,7 @@ async def test_exhausted_drop_removes_the_message_for_good(policy: zq.Policy, se
     assert (await jobs.size(), await jobs.dead_letters.size()) == (0, 0)
 
 
-async def test_exhausted_drop_holds_after_a_death_too(
+async def test_exhausted_drop_also_applies_after_the_death_of_a_holder(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeOnce(exhausted="drop"))
@@ -292,7 +290,7 @@ async def test_exhausted_drop_holds_after_a_death_too(
     await eventually(dropped)
 
 
-async def test_consume_once_commits_like_any_other(session: zq.QueueSession) -> None:
+async def test_a_consume_once_transaction_commits_normally(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeOnce())
     await jobs.put_many([b"%d" % number for number in range(20)])
     async with jobs.consume(until_idle=0) as deliveries:

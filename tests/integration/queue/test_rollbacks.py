@@ -116,7 +116,7 @@ async def test_rollback_always_succeeds_removes_all_locks_and_cancels_all_puts(
         await take_one(session)
 
 
-async def test_a_rollback_with_a_delay_leaves_a_timed_lock_that_goes_when_its_end_has_come(
+async def test_a_rollback_with_a_delay_leaves_a_timed_lock_that_is_removed_when_it_ends(
     open_session: Opener, locks: Locks, server_view: Observer, queue_root: str
 ) -> None:
     clock = TestClock()
@@ -153,9 +153,7 @@ async def test_leaving_the_block_of_a_transaction_rolls_it_back_unless_committed
     assert (await jobs.size(), await session.queue("results").size()) == (1, 0)
 
 
-async def test_cancellation_at_any_moment_leaves_a_transaction_that_rollback_undoes(
-    session: zq.QueueSession, locks: Locks
-) -> None:
+async def test_rollback_undoes_a_transaction_cancelled_at_any_moment(session: zq.QueueSession, locks: Locks) -> None:
     # Where Java's interruption left the transaction inconsistent.
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(4)])
@@ -178,7 +176,7 @@ async def test_cancellation_at_any_moment_leaves_a_transaction_that_rollback_und
     assert (await jobs.size(), await session.queue("results").size()) == (4, 0)
 
 
-async def test_rollback_under_a_lost_connection_takes_the_session_timeout_at_most_and_leaves_no_locks(
+async def test_rollback_without_a_connection_ends_within_the_session_timeout_and_leaves_no_lock(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
@@ -194,7 +192,7 @@ async def test_rollback_under_a_lost_connection_takes_the_session_timeout_at_mos
     assert (await take_one(session)).value == b"1"
 
 
-async def test_a_rollback_larger_than_one_request_leaves_no_lock_and_gives_every_message_back(
+async def test_a_rollback_larger_than_one_request_leaves_no_lock_and_releases_every_message(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
@@ -228,7 +226,7 @@ async def test_a_rollback_while_no_server_answers_returns_after_one_session_time
         await zookeeper_proxy.listen()
 
 
-async def test_a_rollback_behind_a_commit_that_is_not_answered_says_so_after_one_session_timeout(
+async def test_a_rollback_after_an_unanswered_commit_raises_after_one_session_timeout(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
@@ -247,7 +245,7 @@ async def test_a_rollback_behind_a_commit_that_is_not_answered_says_so_after_one
     assert await worker.outcome(tx.id) in {zq.Outcome.COMMITTED, zq.Outcome.ROLLED_BACK}
 
 
-async def test_a_group_larger_than_one_request_is_given_back_in_its_order(
+async def test_a_group_larger_than_one_request_is_released_in_its_order(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))

@@ -82,7 +82,7 @@ class Crowd:
                 self._all.set()
 
 
-async def test_four_sessions_share_a_backlog_with_few_locks_in_vain(
+async def test_four_sessions_share_a_backlog_with_few_failed_claims(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str, locks: Locks
 ) -> None:
     bodies = [b"%04d" % number for number in range(2000)]
@@ -136,7 +136,7 @@ async def test_an_item_whose_consumer_is_busy_is_taken_by_another(
     assert await jobs.size() == 0
 
 
-async def test_what_one_holds_costs_the_idle_others_no_requests(
+async def test_a_held_message_costs_idle_sessions_no_requests(
     open_session: Opener, session: zq.QueueSession, zookeeper: str, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -154,7 +154,7 @@ async def test_what_one_holds_costs_the_idle_others_no_requests(
         await waiting
 
 
-async def test_an_idle_consumer_does_not_list_for_what_the_others_consume(
+async def test_an_idle_consumer_does_not_list_when_other_sessions_consume(
     open_session: Opener, session: zq.QueueSession, zookeeper: str, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -182,7 +182,7 @@ async def test_an_idle_consumer_does_not_list_for_what_the_others_consume(
     assert len(set(handled)) == 100
 
 
-async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
+async def test_the_messages_of_a_dead_session_are_taken_by_the_other_sessions(
     open_session: Opener,
     session: zq.QueueSession,
     zookeeper: str,
@@ -212,7 +212,7 @@ async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
     await block.__aexit__(ValueError, ValueError(), None)
 
 
-async def test_who_asks_without_waiting_finds_a_message_whoever_it_belongs_to(
+async def test_a_take_without_waiting_finds_a_message_of_any_consumers_share(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -233,7 +233,7 @@ async def test_who_asks_without_waiting_finds_a_message_whoever_it_belongs_to(
     assert await jobs.size() == 0
 
 
-async def test_who_asks_without_waiting_is_never_told_of_an_empty_queue_while_there_is_enough(
+async def test_a_take_without_waiting_never_returns_none_while_messages_wait(
     open_session: Opener, session: zq.QueueSession
 ) -> None:
     sessions = [await open_session() for _ in range(3)]
@@ -252,7 +252,7 @@ async def test_who_asks_without_waiting_is_never_told_of_an_empty_queue_while_th
     assert await jobs.size() == 300 - 240
 
 
-async def test_a_newcomer_gets_its_share(
+async def test_a_new_consumer_gets_its_share(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -290,7 +290,7 @@ async def test_a_newcomer_gets_its_share(
     assert len({body for one in took for body in one}) == 1000
 
 
-async def test_until_idle_0_drains_all_although_another_consumer_is_there(
+async def test_until_idle_0_drains_the_queue_despite_another_consumer(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -321,7 +321,7 @@ async def test_until_idle_0_drains_all_although_another_consumer_is_there(
 
 
 @pytest.mark.timeout(180)
-async def test_a_busy_consumers_items_do_not_starve_under_a_flood(
+async def test_items_of_a_busy_consumer_are_taken_despite_many_new_messages(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
@@ -359,7 +359,7 @@ async def test_a_busy_consumers_items_do_not_starve_under_a_flood(
         hold.set()
 
 
-async def test_a_listing_that_nears_what_java_clients_read_is_warned_of(
+async def test_a_listing_near_the_limit_of_java_clients_is_warned_of(
     session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs")

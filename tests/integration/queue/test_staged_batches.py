@@ -84,9 +84,7 @@ async def taken_now(session: zq.QueueSession) -> list[str]:
     return bodies
 
 
-async def test_consumers_see_nothing_of_a_batch_before_it_is_complete_and_then_all(
-    zookeeper: str, queue_root: str
-) -> None:
+async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         await session.queue("orders").put(b"before")
         taken: list[str] = []
@@ -111,9 +109,7 @@ async def test_consumers_see_nothing_of_a_batch_before_it_is_complete_and_then_a
         assert (stats.size, stats.claimed, stats.staged) == (0, 0, 0)
 
 
-async def test_a_batch_is_seen_where_it_has_put_to_a_few_of_the_lanes_of_each_priority(
-    zookeeper: str, queue_root: str
-) -> None:
+async def test_a_batch_is_found_when_it_uses_only_some_lanes_of_each_priority(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         await session.queue("orders").configure(zq.QueueConfig(shards=32))
         taken: list[str] = []
@@ -128,7 +124,7 @@ async def test_a_batch_is_seen_where_it_has_put_to_a_few_of_the_lanes_of_each_pr
         assert sorted(taken) == sorted(bodies)
 
 
-async def test_a_batch_is_nobodys_to_purge_cancel_or_force_open(zookeeper: str, queue_root: str) -> None:
+async def test_purge_cancel_and_release_claims_do_not_affect_a_pending_batch(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("orders")
         writer = Writer(session)
@@ -146,9 +142,7 @@ async def test_a_batch_is_nobodys_to_purge_cancel_or_force_open(zookeeper: str, 
         assert await taken_now(session) == ["a"]
 
 
-async def test_a_batch_that_is_given_up_leaves_nothing_and_refuses_who_still_puts(
-    zookeeper: str, queue_root: str
-) -> None:
+async def test_an_abandoned_batch_leaves_nothing_and_refuses_further_puts(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
         writer = Writer(session)
         late = await writer.begin(1)
@@ -173,7 +167,7 @@ async def test_a_batch_that_is_given_up_leaves_nothing_and_refuses_who_still_put
             await writer.put(again, "once more")
 
 
-async def test_a_batch_that_is_begun_again_after_a_death_is_the_same(zookeeper: str, queue_root: str) -> None:
+async def test_a_batch_restarted_after_the_death_of_its_writer_is_the_same(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         first, second = Writer(session), Writer(other)
         fences = await asyncio.gather(first.begin(), second.begin())
@@ -186,7 +180,7 @@ async def test_a_batch_that_is_begun_again_after_a_death_is_the_same(zookeeper: 
             await first.staging.renew(0, "first")
 
 
-async def test_what_a_dead_writer_has_left_is_listed_and_released(zookeeper: str, queue_root: str) -> None:
+async def test_pending_batches_of_a_dead_writer_are_listed_and_released(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
         writer = Writer(session, name="stream 7")
         fence = await writer.begin(3)
@@ -204,7 +198,7 @@ async def test_what_a_dead_writer_has_left_is_listed_and_released(zookeeper: str
             await give_up(QueueHandle(runtime, state), "other")
 
 
-async def test_of_one_key_a_batch_supersedes_nothing_before_it_is_complete(zookeeper: str, queue_root: str) -> None:
+async def test_a_batch_supersedes_no_message_of_its_key_before_it_is_complete(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("orders")
         await queue.configure(zq.QueueConfig(collapse=True))
@@ -218,7 +212,7 @@ async def test_of_one_key_a_batch_supersedes_nothing_before_it_is_complete(zooke
         assert len(await taken_now(session)) == 1
 
 
-async def test_in_a_group_a_batch_holds_nobody_up_and_keeps_its_order(zookeeper: str, queue_root: str) -> None:
+async def test_a_pending_batch_does_not_block_its_group_and_keeps_its_order(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         queue, taken = session.queue("orders"), list[str]()
         await queue.put(b"0", group="g")
@@ -235,7 +229,7 @@ async def test_in_a_group_a_batch_holds_nobody_up_and_keeps_its_order(zookeeper:
         assert taken == ["0", "plain", "1", "2", "3"]
 
 
-async def test_clean_up_finishes_what_was_given_up_and_forgets_writers_of_long_ago(
+async def test_clean_up_removes_abandoned_batches_and_records_of_old_writers(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, janitor=False) as session:
@@ -259,7 +253,7 @@ async def test_clean_up_finishes_what_was_given_up_and_forgets_writers_of_long_a
         assert set(left) == {dead.staging.writer, under_way.staging.writer}
 
 
-async def test_a_write_that_no_run_can_go_on_with_is_given_up_after_a_day_without_progress(
+async def test_a_write_that_no_run_can_continue_is_abandoned_after_a_day_without_progress(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, janitor=False) as session:

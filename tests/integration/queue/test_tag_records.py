@@ -38,7 +38,7 @@ async def spoil(view: Observer, path: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["sealed", "malformed"])
-async def test_consumers_of_other_tags_go_on_and_are_told_and_the_doctor_finds_it(
+async def test_consumers_of_other_tags_continue_with_a_warning_and_the_doctor_reports_it(
     session: zq.QueueSession,
     other: zq.QueueSession,
     server_view: Observer,
@@ -72,7 +72,7 @@ async def test_consumers_of_other_tags_go_on_and_are_told_and_the_doctor_finds_i
 AnyRegion = zq.AnyOf(1, EU, US)
 
 
-async def test_a_record_that_is_not_what_its_name_says_is_made_again_by_the_next_session_that_puts_such_a_message(
+async def test_the_next_session_that_puts_such_a_message_recreates_a_wrong_tag_record(
     session: zq.QueueSession, open_session: Opener, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("jobs").put(b"before", filters={"region": "us"})

@@ -69,7 +69,7 @@ async def test_figures_that_take_longer_than_the_budget_are_named(
     assert (whole.incomplete, whole.duplicates, whole.oldest is not None) == ((), 1, True)
 
 
-async def test_figures_of_lanes_that_were_not_reached_are_named(
+async def test_figures_of_lanes_that_were_not_read_are_named(
     open_session: Opener, wide: zq.Queue[bytes], zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
@@ -81,7 +81,7 @@ async def test_figures_of_lanes_that_were_not_reached_are_named(
     assert {"size", "put", "removed", "priorities", "oldest"} <= set(stats.incomplete)
 
 
-async def test_a_diagnosis_that_runs_out_of_time_says_what_it_has_not_looked_at(
+async def test_a_diagnosis_that_runs_out_of_time_names_the_parts_it_has_not_checked(
     open_session: Opener, session: zq.QueueSession, wide: zq.Queue[bytes], zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     await session.queue("after").put(b"1")
@@ -103,7 +103,7 @@ async def test_a_diagnosis_that_runs_out_of_time_says_what_it_has_not_looked_at(
     assert any("within the time budget" in text and "lanes were not listed" in text for text in texts)
 
 
-async def test_queues_that_there_is_no_time_for_are_named(
+async def test_queues_skipped_for_lack_of_time_are_named(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     for name in ("a", "b", "c"):
@@ -119,14 +119,14 @@ async def test_queues_that_there_is_no_time_for_are_named(
 
 
 @pytest.mark.parametrize("budget", [0, -1, "10", float("nan")])
-async def test_a_budget_is_a_time(session: zq.QueueSession, budget: float) -> None:
+async def test_a_budget_that_is_not_a_duration_is_refused(session: zq.QueueSession, budget: float) -> None:
     with pytest.raises(zq.InvalidOptionError, match="budget"):
         await session.queue("jobs").stats(budget=budget)
     with pytest.raises(zq.InvalidOptionError, match="budget"):
         await session.diagnose("jobs", budget=budget)
 
 
-async def test_a_budget_cancels_what_takes_longer_and_passes_other_errors_on() -> None:
+async def test_a_budget_cancels_slow_work_and_passes_other_errors_on() -> None:
     done: list[str] = []
 
     async def slow() -> None:

@@ -178,7 +178,7 @@ async def test_a_loop_that_is_left_with_an_error_ends_its_span_with_it(traced: z
     assert _attributes(process)["messaging.aiozkqueue.outcome"] == "rolled back"
 
 
-async def test_within_another_span_a_handler_is_that_ones_and_linked_to_the_put(
+async def test_a_handler_within_another_span_is_its_child_and_links_to_the_put(
     traced: zq.QueueSession, spans: Spans
 ) -> None:
     jobs = traced.queue("jobs")
@@ -224,7 +224,7 @@ async def test_a_put_that_is_refused_ends_its_span_with_the_error(traced: zq.Que
     assert _attributes(spans.all("send jobs")[1])["error.type"] == "DuplicateKeyError"
 
 
-async def test_a_context_that_the_headers_carry_already_is_left_alone(traced: zq.QueueSession, spans: Spans) -> None:
+async def test_an_existing_context_in_the_headers_is_kept(traced: zq.QueueSession, spans: Spans) -> None:
     jobs = traced.queue("jobs")
     own = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "other": "kept"}
     await jobs.put(b"1", headers=own)
@@ -236,7 +236,7 @@ async def test_a_context_that_the_headers_carry_already_is_left_alone(traced: zq
     assert "create jobs" not in spans.names
 
 
-async def test_what_a_bus_posts_is_followed_too(traced: zq.QueueSession, spans: Spans) -> None:
+async def test_a_message_posted_by_a_bus_is_traced_too(traced: zq.QueueSession, spans: Spans) -> None:
     from pydantic import BaseModel  # noqa: PLC0415 - for this test alone
 
     class Event(BaseModel):
@@ -248,9 +248,7 @@ async def test_what_a_bus_posts_is_followed_too(traced: zq.QueueSession, spans: 
     assert spans.one(created).kind is SpanKind.PRODUCER
 
 
-async def test_a_program_that_has_set_up_nothing_is_not_followed(
-    open_session: Opener, session: zq.QueueSession
-) -> None:
+async def test_a_program_without_tracing_set_up_is_not_traced(open_session: Opener, session: zq.QueueSession) -> None:
     assert core_of(session).tracing is None
     await session.queue("jobs").put(b"bare")
     [message] = await (await open_session()).queue("jobs").peek()
@@ -294,7 +292,7 @@ asyncio.run(main())
 """
 
 
-def test_two_processes_make_one_trace(zookeeper: str, queue_root: str) -> None:
+def test_two_processes_share_one_trace(zookeeper: str, queue_root: str) -> None:
     environment = os.environ | {"HOSTS": zookeeper, "ROOT": queue_root}
     exported: list[list[Any]] = []
     for role in ("put", "handle"):

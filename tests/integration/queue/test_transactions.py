@@ -30,7 +30,7 @@ async def test_begin_commits_when_its_block_is_left_cleanly(session: zq.QueueSes
     assert await session.queue("jobs").size() == 1
 
 
-async def test_begin_rolls_back_when_its_block_raises_and_the_exception_is_the_users_own(
+async def test_begin_rolls_back_and_passes_on_the_exception_of_its_block(
     session: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
@@ -45,7 +45,7 @@ async def test_begin_rolls_back_when_its_block_raises_and_the_exception_is_the_u
     assert await session.queue("results").size() == 0
 
 
-async def test_transaction_warns_of_undecided_takes_or_puts_on_a_clean_exit_only(session: zq.QueueSession) -> None:
+async def test_transaction_warns_of_undecided_takes_or_puts_only_on_a_clean_exit(session: zq.QueueSession) -> None:
     with pytest.warns(zq.UncommittedWarning, match=r"session\.begin"):
         async with session.transaction() as tx:
             tx.put("jobs", b"1")
@@ -67,7 +67,7 @@ async def test_transaction_warns_of_undecided_takes_or_puts_on_a_clean_exit_only
     assert await session.queue("jobs").size() == 1
 
 
-async def test_a_transaction_settled_inside_its_block_is_left_alone_at_the_end(session: zq.QueueSession) -> None:
+async def test_the_end_of_a_block_does_not_settle_a_settled_transaction_again(session: zq.QueueSession) -> None:
     async with session.begin() as tx:
         tx.put("jobs", b"1")
         await tx.rollback()
@@ -84,7 +84,7 @@ async def test_an_empty_transaction_commits(session: zq.QueueSession) -> None:
     assert tx.outcome is zq.Outcome.COMMITTED
 
 
-async def test_a_refused_commit_at_the_end_of_a_block_raises_and_gives_everything_back(
+async def test_a_refused_commit_at_the_end_of_a_block_raises_and_releases_every_message(
     session: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = session.queue("jobs")
@@ -115,7 +115,7 @@ async def test_a_refused_commit_names_the_message_that_was_lost(
     assert (await jobs.size(), await session.queue("results").size()) == (3, 0)
 
 
-async def test_what_a_take_cut_off_gives_back_is_not_taken_out_of_a_commit_that_is_under_way(
+async def test_a_cancelled_take_does_not_release_the_claims_of_a_commit_in_progress(
     session: zq.QueueSession, locks: Locks
 ) -> None:
     """A transaction is not for several tasks; whoever lets two use it loses no message and no session by it."""
@@ -135,7 +135,7 @@ async def test_what_a_take_cut_off_gives_back_is_not_taken_out_of_a_commit_that_
     assert (await take_one(session)).body == b"2"
 
 
-async def test_a_commit_that_takes_and_puts_of_several_kinds_goes_on_when_a_folder_of_the_puts_is_missing(
+async def test_a_commit_of_several_kinds_of_puts_continues_when_one_of_their_folders_is_missing(
     session: zq.QueueSession, queue_root: str, server_view: Observer
 ) -> None:
     jobs, results = session.queue("jobs"), session.queue("results")
@@ -164,7 +164,9 @@ async def test_enter_and_exit_may_happen_in_different_tasks(zookeeper: str, queu
         await session.queue("jobs").size()
 
 
-async def test_an_exception_in_the_sessions_body_comes_out_as_it_was_raised(zookeeper: str, queue_root: str) -> None:
+async def test_the_block_of_a_session_raises_an_exception_of_its_body_unchanged(
+    zookeeper: str, queue_root: str
+) -> None:
     with pytest.raises(KeyError, match="mine") as raised:
         async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
             await session.queue("jobs").put(b"1")
@@ -175,7 +177,7 @@ async def test_an_exception_in_the_sessions_body_comes_out_as_it_was_raised(zook
 # Taking
 
 
-async def test_take_with_0_looks_once_and_gives_none(session: zq.QueueSession) -> None:
+async def test_take_with_timeout_0_looks_once_and_returns_none(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     async with session.begin() as tx:
         assert await tx.take(jobs) is None
@@ -184,9 +186,7 @@ async def test_take_with_0_looks_once_and_gives_none(session: zq.QueueSession) -
 
 
 @pytest.mark.parametrize("wait", [0.3, timedelta(milliseconds=300)])
-async def test_take_waits_so_many_seconds_and_then_gives_none(
-    session: zq.QueueSession, wait: float | timedelta
-) -> None:
+async def test_take_waits_for_its_timeout_and_returns_none(session: zq.QueueSession, wait: float | timedelta) -> None:
     loop = asyncio.get_running_loop()
     async with session.begin() as tx:
         await tx.take(session.queue("jobs"))  # opens the queue
@@ -196,7 +196,9 @@ async def test_take_waits_so_many_seconds_and_then_gives_none(
         assert await tx.take_many(session.queue("jobs"), 2, timeout=wait) == []
 
 
-async def test_take_with_none_waits_until_a_message_comes(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_take_with_timeout_none_waits_until_it_gets_a_message(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
     async with session.begin() as tx:
         taking = asyncio.create_task(tx.take(session.queue("jobs"), timeout=None))
         await asyncio.sleep(0.3)
@@ -207,7 +209,7 @@ async def test_take_with_none_waits_until_a_message_comes(session: zq.QueueSessi
         assert message.id == identity
 
 
-async def test_take_many_gives_what_is_there_up_to_its_limit(session: zq.QueueSession) -> None:
+async def test_take_many_returns_the_waiting_messages_up_to_its_limit(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(150)])
     async with session.begin() as tx:
@@ -217,7 +219,7 @@ async def test_take_many_gives_what_is_there_up_to_its_limit(session: zq.QueueSe
     assert await jobs.size() == 0
 
 
-async def test_while_disconnected_a_take_waits_for_the_connection(
+async def test_a_take_waits_for_the_connection(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts)
@@ -232,7 +234,7 @@ async def test_while_disconnected_a_take_waits_for_the_connection(
         assert await asyncio.wait_for(taking, 30) is not None
 
 
-async def test_a_lone_taker_sees_messages_in_the_order_they_were_put(session: zq.QueueSession) -> None:
+async def test_a_single_consumer_takes_messages_in_the_order_of_their_puts(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     for number in range(5):
         await jobs.put(b"%d" % number)
@@ -258,7 +260,7 @@ async def test_reject_and_release_take_effect_with_the_commit(session: zq.QueueS
 # What a commit tells
 
 
-async def test_a_commit_that_gets_no_answer_in_its_time_has_an_outcome_that_is_told_later(
+async def test_the_outcome_of_a_commit_that_timed_out_is_known_later(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts)
@@ -276,7 +278,7 @@ async def test_a_commit_that_gets_no_answer_in_its_time_has_an_outcome_that_is_t
     assert await session.queue("jobs").size() == 0
 
 
-async def test_a_commit_without_a_connection_ends_in_its_time(
+async def test_a_commit_without_a_connection_ends_within_its_timeout(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=20)
@@ -310,7 +312,7 @@ async def test_the_outcome_of_any_transaction_of_the_session_can_be_asked(sessio
     assert await session.outcome("never-seen") is zq.Outcome.UNKNOWN
 
 
-async def test_a_session_that_expired_fails_its_transactions_and_touches_nothing_again(
+async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more(
     session: zq.QueueSession,
     other: zq.QueueSession,
     expire: Callable[[zq.QueueSession], Awaitable[None]],
@@ -363,7 +365,7 @@ async def test_a_direct_put_warns_after_an_inner_transaction_was_left_too(sessio
             await session.queue("jobs").put(b"1")
 
 
-async def test_closing_a_session_gives_its_messages_back(
+async def test_closing_a_session_releases_its_messages(
     zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
@@ -375,7 +377,7 @@ async def test_closing_a_session_gives_its_messages_back(
     assert {(await take_one(session)).value, (await take_one(session)).value} == {b"1", b"2"}
 
 
-async def test_many_commits_without_a_connection_all_end_in_their_time(
+async def test_many_commits_without_a_connection_all_end_within_their_timeouts(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=20)
@@ -411,7 +413,7 @@ async def test_many_commits_without_a_connection_all_end_in_their_time(
 
 
 @pytest.mark.parametrize("count", [128, 500, 1000])
-async def test_as_many_as_are_taken_at_once_are_the_oldest_in_their_order(session: zq.QueueSession, count: int) -> None:
+async def test_take_many_returns_the_oldest_messages_in_order(session: zq.QueueSession, count: int) -> None:
     """They are claimed in several batches at a time, and none is let go of to be taken again behind others."""
     queue = session.queue("jobs")
     bodies = [b"%04d" % number for number in range(1100)]
@@ -422,7 +424,7 @@ async def test_as_many_as_are_taken_at_once_are_the_oldest_in_their_order(sessio
         assert [message.body for message in await tx.take_many(queue, 100)] == bodies[count : count + 100]
 
 
-async def test_what_is_rolled_back_comes_again_in_its_order_and_first(session: zq.QueueSession) -> None:
+async def test_messages_that_are_rolled_back_are_redelivered_first_and_in_order(session: zq.QueueSession) -> None:
     queue = session.queue("jobs")
     bodies = [b"%d" % number for number in range(300)]
     await queue.put_many(bodies)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.observer import Observer
 
 
-async def test_a_tests_root_is_deleted_with_all_below_it(
+async def test_the_root_of_a_test_is_deleted_with_all_its_znodes(
     zookeeper: str, queue_root: str, server_view: Observer
 ) -> None:
     for name in ("a/b/c", "a/d", "e", "f/g"):
@@ -24,15 +24,15 @@ async def test_a_tests_root_is_deleted_with_all_below_it(
     await server_view.delete(f"{queue_root}-not-mine")
 
 
-async def test_a_root_that_was_never_made_is_no_error(zookeeper: str, queue_root: str) -> None:
+async def test_deleting_a_root_that_does_not_exist_raises_nothing(zookeeper: str, queue_root: str) -> None:
     await asyncio.to_thread(delete_tree, zookeeper, queue_root)
 
 
-async def test_a_server_that_has_gone_is_no_error(queue_root: str) -> None:
+async def test_deleting_a_root_after_its_server_stopped_raises_nothing(queue_root: str) -> None:
     await asyncio.to_thread(delete_tree, "127.0.0.1:1", queue_root)
 
 
-async def test_the_observer_tells_owners_versions_and_the_tree(queue_root: str, server_view: Observer) -> None:
+async def test_the_observer_returns_owners_versions_and_the_tree(queue_root: str, server_view: Observer) -> None:
     await server_view.create(f"{queue_root}/locks/lock-1", b"mine", ephemeral=True)
     await server_view.create(f"{queue_root}/item", b"one")
     await server_view.set(f"{queue_root}/item", b"two")

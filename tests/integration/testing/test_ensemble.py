@@ -47,7 +47,7 @@ async def test_one_node_leads_and_two_follow(ensemble: EmbeddedEnsemble) -> None
     assert ensemble.hosts == ",".join(node.hosts for node in ensemble.nodes)
 
 
-async def test_a_killed_leader_is_replaced_and_comes_back_as_a_follower_with_the_data(
+async def test_a_killed_leader_is_replaced_and_returns_as_a_follower_with_the_data(
     ensemble: EmbeddedEnsemble, queue_root: str
 ) -> None:
     old = await asyncio.to_thread(ensemble.leader)
@@ -77,7 +77,7 @@ async def test_a_paused_leader_is_replaced_and_follows_when_resumed(ensemble: Em
         pytest.fail("whoever had been elected did not go on leading")
 
 
-async def test_without_a_majority_nobody_leads(ensemble: EmbeddedEnsemble) -> None:
+async def test_no_node_leads_without_a_majority(ensemble: EmbeddedEnsemble) -> None:
     for node in ensemble.nodes[1:]:
         await asyncio.to_thread(node.kill)
     async with asyncio.timeout(30):

@@ -94,7 +94,7 @@ def parents() -> Iterator[list[Parent]]:
         parent.clean_up()
 
 
-def test_a_parent_killed_with_sigkill_takes_the_server_and_its_data_with_it(parents: list[Parent]) -> None:
+def test_a_server_and_its_data_are_removed_when_its_parent_is_killed(parents: list[Parent]) -> None:
     parents.append(parent := Parent())
     assert psutil.pid_exists(parent.servers[0])
     parent.kill()
@@ -102,21 +102,21 @@ def test_a_parent_killed_with_sigkill_takes_the_server_and_its_data_with_it(pare
     assert parent.data_gone()
 
 
-def test_an_ensemble_goes_with_its_killed_parent(parents: list[Parent]) -> None:
+def test_an_ensemble_ends_when_its_parent_is_killed(parents: list[Parent]) -> None:
     parents.append(parent := Parent(size=3))
     parent.kill()
     assert parent.all_gone()
     assert parent.data_gone()
 
 
-def test_a_paused_server_goes_with_its_killed_parent(parents: list[Parent]) -> None:
+def test_a_paused_server_ends_when_its_parent_is_killed(parents: list[Parent]) -> None:
     parents.append(parent := Parent())
     os.kill(parent.servers[0], signal.SIGSTOP)
     parent.kill()
     assert parent.all_gone()
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_the_server(parents: list[Parent]) -> None:
+def test_a_surviving_forked_child_does_not_keep_the_server_running(parents: list[Parent]) -> None:
     parents.append(parent := Parent(fork=True))
     children = [
         child for child in psutil.Process(parent.process.pid).children() if child.pid not in parent.supervisors()
@@ -128,7 +128,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_server(parents: list[Par
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
-def test_the_server_dies_also_when_its_supervisor_is_killed(parents: list[Parent]) -> None:
+def test_the_server_ends_when_its_supervisor_is_killed(parents: list[Parent]) -> None:
     parents.append(parent := Parent())
     for pid in [parent.process.pid, *parent.supervisors()]:
         os.kill(pid, signal.SIGKILL)

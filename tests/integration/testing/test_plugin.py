@@ -59,7 +59,7 @@ async def test_under_asyncio(queue_session, queue_clock):
     await use(queue_session, queue_clock)
 
 @pytest.mark.asyncio
-async def test_the_next_test_finds_nothing_of_the_one_before(queue_session):
+async def test_the_next_test_finds_no_data_of_the_previous_one(queue_session):
     assert await queue_session.queues() == []
 
 @pytest.mark.asyncio
@@ -147,19 +147,19 @@ def test_a_users_project_gets_a_server_a_root_and_a_proxy_without_any_setup(tmp_
     assert "4 passed" in run(tmp_path, _USES_EVERYTHING)
 
 
-def test_the_server_named_in_the_environment_is_taken_before_all_others(tmp_path: Path) -> None:
+def test_the_server_named_in_the_environment_has_precedence(tmp_path: Path) -> None:
     told = run(tmp_path, _NEEDS_A_SERVER, AIOZKQUEUE_ZOOKEEPER="zk.example:2181", DOCKER_HOST="unix:///nowhere")
     assert "HOSTS zk.example:2181" in told
 
 
-def test_where_nothing_is_to_be_had_the_test_is_skipped_and_told_what_to_install(tmp_path: Path) -> None:
+def test_a_test_without_any_server_is_skipped_and_says_what_to_install(tmp_path: Path) -> None:
     told = run(tmp_path, _NEEDS_A_SERVER, conftest=_HIDE.format(hidden=("pyspark",)))
     assert "1 skipped" in told
     assert "pip install 'aiozkqueue[embedded]'" in told
     assert "AIOZKQUEUE_ZOOKEEPER is not set" in told
 
 
-def test_a_docker_engine_that_does_not_answer_holds_nothing_up(tmp_path: Path) -> None:
+def test_a_docker_engine_that_does_not_answer_does_not_block_the_tests(tmp_path: Path) -> None:
     # An address that swallows what is sent to it. How long the server takes after that is the machine's affair.
     told = run(tmp_path, _NEEDS_A_SERVER, conftest=_TIMES_THE_QUESTION, DOCKER_HOST="tcp://192.0.2.1:2375")
     assert "1 passed" in told
@@ -167,7 +167,7 @@ def test_a_docker_engine_that_does_not_answer_holds_nothing_up(tmp_path: Path) -
     assert float(asked) < 15
 
 
-def test_the_plugin_imports_nothing_but_itself() -> None:
+def test_the_plugin_imports_no_other_package() -> None:
     """It is loaded in every pytest run wherever the package is installed, whether or not that uses it."""
     program = "import sys, pytest, pytest_asyncio; before = {*sys.modules}; import pytest_aiozkqueue as plugin"
     shown = subprocess.check_output([sys.executable, "-c", f"{program}; print(*{{*sys.modules}} - before)"], text=True)
@@ -195,30 +195,30 @@ def test_a_users_tests_run_on_the_simulator_in_both_modes_of_pytest_asyncio(tmp_
     assert "KIND SimulatedServer" in told
 
 
-def test_the_same_tests_run_on_a_real_server_by_one_switch(tmp_path: Path, zookeeper: str) -> None:
+def test_one_switch_runs_the_same_tests_on_a_real_server(tmp_path: Path, zookeeper: str) -> None:
     told = run(tmp_path, _USES_THE_QUEUE, "--aiozkqueue=server", AIOZKQUEUE_ZOOKEEPER=zookeeper)
     assert "5 passed" in told, told
     assert "KIND RealServer" in told
 
 
-def test_the_switch_may_be_set_for_a_project_and_overruled_for_a_run(tmp_path: Path, zookeeper: str) -> None:
+def test_the_switch_can_be_set_for_a_project_and_overridden_for_a_run(tmp_path: Path, zookeeper: str) -> None:
     which = "def test_the_switch(queue_server): print('KIND', type(queue_server).__name__)"
     project = f"{_SETTINGS}aiozkqueue_server = server\n"
     assert "KIND RealServer" in run(tmp_path, which, settings=project, AIOZKQUEUE_ZOOKEEPER=zookeeper)
     assert "KIND SimulatedServer" in run(tmp_path, which, "--aiozkqueue=simulator", settings=project)
 
 
-def test_a_switch_in_no_position_is_told_of(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_switch_value_names_the_valid_ones(tmp_path: Path) -> None:
     told = run(tmp_path, "def test_it(queue_server): pass", settings=f"{_SETTINGS}aiozkqueue_server = cloud\n")
     assert "aiozkqueue_server = 'cloud': give 'simulator' or 'server'" in told
 
 
-def test_beside_pytest_asyncio_a_test_of_anyios_plugin_has_its_session_on_that_plugins_loop(tmp_path: Path) -> None:
+def test_an_anyio_test_gets_its_session_on_the_anyio_loop_despite_pytest_asyncio(tmp_path: Path) -> None:
     told = run(tmp_path, _USES_ANYIO, "--asyncio-mode=strict")
     assert "1 passed" in told, told
 
 
-def test_without_pytest_asyncio_anyios_plugin_runs_the_fixtures(tmp_path: Path) -> None:
+def test_the_anyio_plugin_runs_the_fixtures_without_pytest_asyncio(tmp_path: Path) -> None:
     (tmp_path / "hide.py").write_text("import sys; sys.modules['pytest_asyncio'] = None")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     plugins = ["-p", "hide", "-p", "pytest_aiozkqueue", "-p", "anyio.pytest_plugin"]
@@ -227,7 +227,7 @@ def test_without_pytest_asyncio_anyios_plugin_runs_the_fixtures(tmp_path: Path) 
     assert "1 passed" in told, told
 
 
-def test_a_test_that_no_plugin_runs_is_told_what_to_do(tmp_path: Path) -> None:
+def test_the_error_for_a_test_that_no_plugin_runs_says_what_to_do(tmp_path: Path) -> None:
     told = run(tmp_path, "def test_it(queue_session): pass")
     assert "queue_session is for async tests that pytest-asyncio or anyio's plugin runs" in told
     assert "queue_server" in told

@@ -25,7 +25,7 @@ def strict(certificates: Certificates) -> Iterator[EmbeddedZooKeeper]:
         yield server
 
 
-async def test_a_client_that_trusts_the_authority_gets_in(
+async def test_a_client_that_trusts_the_authority_connects(
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper], certificates: Certificates
 ) -> None:
     server = await asyncio.to_thread(embedded_server, ServerOptions(tls=certificates.server_tls()))
@@ -37,7 +37,7 @@ async def test_a_client_that_trusts_the_authority_gets_in(
     await asyncio.to_thread(server.stop)
 
 
-async def test_a_client_with_the_wanted_certificate_gets_in(
+async def test_a_client_with_the_required_certificate_connects(
     strict: EmbeddedZooKeeper, certificates: Certificates
 ) -> None:
     context = await asyncio.to_thread(lambda: certificates.client_context(client_certificate=True))
@@ -45,7 +45,7 @@ async def test_a_client_with_the_wanted_certificate_gets_in(
         assert await client.create("/by-certificate") == 0
 
 
-async def test_a_client_without_the_wanted_certificate_is_refused(
+async def test_a_client_without_the_required_certificate_is_refused(
     strict: EmbeddedZooKeeper, certificates: Certificates
 ) -> None:
     context = await asyncio.to_thread(certificates.client_context)
@@ -53,7 +53,7 @@ async def test_a_client_without_the_wanted_certificate_is_refused(
         await session(strict.secure_hosts, tls=context).__aenter__()
 
 
-async def test_a_client_that_trusts_others_refuses_the_server(strict: EmbeddedZooKeeper) -> None:
+async def test_a_client_that_trusts_another_authority_refuses_the_server(strict: EmbeddedZooKeeper) -> None:
     context = await asyncio.to_thread(ssl.create_default_context)
     with pytest.raises(ssl.SSLCertVerificationError):
         await session(strict.secure_hosts, tls=context).__aenter__()
@@ -64,7 +64,7 @@ async def test_a_client_without_tls_is_refused_on_the_tls_port(strict: EmbeddedZ
         await session(strict.secure_hosts).__aenter__()
 
 
-async def test_sasl_lets_in_users_by_their_password_and_nobody_else(
+async def test_sasl_accepts_only_users_with_the_right_password(
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper],
 ) -> None:
     users = {"ann": 'pass"word', "bob": "other"}

@@ -50,7 +50,7 @@ async def test_a_request_lost_after_is_applied(zookeeper: str, zookeeper_proxy: 
     assert await applied(zookeeper, f"{root}/a")
 
 
-async def test_the_nth_request_is_struck_and_those_before_it_are_answered(
+async def test_a_fault_on_the_nth_request_leaves_earlier_requests_answered(
     zookeeper: str, zookeeper_proxy: ZooKeeperProxy, root: str
 ) -> None:
     async with session(zookeeper_proxy.hosts) as client:
@@ -64,7 +64,7 @@ async def test_the_nth_request_is_struck_and_those_before_it_are_answered(
     assert zookeeper_proxy.requests[Opcode.CREATE] == 3
 
 
-async def test_of_pipelined_requests_only_those_before_the_lost_one_are_applied(
+async def test_only_the_pipelined_requests_before_the_lost_one_are_applied(
     zookeeper: str, zookeeper_proxy: ZooKeeperProxy, root: str
 ) -> None:
     zookeeper_proxy.lose_before(lambda request: text(f"{root}/5") in request.body)
@@ -77,7 +77,7 @@ async def test_of_pipelined_requests_only_those_before_the_lost_one_are_applied(
     assert not await applied(zookeeper, f"{root}/6")
 
 
-async def test_a_fault_strikes_as_often_as_told(zookeeper_proxy: ZooKeeperProxy, root: str) -> None:
+async def test_a_fault_happens_the_given_number_of_times(zookeeper_proxy: ZooKeeperProxy, root: str) -> None:
     fault = zookeeper_proxy.lose_after(Opcode.CONNECT, times=2)
     for _ in range(2):
         with pytest.raises(LOST):
@@ -114,7 +114,7 @@ async def test_a_held_reply_means_the_request_is_applied(
         assert await creating == 0
 
 
-async def test_a_released_fault_strikes_no_more(zookeeper_proxy: ZooKeeperProxy, root: str) -> None:
+async def test_a_released_fault_does_not_happen_again(zookeeper_proxy: ZooKeeperProxy, root: str) -> None:
     zookeeper_proxy.lose_before(Opcode.CREATE, times=None).release()
     async with session(zookeeper_proxy.hosts) as client:
         assert await client.create(f"{root}/a") == 0
@@ -133,7 +133,7 @@ async def test_frames_in_the_smallest_pieces_are_recognised(
     assert await applied(zookeeper, f"{root}/a")
 
 
-async def test_a_reply_cut_half_way_leaves_the_request_applied(
+async def test_a_request_whose_reply_is_truncated_is_applied(
     zookeeper: str, zookeeper_proxy: ZooKeeperProxy, root: str
 ) -> None:
     async with session(zookeeper_proxy.hosts) as client:
@@ -143,9 +143,7 @@ async def test_a_reply_cut_half_way_leaves_the_request_applied(
     assert await applied(zookeeper, f"{root}/a")
 
 
-async def test_a_request_cut_half_way_is_not_applied(
-    zookeeper: str, zookeeper_proxy: ZooKeeperProxy, root: str
-) -> None:
+async def test_a_truncated_request_is_not_applied(zookeeper: str, zookeeper_proxy: ZooKeeperProxy, root: str) -> None:
     async with session(zookeeper_proxy.hosts) as client:
         zookeeper_proxy.cut_after(20, Direction.TO_SERVER)
         with pytest.raises(LOST):
@@ -153,7 +151,7 @@ async def test_a_request_cut_half_way_is_not_applied(
     assert not await applied(zookeeper, f"{root}/a")
 
 
-async def test_four_letter_commands_go_through(zookeeper_proxy: ZooKeeperProxy) -> None:
+async def test_the_proxy_passes_four_letter_commands(zookeeper_proxy: ZooKeeperProxy) -> None:
     def ask() -> bytes:
         host, port = zookeeper_proxy.hosts.split(":")
         with socket.create_connection((host, int(port)), 30) as connection:
@@ -166,7 +164,7 @@ async def test_four_letter_commands_go_through(zookeeper_proxy: ZooKeeperProxy) 
     assert b"Mode: " in await asyncio.to_thread(ask)
 
 
-async def test_a_match_that_fails_is_told_when_the_proxy_is_left(zookeeper: str) -> None:
+async def test_an_exception_in_a_match_is_raised_when_the_proxy_closes(zookeeper: str) -> None:
     def wrong(request: Request) -> bool:
         raise ZeroDivisionError(request.opcode)
 

@@ -28,12 +28,12 @@ async def _followers(ensemble: EmbeddedEnsemble) -> list[EmbeddedNode]:
     return [node for node in ensemble.nodes if node is not leader]
 
 
-async def test_clients_spread_over_the_servers(zookeeper_ensemble: EmbeddedEnsemble, opened: Opener) -> None:
+async def test_clients_are_spread_over_the_servers(zookeeper_ensemble: EmbeddedEnsemble, opened: Opener) -> None:
     clients = [await opened(zookeeper_ensemble.hosts) for _ in range(20)]
     assert len({_node_of(zk, zookeeper_ensemble).number for zk in clients}) > 1
 
 
-async def test_a_killed_follower_costs_the_session_nothing(
+async def test_a_session_survives_the_death_of_its_follower(
     zookeeper_ensemble: EmbeddedEnsemble, queue_root: str, opened: Opener
 ) -> None:
     follower = (await _followers(zookeeper_ensemble))[0]
@@ -53,7 +53,7 @@ async def test_a_killed_follower_costs_the_session_nothing(
         await asyncio.to_thread(follower.start)
 
 
-async def test_a_paused_server_is_left_within_the_session_timeout(
+async def test_a_client_leaves_a_paused_server_within_the_session_timeout(
     zookeeper_ensemble: EmbeddedEnsemble, queue_root: str, opened: Opener
 ) -> None:
     for _ in range(3):  # a machine that stands still may outlast the rest of a session: that is not the client's doing

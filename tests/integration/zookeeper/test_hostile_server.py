@@ -34,7 +34,7 @@ from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, co
         connected(1)[:20],
     ],
 )
-async def test_a_handshake_that_is_none_ends_the_connect_with_the_hosts_named(first: bytes) -> None:
+async def test_an_invalid_handshake_fails_the_connect_with_an_error_that_names_the_hosts(first: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(first)
@@ -57,7 +57,7 @@ _GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", _GARBAGE)
-async def test_a_reply_that_is_none_is_a_typed_error_for_reads_and_unknown_for_writes(garbage: bytes) -> None:
+async def test_an_invalid_reply_is_a_typed_error_for_reads_and_unknown_for_writes(garbage: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1))
@@ -76,7 +76,7 @@ async def test_a_reply_that_is_none_is_a_typed_error_for_reads_and_unknown_for_w
         await zk.close()
 
 
-async def test_a_reply_that_is_cut_off_is_a_loss_at_once() -> None:
+async def test_a_truncated_reply_is_a_connection_loss_at_once() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1, timeout=60_000))
@@ -94,7 +94,7 @@ async def test_a_reply_that_is_cut_off_is_a_loss_at_once() -> None:
         await zk.close()
 
 
-async def test_an_announced_gigabyte_costs_no_memory() -> None:
+async def test_a_frame_length_of_a_gigabyte_allocates_no_memory() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1))
@@ -114,7 +114,7 @@ async def test_an_announced_gigabyte_costs_no_memory() -> None:
             await zk.close()
 
 
-async def test_a_server_that_drops_every_connection_is_not_hammered() -> None:
+async def test_a_client_backs_off_from_a_server_that_drops_every_connection() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1))
@@ -129,7 +129,7 @@ async def test_a_server_that_drops_every_connection_is_not_hammered() -> None:
         await zk.close()
 
 
-async def test_notifications_that_nobody_asked_for_do_no_harm() -> None:
+async def test_unexpected_notifications_are_ignored() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1))
@@ -145,7 +145,7 @@ async def test_notifications_that_nobody_asked_for_do_no_harm() -> None:
         await zk.close()
 
 
-async def test_a_connection_that_answers_pings_and_nothing_else_is_given_up() -> None:
+async def test_a_connection_that_answers_only_pings_is_closed() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1, timeout=600))
@@ -159,7 +159,7 @@ async def test_a_connection_that_answers_pings_and_nothing_else_is_given_up() ->
         await zk.close()
 
 
-async def test_a_server_that_sends_a_reply_a_byte_at_a_time_is_given_up() -> None:
+async def test_a_connection_that_sends_a_reply_byte_by_byte_is_closed() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1, timeout=600))
@@ -175,7 +175,7 @@ async def test_a_server_that_sends_a_reply_a_byte_at_a_time_is_given_up() -> Non
         await zk.close()
 
 
-async def test_a_long_reply_over_a_slow_line_is_waited_for() -> None:
+async def test_a_client_waits_for_a_long_reply_over_a_slow_connection() -> None:
     names = [b"%07d" % number for number in range(60_000)]
     body = struct.pack(">i", len(names)) + b"".join(struct.pack(">i", 7) + name for name in names)
 
@@ -197,7 +197,7 @@ async def test_a_long_reply_over_a_slow_line_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("error", [-112, -101])
-async def test_a_server_that_refuses_everything_is_not_hammered(error: int) -> None:
+async def test_a_client_backs_off_from_a_server_that_refuses_every_request(error: int) -> None:
     requests = 0
 
     async def script(peer: Peer) -> None:
@@ -219,7 +219,7 @@ async def test_a_server_that_refuses_everything_is_not_hammered(error: int) -> N
         await zk.close()
 
 
-async def test_a_server_that_denies_the_parents_it_has_created_is_a_typed_error() -> None:
+async def test_a_server_that_denies_the_existence_of_created_parents_causes_a_typed_error() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1))
@@ -231,7 +231,7 @@ async def test_a_server_that_denies_the_parents_it_has_created_is_a_typed_error(
             await asyncio.wait_for(connect(server.hosts + "/chroot/of/ours", connect_timeout=None), 30)
 
 
-async def test_a_listing_of_empty_names_is_refused_at_the_first() -> None:
+async def test_a_listing_of_empty_names_is_refused_at_the_first_name() -> None:
     count = 20_000_000
 
     async def script(peer: Peer) -> None:

@@ -78,7 +78,7 @@ def made(collectors: list[Keeping]) -> Callable[[], Keeping]:
     return make
 
 
-async def test_a_deep_listing_is_read_as_it_comes_and_anew_after_a_loss(opened: Opener) -> None:
+async def test_a_deep_listing_is_read_incrementally_and_again_after_a_loss(opened: Opener) -> None:
     server = EmbeddedZooKeeper(ServerOptions(fsync=False))  # of its own: 100,000 deletions would take as long again
     async with server, FaultProxy(server.hosts) as proxy:
         zk = await opened(server.hosts)

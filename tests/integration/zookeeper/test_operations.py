@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from tests.integration.zookeeper.conftest import Opener
 
 
-async def test_a_multi_gives_each_result_with_the_true_names(zookeeper: str, queue_root: str, opened: Opener) -> None:
+async def test_a_multi_returns_each_result_with_the_actual_names(
+    zookeeper: str, queue_root: str, opened: Opener
+) -> None:
     zk = await opened(zookeeper + queue_root)
     results = await zk.multi(
         [
@@ -85,7 +87,9 @@ async def test_a_refused_multi_names_the_operation_and_applies_nothing(
     assert await zk.exists("/new") is None
 
 
-async def test_reads_of_what_is_not_there_say_so(zookeeper: str, queue_root: str, opened: Opener) -> None:
+async def test_reads_of_missing_znodes_report_that_they_do_not_exist(
+    zookeeper: str, queue_root: str, opened: Opener
+) -> None:
     zk = await opened(zookeeper + queue_root)
     with pytest.raises(NoNodeError, match="/gone"):
         await zk.read("/gone")
@@ -95,7 +99,7 @@ async def test_reads_of_what_is_not_there_say_so(zookeeper: str, queue_root: str
     assert await zk.read_many([]) == []
 
 
-async def test_a_multi_and_the_read_behind_it_leave_in_one_write_and_the_read_sees_it(
+async def test_a_multi_and_the_read_after_it_are_sent_in_one_write_and_the_read_sees_it(
     zookeeper: str, queue_root: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = await opened(zookeeper + queue_root)
@@ -114,9 +118,7 @@ async def test_a_multi_and_the_read_behind_it_leave_in_one_write_and_the_read_se
     assert writes == [4]  # two requests, each a head and a body
 
 
-async def test_a_cancelled_awaiter_does_not_take_the_request_back(
-    zookeeper: str, queue_root: str, opened: Opener
-) -> None:
+async def test_cancelling_the_caller_does_not_undo_the_request(zookeeper: str, queue_root: str, opened: Opener) -> None:
     zk = await opened(zookeeper + queue_root)
 
     async def put() -> None:
@@ -130,7 +132,7 @@ async def test_a_cancelled_awaiter_does_not_take_the_request_back(
     assert await zk.exists("/a") is not None
 
 
-async def test_everything_happens_below_the_chroot_which_is_made(
+async def test_all_paths_are_below_the_chroot_which_the_client_creates(
     zookeeper: str, queue_root: str, opened: Opener
 ) -> None:
     zk = await opened(f"{zookeeper}{queue_root}/deep/er")
@@ -147,7 +149,7 @@ async def test_everything_happens_below_the_chroot_which_is_made(
     assert zk.path_size("/x") == len(f"{queue_root}/deep/er/x")
 
 
-async def test_a_request_over_the_limit_is_refused_here_and_the_connection_lives_on(
+async def test_a_request_over_the_limit_is_refused_locally_and_keeps_the_connection(
     queue_root: str, opened: Opener, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root)
@@ -162,7 +164,7 @@ async def test_a_request_over_the_limit_is_refused_here_and_the_connection_lives
         await small.multi([Create("/b", bytes(1000))])
 
 
-async def test_watches_tell_what_happens_until_cancelled(zookeeper: str, queue_root: str, opened: Opener) -> None:
+async def test_watches_report_events_until_they_are_cancelled(zookeeper: str, queue_root: str, opened: Opener) -> None:
     zk = await opened(zookeeper + queue_root)
     plain: list[WatchEvent] = []
     deep: list[WatchEvent] = []
@@ -187,7 +189,7 @@ async def test_watches_tell_what_happens_until_cancelled(zookeeper: str, queue_r
     assert (len(plain), len(deep)) == (1, told)
 
 
-async def test_a_closed_client_says_so(zookeeper: str, opened: Opener) -> None:
+async def test_each_call_of_a_closed_client_raises(zookeeper: str, opened: Opener) -> None:
     zk = await opened(zookeeper)
     states: list[tuple[State, int]] = []
     zk.on_state(lambda state, generation: states.append((state, generation)))
@@ -199,13 +201,13 @@ async def test_a_closed_client_says_so(zookeeper: str, opened: Opener) -> None:
             await call
 
 
-async def test_the_client_is_one_of_the_narrow_protocol(zookeeper: str, opened: Opener) -> None:
+async def test_the_client_implements_the_protocol_that_the_queue_uses(zookeeper: str, opened: Opener) -> None:
     zk: ZooKeeper = await opened(zookeeper)  # what is shown is shown by the type checkers
     assert (zk.state, zk.generation) == (State.CONNECTED, 1)
     assert zk.last_zxid >= 0
 
 
-async def test_closing_takes_the_ephemerals_with_it_at_once(zookeeper: str, queue_root: str, opened: Opener) -> None:
+async def test_closing_removes_the_ephemerals_at_once(zookeeper: str, queue_root: str, opened: Opener) -> None:
     zk, other = await opened(zookeeper + queue_root), await opened(zookeeper + queue_root)
     await zk.multi([Create("/e", ephemeral=True)])
     await zk.close()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ALICE = Auth.sasl("alice", 'p"ß€')
 
 
-async def test_tls_carries_a_session_when_the_certificate_is_for_the_name_asked_for(
+async def test_tls_connects_when_the_certificate_matches_the_host_name(
     secure_server: SecureServer, queue_root: str, opened: Opener
 ) -> None:
     tls = ssl.create_default_context(cafile=secure_server.authorities)
@@ -50,7 +50,7 @@ async def why_not(hosts: str, tls: ssl.SSLContext | None) -> str:
     return str(lost.value)
 
 
-async def test_tls_refuses_a_server_by_another_name_and_one_that_nobody_vouches_for(
+async def test_tls_refuses_a_server_with_another_name_or_an_untrusted_certificate(
     secure_server: SecureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def resolve(_: object) -> list[str]:
@@ -64,20 +64,20 @@ async def test_tls_refuses_a_server_by_another_name_and_one_that_nobody_vouches_
     assert "CERTIFICATE_VERIFY_FAILED" in await why_not(f"localhost:{secure_server.secure_port}", unknown)
 
 
-async def test_tls_to_a_port_without_it_is_an_error_in_the_time_given_that_says_what_is_likely(zookeeper: str) -> None:
+async def test_tls_to_a_plain_port_fails_in_time_with_an_error_that_names_the_likely_cause(zookeeper: str) -> None:
     with pytest.raises(ConnectionLossError, match=zookeeper):
         await connect(zookeeper, tls=ssl.create_default_context(), connect_timeout=0.7, session_timeout=1.0)
     told = await why_not(zookeeper, ssl.create_default_context())
     assert f"{zookeeper}: closed during the TLS handshake: is that a TLS port?" in told
 
 
-async def test_a_tls_port_without_tls_is_an_error_that_says_what_is_likely(secure_server: SecureServer) -> None:
+async def test_a_plain_connection_to_a_tls_port_fails_with_the_likely_cause(secure_server: SecureServer) -> None:
     told = await why_not(f"localhost:{secure_server.secure_port}", None)
     assert "closed before it answered: a TLS port, or a server that is starting?" in told
 
 
 @pytest.mark.parametrize("auth", [_ALICE, Auth.sasl("bob", "builder"), Auth.digest("carol", "pw")])
-async def test_what_an_authenticated_client_creates_is_its_own(
+async def test_an_authenticated_client_owns_the_znodes_it_creates(
     secure_server: SecureServer, queue_root: str, opened: Opener, auth: Auth
 ) -> None:
     owner = await opened(secure_server.hosts + queue_root, auth=[auth])
@@ -91,7 +91,7 @@ async def test_what_an_authenticated_client_creates_is_its_own(
     assert (await again.read("/a")).data == b"secret"
 
 
-async def test_given_acls_are_on_what_is_created_the_chroot_included(
+async def test_created_znodes_have_the_given_acls_the_chroot_included(
     zookeeper: str, queue_root: str, opened: Opener
 ) -> None:
     acl = [Acl.digest("carol", "pw"), Acl.read("world", "anyone")]
@@ -106,7 +106,7 @@ async def test_given_acls_are_on_what_is_created_the_chroot_included(
 
 
 @pytest.mark.parametrize("auth", [Auth.sasl("alice", "wr0ng-s3cret"), Auth("unknown-scheme", "alice", "wr0ng-s3cret")])
-async def test_refused_credentials_are_final_and_never_told(
+async def test_refused_credentials_fail_the_connect_and_are_never_shown_or_logged(
     secure_server: SecureServer, auth: Auth, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG), pytest.raises(AuthFailedError) as refused:
@@ -114,13 +114,13 @@ async def test_refused_credentials_are_final_and_never_told(
     assert "wr0ng-s3cret" not in str(refused.value) + caplog.text
 
 
-async def test_sasl_at_a_server_without_it_is_refused_with_the_reason(zookeeper: str) -> None:
+async def test_sasl_at_a_server_without_sasl_is_refused_with_the_reason(zookeeper: str) -> None:
     with pytest.raises(AuthFailedError, match="SASL"):
         await connect(zookeeper, auth=[_ALICE])
 
 
 @pytest.mark.parametrize(("auth", "opcode"), [(_ALICE, Opcode.SASL), (Auth.digest("carol", "pw"), Opcode.AUTH)])
-async def test_credentials_are_sent_again_on_each_connection_before_anything_else(
+async def test_each_connection_sends_the_credentials_first(
     secure_server: SecureServer, queue_root: str, opened: Opener, auth: Auth, opcode: Opcode
 ) -> None:
     async with ZooKeeperProxy(secure_server.hosts) as proxy:
@@ -138,7 +138,7 @@ async def test_credentials_are_sent_again_on_each_connection_before_anything_els
         await zk.close()
 
 
-async def test_credentials_refused_on_a_reconnection_fail_the_client_for_good(
+async def test_credentials_refused_on_a_reconnection_fail_the_client_permanently(
     secure_server: SecureServer, opened: Opener
 ) -> None:
     async with ZooKeeperProxy(secure_server.hosts) as proxy:

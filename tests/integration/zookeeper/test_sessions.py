@@ -57,7 +57,7 @@ async def test_after_an_idle_connection_is_reset_the_next_call_succeeds_within_h
     assert min(times) < 0.5, times  # a machine that stood still is not the client's doing
 
 
-async def test_a_multi_in_flight_at_a_loss_is_unknown_and_never_sent_again(
+async def test_a_multi_pending_at_a_connection_loss_is_unknown_and_never_sent_again(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root)
@@ -94,7 +94,7 @@ async def test_reads_are_repeated_after_a_loss(
     assert (len(first.requests), len(second.requests)) == (1, 1)
 
 
-async def test_under_random_resets_what_was_acknowledged_is_there_and_nothing_hangs(
+async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root)
@@ -163,7 +163,7 @@ async def _lost(zk: ZooKeeperClient, generation: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_no_clock_here_ends_a_session_only_the_server_does(
+async def test_only_the_server_ends_a_session(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener, server_view: Observer
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=3.0)
@@ -201,7 +201,7 @@ async def test_an_idle_session_is_kept_alive_on_the_same_connection(
         pytest.fail("it was not kept alive, or not on the same connection")
 
 
-async def test_a_silent_server_is_given_up_at_two_thirds_of_the_timeout(
+async def test_a_connection_to_a_silent_server_is_closed_after_two_thirds_of_the_timeout(
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
     zk, times = await opened(zookeeper_proxy.hosts, session_timeout=3.0), list[float]()
@@ -216,7 +216,7 @@ async def test_a_silent_server_is_given_up_at_two_thirds_of_the_timeout(
     assert 1.0 < times[-1] < 3.0, times
 
 
-async def test_watches_are_armed_again_after_a_reconnection_and_in_a_new_session_and_told_of_the_gap(
+async def test_watches_are_set_again_after_a_reconnection_or_a_new_session_and_report_the_gap(
     zookeeper_proxy: ZooKeeperProxy,
     queue_root: str,
     opened: Opener,
@@ -243,7 +243,7 @@ async def test_watches_are_armed_again_after_a_reconnection_and_in_a_new_session
         assert zk.generation == generation
 
 
-async def test_a_connection_that_drops_while_watches_are_armed_again_is_tried_once_more(
+async def test_a_connection_that_drops_while_watches_are_set_again_is_retried(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=60)
@@ -256,7 +256,7 @@ async def test_a_connection_that_drops_while_watches_are_armed_again_is_tried_on
     assert told == [WatchEvent(EventKind.MISSED, "/")]
 
 
-async def test_a_watch_asked_for_while_the_connection_goes_is_armed_on_return(
+async def test_a_watch_requested_as_the_connection_drops_is_set_after_the_reconnection(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root)
@@ -267,7 +267,7 @@ async def test_a_watch_asked_for_while_the_connection_goes_is_armed_on_return(
     assert told[-1] == WatchEvent(EventKind.CHILDREN, "/")
 
 
-async def test_a_blocked_loop_is_warned_of_and_costs_neither_connection_nor_session(
+async def test_a_blocked_loop_causes_a_warning_and_keeps_connection_and_session(
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts, session_timeout=15.0)  # what is left, a machine may stand still
@@ -281,7 +281,7 @@ async def test_a_blocked_loop_is_warned_of_and_costs_neither_connection_nor_sess
     assert (zk.generation, zookeeper_proxy.accepted) == (1, 1)
 
 
-async def test_a_warning_that_is_set_to_raise_does_not_end_the_session(zookeeper: str, opened: Opener) -> None:
+async def test_a_warning_turned_into_an_error_does_not_end_the_session(zookeeper: str, opened: Opener) -> None:
     zk = await opened(zookeeper, session_timeout=12.0)  # as above
     await asyncio.sleep(0.2)
     with warnings.catch_warnings():
@@ -293,7 +293,7 @@ async def test_a_warning_that_is_set_to_raise_does_not_end_the_session(zookeeper
     await zk.exists("/", generation=1)
 
 
-async def test_no_server_is_an_error_that_names_the_hosts_after_the_time_given(zookeeper: str) -> None:
+async def test_connecting_without_a_server_fails_after_the_timeout_and_names_the_hosts(zookeeper: str) -> None:
     began = time.monotonic()
     with pytest.raises(ConnectionLossError, match=r"127\.0\.0\.1:1,.*refused|127\.0\.0\.1:1.*Connect call failed"):
         await connect("127.0.0.1:1,127.0.0.1:2", connect_timeout=0.4)
@@ -302,7 +302,7 @@ async def test_no_server_is_an_error_that_names_the_hosts_after_the_time_given(z
     await zk.close()
 
 
-async def test_an_outage_is_a_line_when_it_begins_one_when_it_lasts_and_one_when_it_is_over(
+async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (0.3,))  # what comes after that takes five minutes
@@ -388,7 +388,7 @@ async def test_close_is_prompt_in_any_state_and_leaves_no_task_or_socket(zookeep
     await no_task_but(before)
 
 
-async def test_a_session_ended_while_the_connection_is_away_is_still_closed_at_the_server(
+async def test_a_session_closed_while_disconnected_is_still_closed_at_the_server(
     zookeeper: str, zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
     zk, other = await opened(zookeeper_proxy.hosts + queue_root), await opened(zookeeper + queue_root)
@@ -399,7 +399,7 @@ async def test_a_session_ended_while_the_connection_is_away_is_still_closed_at_t
     assert await other.exists("/e") is None
 
 
-async def test_a_client_may_be_closed_in_another_task_than_opened_and_its_maker_is_never_cancelled(
+async def test_closing_a_client_in_another_task_never_cancels_the_task_that_opened_it(
     zookeeper: str,
 ) -> None:
     zk = await asyncio.create_task(connect(zookeeper))
@@ -409,7 +409,7 @@ async def test_a_client_may_be_closed_in_another_task_than_opened_and_its_maker_
     assert task.cancelling() == 0
 
 
-async def test_a_loop_that_ends_with_the_client_open_ends_its_task(zookeeper: str) -> None:
+async def test_a_loop_that_ends_with_an_open_client_ends_the_clients_task(zookeeper: str) -> None:
     def run() -> State:
         async def main() -> ZooKeeperClient:
             return await connect(zookeeper)
@@ -419,7 +419,7 @@ async def test_a_loop_that_ends_with_the_client_open_ends_its_task(zookeeper: st
     assert await asyncio.to_thread(run) is State.CLOSED
 
 
-async def test_another_session_than_the_one_asked_for_is_the_end_of_the_old_one() -> None:
+async def test_a_connect_response_with_another_session_ends_the_old_session() -> None:
     asked, closed = list[int](), list[int]()
 
     async def answers_with_a_new_session(peer: Peer) -> None:
@@ -444,7 +444,7 @@ async def test_another_session_than_the_one_asked_for_is_the_end_of_the_old_one(
         await zk.close()
 
 
-async def test_a_verdict_on_the_open_connection_ends_the_session_at_once() -> None:
+async def test_an_expiry_reply_on_the_open_connection_ends_the_session_at_once() -> None:
     async def expires(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(peer.number))
@@ -461,7 +461,7 @@ async def test_a_verdict_on_the_open_connection_ends_the_session_at_once() -> No
         await zk.close()
 
 
-async def test_the_newest_zxid_is_carried_to_the_next_connection() -> None:
+async def test_the_next_connection_sends_the_newest_zxid() -> None:
     carried: list[int] = []
 
     async def script(peer: Peer) -> None:
@@ -481,7 +481,7 @@ async def test_the_newest_zxid_is_carried_to_the_next_connection() -> None:
         await zk.close()
 
 
-async def test_a_shorter_timeout_than_asked_for_is_kept_from_the_first_second() -> None:
+async def test_a_shorter_timeout_granted_by_the_server_applies_at_once() -> None:
     pinged = asyncio.Event()
 
     async def gives_one_second(peer: Peer) -> None:
@@ -499,12 +499,12 @@ async def test_a_shorter_timeout_than_asked_for_is_kept_from_the_first_second() 
 
 
 @pytest.mark.parametrize("option", [{"session_timeout": 0}, {"session_timeout": 10**8}, {"max_request": 0}])
-async def test_an_option_out_of_range_is_refused_by_name(option: dict[str, Any]) -> None:
+async def test_the_error_for_an_option_out_of_range_names_it(option: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError, match=next(iter(option))):
         await connect("h1", **option)
 
 
-async def test_an_ipv6_server_is_reached() -> None:
+async def test_the_client_connects_to_an_ipv6_server() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1))

@@ -85,19 +85,21 @@ class TestOneEndOfStream:
     """The end of the stream leaves pending calls waiting, and the reader spins."""
 
     @stock
-    async def test_stock_waits_on_after_a_reply_cut_half_way(self, zookeeper_proxy: ZooKeeperProxy) -> None:
+    async def test_stock_keeps_waiting_after_a_truncated_reply(self, zookeeper_proxy: ZooKeeperProxy) -> None:
         async with stock_client(zookeeper_proxy.hosts, session_timeout=4, read_timeout=1.5) as client:
             zookeeper_proxy.cut_after(30, Direction.TO_CLIENT)
             assert await hangs(client.get("/zookeeper"), 1.0)
 
     @stock
-    async def test_stock_waits_on_after_a_clean_end(self, zookeeper_proxy: ZooKeeperProxy) -> None:
+    async def test_stock_keeps_waiting_after_a_clean_end_of_the_connection(
+        self, zookeeper_proxy: ZooKeeperProxy
+    ) -> None:
         async with stock_client(zookeeper_proxy.hosts, session_timeout=4) as client:
             zookeeper_proxy.cut_after(0, Direction.TO_CLIENT)
             assert await hangs(client.get("/zookeeper"), 2.0)
 
     @pytest.mark.parametrize("count", [0, 30])
-    async def test_ours_goes_on_at_once(self, zookeeper_proxy: ZooKeeperProxy, opened: Opener, count: int) -> None:
+    async def test_ours_continues_at_once(self, zookeeper_proxy: ZooKeeperProxy, opened: Opener, count: int) -> None:
         zk = await opened(zookeeper_proxy.hosts, session_timeout=60)
         zookeeper_proxy.cut_after(count, Direction.TO_CLIENT)
         began = time.monotonic()
@@ -120,7 +122,7 @@ class TestTwoWritesSentAgain:
             assert len(await view.children("/")) == 2
 
     @stock
-    async def test_stock_remembers_a_request_that_was_given_up(self) -> None:
+    async def test_stock_keeps_the_retry_count_of_an_abandoned_request(self) -> None:
         policy = aiozk.RetryPolicy.once()
         request = protocol.DeleteRequest(path="/x", version=-1)
         await policy.enforce(request)
@@ -187,7 +189,7 @@ class TestFourSessionIdentity:
         await peer.keep_alive()
 
     @stock
-    async def test_stock_takes_a_new_session_for_the_old_one(self) -> None:
+    async def test_stock_mistakes_a_new_session_for_the_old_one(self) -> None:
         async with (
             ScriptedServer(self._another_session_each_time, banner=True) as server,
             stock_client(server.hosts, session_timeout=2) as client,
@@ -207,7 +209,7 @@ class TestFourSessionIdentity:
             await client.session.ensure_safe_state()
             assert states == ["suspended", "connected"]  # nobody is told that the first session's ephemerals are gone
 
-    async def test_ours_tells_the_end_of_the_old_one(self) -> None:
+    async def test_ours_reports_the_end_of_the_old_session(self) -> None:
         async with ScriptedServer(self._another_session_each_time) as server:
             zk = await connect(server.hosts)
             states: list[State] = []
@@ -238,7 +240,7 @@ class TestFiveTransactionResults:
             assert vars(result) == {"checked": set(), "created": set(), "updated": set(), "deleted": set()}
             await client.close()
 
-    async def test_ours_gives_both(self, zookeeper: str, queue_root: str, opened: Opener) -> None:
+    async def test_ours_returns_names_and_errors(self, zookeeper: str, queue_root: str, opened: Opener) -> None:
         zk = await opened(zookeeper + queue_root)
         assert await zk.multi([Create("/s-", sequential=True)] * 2) == ["/s-0000000000", "/s-0000000001"]
         with pytest.raises(MultiError, match="operation 1 of the multi: /gone: no such znode"):
@@ -280,7 +282,7 @@ class TestSixStartAndClose:
             while "aiozkqueue/zookeeper" in repr(asyncio.all_tasks() - before):  # noqa: ASYNC110 - nobody tells of the last one's end
                 await asyncio.sleep(0.01)
 
-    async def test_ours_refuses_a_bad_port_and_takes_a_chroot(self, zookeeper: str, queue_root: str) -> None:
+    async def test_ours_refuses_a_bad_port_and_accepts_a_chroot(self, zookeeper: str, queue_root: str) -> None:
         with pytest.raises(InvalidOptionError, match="'port' is not a port"):
             await connect("127.0.0.1:port")
         zk = await connect(zookeeper + queue_root)
@@ -304,7 +306,7 @@ class TestSevenReader:
             await peer.answer(body=struct.pack(">i", 0) + bytes(68))
 
     @stock
-    async def test_stock_stops_reading_at_the_second_verdict(self) -> None:
+    async def test_stock_stops_reading_at_the_second_session_expiry(self) -> None:
         async with (
             ScriptedServer(self._says_expired_twice, banner=True) as server,
             stock_client(server.hosts, session_timeout=4) as client,
@@ -314,7 +316,7 @@ class TestSevenReader:
                 await client.get("/x")
             assert isinstance(reading.exception(), exc.InvalidStateTransition)
 
-    async def test_ours_ends_the_session_and_goes_on(self) -> None:
+    async def test_ours_ends_the_session_and_continues(self) -> None:
         async with ScriptedServer(self._says_expired_twice) as server:
             zk = await connect(server.hosts, session_timeout=60)
             assert (await asyncio.wait_for(zk.read("/x"), 30)).data == b""  # silence would count after 40
@@ -343,7 +345,7 @@ class TestEightMissing:
     """No TLS, no auth packet, no AddWatch, no multi-read; container znodes ride on create2."""
 
     @stock
-    def test_stock_has_no_such_options_or_requests(self) -> None:
+    def test_stock_lacks_these_options_and_requests(self) -> None:
         assert not {"tls", "ssl", "auth"} & set(inspect.signature(aiozk.ZKClient).parameters)
         assert not {Opcode.ADD_WATCH, Opcode.MULTI_READ, Opcode.SET_WATCHES2} & set(protocol.response_xref)
         with pytest.raises(TypeError):
@@ -359,7 +361,9 @@ class TestEightMissing:
             assert await client.exists("/c")
             await client.close()
 
-    async def test_ours_are(self, secure_server: SecureServer, queue_root: str, opened: Opener) -> None:
+    async def test_our_containers_are_collected(
+        self, secure_server: SecureServer, queue_root: str, opened: Opener
+    ) -> None:
         zk = await opened(secure_server.hosts)
         await zk.multi([Create(queue_root), Create(f"{queue_root}/c", container=True), Create(f"{queue_root}/c/x")])
         await zk.multi([Delete(f"{queue_root}/c/x")])
