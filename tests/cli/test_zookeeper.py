@@ -49,7 +49,7 @@ def test_zookeeper_exits_with_1_when_the_server_dies(cli: Cli) -> None:
     [java] = [p for p in psutil.Process(server.pid).children(recursive=True) if "java" in p.name()]
     java.kill()
     assert server.wait(90) == 1
-    assert b"ended" in server.stderr.read()
+    assert b"stopped unexpectedly" in server.stderr.read()
 
 
 def test_a_taken_port_exits_with_1_and_one_line(cli: Cli) -> None:

@@ -182,7 +182,7 @@ def test_a_released_batch_comes_again_with_the_same_checkpoint_as_the_error_says
             return await session.queue("orders").release_ledger("spark")
 
     assert asyncio.run(release()) == 1
-    with pytest.raises(PySparkException, match=r"ClaimLostError.* is not there: .*Set failOnDataLoss=false"):
+    with pytest.raises(PySparkException, match=r"ClaimLostError.* does not exist: .*Set failOnDataLoss=false"):
         run(down=False)
     assert left(options) == (2, 0, 0)
     run(down=False, failOnDataLoss="false")

@@ -229,7 +229,7 @@ async def test_a_batch_whose_acknowledgement_was_cut_off_is_never_returned_again
                 died = True
         async with driver(zookeeper, root) as heir:
             if died:
-                with pytest.raises(zq.ClaimLostError, match="is not there"):
+                with pytest.raises(zq.ClaimLostError, match="does not exist"):
                     await heir.pages(batch)
             another = await heir.next_batch(-1, None)
             assert sum(page.items for page in await heir.pages(another)) == 2, f"killed at write {step}"
@@ -581,4 +581,4 @@ async def test_a_stream_passes_by_what_its_user_may_not_read(
         await ledger.acknowledge(batch)
         assert await ledger.next_batch(batch, None) == batch
     assert await server_view.children(f"{queue_root}/orders/items") == [first]
-    assert len([one for one in caplog.records if "may not be read" in one.getMessage()]) == 1
+    assert len([one for one in caplog.records if "this user may not read" in one.getMessage()]) == 1
