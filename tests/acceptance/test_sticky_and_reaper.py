@@ -161,6 +161,7 @@ async def test_the_janitor_reaps_the_messages_of_a_dead_node_at_its_interval(
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, node="dying") as dying:
         await dying.queue("jobs").put(b"x")
+    assert await nodes["a"].queue("jobs").peek()  # a timestamp that the clock has seen is before its next move
     clock.advance(100)
     await nodes["a"].queue("jobs").configure(zq.QueueConfig(reap_every=0.5))
     assert await take(nodes["c"], timeout=40) == "x"
