@@ -77,7 +77,8 @@ class Leases(Generic[T]):
         Returns an empty list if there is none within ``timeout`` seconds (0: look once; None: no limit). Each lease
         counts as an attempt.
 
-        Raises: InvalidOptionError: the lifetime is 0, or an option is out of range.
+        Raises:
+            InvalidOptionError: the lifetime is 0, or an option is out of range.
             TransactionTooLargeError: there are more messages than a session may lock at once, or than a request may
                 hold.
             NotCommittedError: the messages could not be leased; they go to other takers.
@@ -108,8 +109,8 @@ class Leases(Generic[T]):
         Raises:
             InvalidOptionError: a token is not one of this queue; no message was removed.
             ItemNotEmptyError: a message cannot be removed, because znodes were created below it; the others were.
-            AccessDeniedError: this user may not read a message; the others were removed. SessionClosedError,
-                WrongLoopError.
+            AccessDeniedError: this user may not read a message; the others were removed.
+            SessionClosedError, WrongLoopError.
         """
         await self._change(
             self._places(tokens), lambda snapshot: removal(self._runtime, self._state, snapshot, CONSUME)
