@@ -168,7 +168,7 @@ async def test_a_read_only_key_changes_nothing(service: Service, session: zq.Que
     assert await session.queue("jobs").dead_letters.size() == 3
 
 
-async def test_any_server_accepts_the_form_of_anothers_page(
+async def test_any_server_accepts_a_form_that_another_server_rendered(
     browser: httpx.AsyncClient, start: Starter, dead: list[str]
 ) -> None:
     proof = proof_in(await browser.get("/queues/jobs/dead-letters"))
@@ -179,7 +179,7 @@ async def test_any_server_accepts_the_form_of_anothers_page(
         assert "3 of 3" in done.text
 
 
-async def test_anonymous_visitors_look_and_change_nothing(
+async def test_anonymous_visitors_can_read_but_not_change_anything(
     start: Starter, session: zq.QueueSession, dead: list[str]
 ) -> None:
     service = await start(Settings(anonymous=("queue|*|*",)))
@@ -197,7 +197,9 @@ async def test_signing_out_forgets_the_key(browser: httpx.AsyncClient) -> None:
     assert (await browser.get("/queues/jobs")).status_code == 403
 
 
-async def test_below_a_path_every_link_stays_below_it(zookeeper: str, queue_root: str, key: str) -> None:
+async def test_every_link_of_a_mounted_dashboard_stays_below_its_path(
+    zookeeper: str, queue_root: str, key: str
+) -> None:
     from starlette.applications import Starlette  # noqa: PLC0415 - a user's own application
     from starlette.routing import Mount  # noqa: PLC0415 - so too
 
@@ -218,7 +220,7 @@ async def test_below_a_path_every_link_stays_below_it(zookeeper: str, queue_root
                     assert (await client.get(link)).status_code == 200
 
 
-async def test_prometheus_is_told_of_requests_and_queues(service: Service, session: zq.QueueSession) -> None:
+async def test_the_metrics_endpoint_counts_requests_and_queues(service: Service, session: zq.QueueSession) -> None:
     await service.post("/queue/1/jobs/sendbatch", json=[1, 2, 3])
     await service.get("/queue/1/jobs/poll", params={"limit": 0})
     await service.get("/")  # looks at the queues
@@ -238,7 +240,7 @@ async def test_prometheus_is_told_of_requests_and_queues(service: Service, sessi
             lines = (await service.get("/metrics")).text.splitlines()
 
 
-async def test_the_figures_tell_what_was_put_and_done(session: zq.QueueSession) -> None:
+async def test_the_figures_count_puts_and_finished_messages(session: zq.QueueSession) -> None:
     sampler, jobs = Sampler(session), session.queue("jobs")
     await sampler.look(0)
     await jobs.put_many([b"1"] * 10)

@@ -44,7 +44,7 @@ def row_of(page: str, queue: str) -> dict[str, str]:
     return {head.lower(): re.sub("<[^>]*>", "", cell) for head, cell in zip(heads, cells, strict=True)}
 
 
-async def test_each_number_of_messages_is_the_same_wherever_it_is_shown(
+async def test_each_message_count_is_the_same_in_every_view(
     service: Service, session: zq.QueueSession, zookeeper: str, queue_root: str
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(3600)))
@@ -89,7 +89,7 @@ async def test_each_number_of_messages_is_the_same_wherever_it_is_shown(
         await tx.rollback()
 
 
-async def test_a_batch_that_is_not_complete_is_no_claim(service: Service, session: zq.QueueSession) -> None:
+async def test_an_incomplete_batch_does_not_count_as_a_claim(service: Service, session: zq.QueueSession) -> None:
     writer = Writer(session)
     await writer.put(await writer.begin(), "a")
     assert (await session.queue("orders").stats()).staged == 1

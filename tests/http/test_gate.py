@@ -22,13 +22,13 @@ ME = ("key", "me")
 class TestBuckets:
     """How often somebody may come."""
 
-    def test_a_client_that_comes_too_often_is_slowed_down_to_its_rate_and_not_locked_out(self) -> None:
+    def test_a_client_above_its_rate_is_slowed_down_and_not_locked_out(self) -> None:
         buckets = Buckets(5)
         let_in = [number / 10 for number in range(150) if not buckets.spend(ME, number / 10)]
         assert len(let_in) == pytest.approx(10 + 15 * 5, abs=2)
         assert [at for at in let_in if at > 10], "to the end"
 
-    def test_it_is_told_when_to_come_again(self) -> None:
+    def test_a_limited_client_gets_the_time_until_its_next_request(self) -> None:
         buckets = Buckets(0.5)
         assert buckets.spend(ME, 0) == 0
         wait = buckets.spend(ME, 0)
@@ -36,13 +36,13 @@ class TestBuckets:
         assert buckets.spend(ME, wait - 0.1) > 0
         assert buckets.spend(ME, wait) == 0
 
-    def test_one_does_not_pay_for_another(self) -> None:
+    def test_each_client_has_a_rate_limit_of_its_own(self) -> None:
         buckets = Buckets(1)
         assert [buckets.spend(ME, 0) > 0 for _ in range(4)] == [False, False, True, True]
         assert not buckets.spend(("peer", "me"), 0)
 
 
-async def test_unknown_keys_and_pages_are_limited_too(start: Starter) -> None:
+async def test_requests_with_unknown_keys_and_for_pages_are_limited_too(start: Starter) -> None:
     service = await start(Settings(rate=1))
     assert (await service.get("/queue/1/q/size")).status_code == 200
     unknown = [
@@ -73,7 +73,7 @@ async def test_unknown_keys_and_pages_are_limited_too(start: Starter) -> None:
         {"Host": "[::1"},
     ],
 )
-async def test_a_page_of_another_site_can_do_nothing_where_no_key_is_needed(
+async def test_a_page_of_another_site_can_do_nothing_on_a_server_without_keys(
     start: Starter, headers: dict[str, str]
 ) -> None:
     service = await start(Settings(anonymous=("queue|*|*",), hosts=()))
@@ -88,7 +88,7 @@ async def test_a_page_of_another_site_can_do_nothing_where_no_key_is_needed(
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "10.0.0.7:8080", "[::1]:80", "localhost", "queues:8080", "a.b.internal", "Queues.Example"]
 )
-async def test_names_that_are_no_other_sites_are_served(start: Starter, host: str) -> None:
+async def test_allowed_host_names_are_served(start: Starter, host: str) -> None:
     service = await start(Settings(anonymous=("queue|*|*",), hosts=("queues.example",)))
     service.http.headers.pop("X-BV-API-Key")
     assert (await service.get("/queue/1/q/size", headers={"Host": host})).status_code == 200
@@ -96,7 +96,7 @@ async def test_names_that_are_no_other_sites_are_served(start: Starter, host: st
     assert (await service.post("/queue/1/q/send", json=1, headers=same)).status_code == 200
 
 
-async def test_any_host_may_be_allowed(start: Starter) -> None:
+async def test_a_setting_allows_any_host(start: Starter) -> None:
     service = await start(Settings(anonymous=("queue|*|*",), hosts=("*",)))
     service.http.headers.pop("X-BV-API-Key")
     assert (await service.get("/queue/1/q/size", headers={"Host": "any.example"})).status_code == 200
@@ -105,7 +105,7 @@ async def test_any_host_may_be_allowed(start: Starter) -> None:
 # -- forms of strangers, and the log
 
 
-async def test_a_large_form_of_a_stranger_is_not_read(service: Service) -> None:
+async def test_a_large_form_is_refused_before_sign_in(service: Service) -> None:
     for path in ("/sign-in", "/sign-out"):
         answer = await service.post(path, content=b"key=" + b"%41" * 300_000)
         assert answer.status_code == 403
@@ -116,7 +116,7 @@ async def test_a_large_form_of_a_stranger_is_not_read(service: Service) -> None:
     assert right.status_code == 303
 
 
-async def test_the_log_holds_nothing_that_steers_a_terminal(
+async def test_the_log_contains_no_terminal_control_characters(
     start: Starter, zookeeper_proxy: ZooKeeperProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = await start(Settings(patience=0.5), hosts=zookeeper_proxy.hosts)
@@ -133,7 +133,7 @@ async def test_the_log_holds_nothing_that_steers_a_terminal(
 # -- the cookie
 
 
-async def test_behind_a_proxy_that_speaks_https_the_cookie_is_for_this_host_and_https_alone(service: Service) -> None:
+async def test_the_cookie_behind_an_https_proxy_is_for_this_host_and_https_only(service: Service) -> None:
     https = {"X-Forwarded-Proto": "https"}
     entered = await service.post("/sign-in", data={"key": service.key}, headers=https)
     sent = entered.headers["set-cookie"]

@@ -99,7 +99,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_hostile_body_never_holds_up_the_loop(service: Service, kind: str) -> None:
+async def test_a_hostile_body_never_blocks_the_event_loop(service: Service, kind: str) -> None:
     bodies = [HOSTILE[kind](size) for size in (31 * KIB, 64 * KIB, 250 * KIB, 1000 * KIB, 8 * MIB)]
     async with never_held_up():
         for path in ("q/send", "q/sendbatch", "_sendbatch", "q/ack", "q/renew"):
@@ -110,7 +110,7 @@ async def test_a_hostile_body_never_holds_up_the_loop(service: Service, kind: st
 
 
 @pytest.mark.parametrize("kind", ["empty arrays", "numbers", "names"])
-async def test_hostile_bodies_at_once_never_hold_up_the_loop(service: Service, kind: str) -> None:
+async def test_concurrent_hostile_bodies_never_block_the_event_loop(service: Service, kind: str) -> None:
     body = HOSTILE[kind](900 * KIB)
     async with never_held_up():
         answers = await asyncio.gather(*[ask(service, "q/sendbatch", body) for _ in range(8)])
@@ -118,7 +118,7 @@ async def test_hostile_bodies_at_once_never_hold_up_the_loop(service: Service, k
     await works(service)
 
 
-async def test_a_hundred_thousand_messages_at_once_never_hold_up_the_loop(start: Starter) -> None:
+async def test_a_hundred_thousand_messages_never_block_the_event_loop(start: Starter) -> None:
     service = await start(Settings(patience=120))
     body = json.dumps([{"order": number} for number in range(100_000)]).encode()
     async with never_held_up():
@@ -129,7 +129,7 @@ async def test_a_hundred_thousand_messages_at_once_never_hold_up_the_loop(start:
 @pytest.mark.parametrize(
     ("path", "limit"), [("q/send", MIB), ("q/ack", MIB), ("q/renew", MIB), ("q/sendbatch", 32 * MIB)]
 )
-async def test_each_kind_of_request_has_a_limit_that_is_judged_before_the_body_comes(
+async def test_a_request_over_its_size_limit_is_refused_before_its_body_arrives(
     service: Service, path: str, limit: int
 ) -> None:
     async with raw(service) as (reader, writer), asyncio.timeout(60):
@@ -138,7 +138,7 @@ async def test_each_kind_of_request_has_a_limit_that_is_judged_before_the_body_c
         assert b"connection: close" in (await reader.readuntil(b"\r\n\r\n")).lower()
 
 
-async def test_a_message_of_a_batch_has_the_limit_of_one_by_itself(service: Service) -> None:
+async def test_a_message_in_a_batch_has_the_limit_of_a_single_message(service: Service) -> None:
     assert (await ask(service, "q/sendbatch", b'["' + b"a" * (2 * MIB) + b'"]'))[0] == 413
     assert (await service.get("/queue/1/q/size")).json() == 0
 
@@ -147,7 +147,7 @@ async def test_a_message_of_a_batch_has_the_limit_of_one_by_itself(service: Serv
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
-async def test_a_body_may_be_gzip(service: Service, encoding: str) -> None:
+async def test_a_body_can_be_gzip(service: Service, encoding: str) -> None:
     headers = {**JSON, "Content-Encoding": encoding}
     body = gzip.compress(b'[{"a": "b"}, nu') + gzip.compress(b"ll]")  # of two members, which is one
     assert (await service.post("/queue/1/q/sendbatch", content=body, headers=headers)).json() == {"success": True}
@@ -158,7 +158,7 @@ async def test_a_body_may_be_gzip(service: Service, encoding: str) -> None:
     assert (await service.get("/queue/1/q/size")).json() == 0
 
 
-async def test_identity_is_no_encoding(service: Service) -> None:
+async def test_the_identity_encoding_leaves_a_body_as_it_is(service: Service) -> None:
     headers = {**JSON, "Content-Encoding": "identity"}
     assert (await service.post("/queue/1/q/send", content=b"1", headers=headers)).status_code == 200
 
@@ -183,7 +183,7 @@ async def test_another_encoding_is_refused_as_an_unsupported_type(service: Servi
     ],
     ids=["none", "cut off", "more behind", "wrong checksum", "zlib", "nested", "huge and no JSON"],
 )
-async def test_what_is_not_gzip_of_json_is_refused(service: Service, body: bytes) -> None:
+async def test_a_gzip_body_that_holds_no_json_is_refused(service: Service, body: bytes) -> None:
     for path in ("sendbatch", "send", "ack"):
         answer = await service.post(f"/queue/1/q/{path}", content=body, headers={**JSON, "Content-Encoding": "gzip"})
         assert answer.status_code in {400, 413}
@@ -191,13 +191,13 @@ async def test_what_is_not_gzip_of_json_is_refused(service: Service, body: bytes
     assert (await service.get("/queue/1/q/size")).json() == 0
 
 
-async def test_gzip_of_nothing_is_an_empty_body(service: Service) -> None:
+async def test_an_empty_gzip_body_is_an_empty_body(service: Service) -> None:
     headers = {**JSON, "Content-Encoding": "gzip"}
     answer = await service.post("/queue/1/q/send", content=gzip.compress(b""), headers=headers)
     assert (answer.status_code, answer.json()) == (422, {"errors": []})
 
 
-async def test_gzip_that_stands_for_more_than_the_limit_is_refused_without_inflating_it_all(service: Service) -> None:
+async def test_a_gzip_body_over_the_limit_is_refused_without_inflating_all_of_it(service: Service) -> None:
     bomb = gzip.compress(b'["' + b"a" * (512 * MIB) + b'"]', 1)
     bombs = gzip.compress(b"[" + b'"aaaaaaaaaaaaaaaaaaaaaaaaaaaa",' * (MIB) + b"1", 1)
     async with never_held_up():
@@ -213,7 +213,7 @@ async def test_gzip_that_stands_for_more_than_the_limit_is_refused_without_infla
 @pytest.mark.parametrize(
     "payload", [b'"' + b"x" * 30_000 + b'"', b"[" + b"[]," * 9_900 + b"0]"], ids=["text", "arrays"]
 )
-async def test_many_large_messages_never_hold_up_the_loop(
+async def test_many_large_messages_never_block_the_event_loop(
     service: Service, session: zq.QueueSession, payload: bytes
 ) -> None:
     await session.queue("q").put_many([payload] * 1000)
@@ -226,7 +226,7 @@ async def test_many_large_messages_never_hold_up_the_loop(
         assert read > 1000 * len(payload)
 
 
-async def test_a_body_full_of_ids_never_holds_up_the_loop(service: Service, session: zq.QueueSession) -> None:
+async def test_a_body_full_of_ids_never_blocks_the_event_loop(service: Service, session: zq.QueueSession) -> None:
     await session.queue("q").put_many([b"1"] * 1000)
     ids = [message["id"] for message in await service.poll("q", limit=1000, ttl=60)]
     body = json.dumps(ids * (1000 * KIB // len(json.dumps(ids)))).encode()

@@ -88,7 +88,7 @@ class Traffic:
             self.acknowledged |= set(ids.values())
 
 
-async def test_one_of_two_servers_is_killed_in_the_middle_of_traffic(zookeeper: str, queue_root: str, key: str) -> None:
+async def test_no_message_is_lost_when_one_of_two_servers_is_killed(zookeeper: str, queue_root: str, key: str) -> None:
     async with AsyncExitStack() as stack:
         (doomed, victim), (other, _) = [
             await stack.enter_async_context(process(zookeeper, queue_root)) for _ in range(2)
@@ -115,7 +115,7 @@ async def test_one_of_two_servers_is_killed_in_the_middle_of_traffic(zookeeper: 
                 await survivor.acknowledge("q", [message.id for message in await survivor.poll("q", wait=1)])
 
 
-async def test_what_was_polled_from_a_killed_server_is_acknowledged_through_another(
+async def test_a_message_polled_from_a_killed_server_is_acknowledged_through_another(
     zookeeper: str, queue_root: str, key: str
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -140,7 +140,7 @@ async def test_what_was_polled_from_a_killed_server_is_acknowledged_through_anot
         assert await second.get_message_count("moved") == 0
 
 
-async def test_serve_says_where_it_is_and_ends_with_a_signal(
+async def test_serve_prints_its_address_and_stops_at_a_signal(
     zookeeper: str, queue_root: str, key: str, session: zq.QueueSession
 ) -> None:
     await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at

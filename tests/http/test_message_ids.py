@@ -41,7 +41,7 @@ async def refused(service: Service, queue: str, ids: list[str]) -> None:
         assert answer.status_code == 400
 
 
-async def test_a_poll_key_cannot_delete_or_claim_dead_letters_by_ids_of_its_own_making(
+async def test_a_poll_key_cannot_delete_or_claim_dead_letters_with_forged_ids(
     service: Service, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await bury(session, 3)
@@ -56,14 +56,14 @@ async def test_a_poll_key_cannot_delete_or_claim_dead_letters_by_ids_of_its_own_
 
 
 @pytest.mark.parametrize("folder", ["dlq", "meta", "history/1700000000", "locks", "items/..", "lanes", "later/x"])
-async def test_even_a_signed_id_settles_only_what_lies_where_messages_lie(
+async def test_a_signed_id_of_a_path_outside_the_lanes_is_refused(
     service: Service, session: zq.QueueSession, folder: str
 ) -> None:
     signer = await MessageIds(core_of(session)).signer()
     await refused(service, "q", [signer.message_id("q", f"{folder}/item-iabcdef-0000000001")])
 
 
-async def test_a_forged_a_mangled_and_a_foreign_id_are_refused_and_change_nothing(service: Service) -> None:
+async def test_forged_mangled_and_foreign_ids_are_refused_and_change_nothing(service: Service) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
     await service.post("/queue/1/other/send", json=3)
     (one, two) = await service.poll("q", ttl=3600)
@@ -88,7 +88,7 @@ async def test_a_forged_a_mangled_and_a_foreign_id_are_refused_and_change_nothin
     assert (await service.get("/queue/1/q/size")).json() == 2
 
 
-async def test_an_id_shown_by_one_server_is_good_at_another(
+async def test_an_id_from_one_server_is_valid_at_another(
     service: Service, start: Starter, session: zq.QueueSession
 ) -> None:
     second = await start()
@@ -98,7 +98,7 @@ async def test_an_id_shown_by_one_server_is_good_at_another(
     assert await session.queue("q").size() == 0
 
 
-async def test_after_a_rotation_earlier_ids_are_good_and_after_two_they_are_refused(
+async def test_ids_stay_valid_after_one_rotation_and_are_refused_after_two(
     service: Service, start: Starter, session: zq.QueueSession
 ) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2, 3])

@@ -38,7 +38,7 @@ def payloads(messages: list[dict[str, Any]]) -> list[Any]:
         ("POST", "renew", "ttl"),
     ],
 )
-async def test_what_is_not_an_integer_is_refused(
+async def test_a_parameter_that_is_not_an_integer_is_refused(
     service: Service, method: str, path: str, parameter: str, text: str
 ) -> None:
     body: list[str] | None = [] if method == "POST" else None
@@ -64,7 +64,7 @@ async def test_what_is_not_an_integer_is_refused(
         ("POST", "/queue/1/_move", {"from": "same", "to": "same"}, "cannot move queue to itself"),
     ],
 )
-async def test_what_is_out_of_range_is_refused(
+async def test_a_parameter_out_of_range_is_refused(
     service: Service, method: str, path: str, parameters: dict[str, Any], message: str
 ) -> None:
     body: list[str] | None = [] if path == "renew" else None
@@ -91,7 +91,7 @@ async def test_what_is_out_of_range_is_refused(
         ("DELETE", "", None),
     ],
 )
-async def test_what_cannot_name_a_queue_is_refused(
+async def test_an_invalid_queue_name_is_refused(
     service: Service, method: str, path: str, content: bytes | None, name: str
 ) -> None:
     answer = await service.http.request(method, f"/queue/1/{name}{path}", content=content, headers=JSON)
@@ -102,12 +102,12 @@ async def test_what_cannot_name_a_queue_is_refused(
 
 @pytest.mark.parametrize("name", ["a", "__", "__a", "a.b", ".a", "-", "a" * 255, "0", "a:b@c_d-e"])
 @kinds
-async def test_what_can_name_a_queue_does(service: Service, kind: str, name: str) -> None:
+async def test_every_valid_queue_name_is_accepted(service: Service, kind: str, name: str) -> None:
     assert (await service.post(f"/{kind}/1/{name}/send", json=1)).json() == OK
     assert payloads((await service.get(f"/{kind}/1/{name}/poll")).json()) == [1]
 
 
-async def test_a_message_may_be_30720_bytes_as_it_is_stored_and_no_more(service: Service) -> None:
+async def test_a_message_can_take_up_to_30720_stored_bytes(service: Service) -> None:
     assert (await service.post("/queue/1/q/send", json="x" * 30_718)).json() == OK
     padded = b' [ "' + b"x" * 30_714 + b'" , 1 ] '  # 30,720 without the blanks
     assert (await service.post("/queue/1/q/send", content=padded, headers=JSON)).json() == OK
@@ -161,14 +161,14 @@ async def test_an_empty_body_is_refused(service: Service, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["q/send", "q/sendbatch", "_sendbatch", "q/ack", "q/renew"])
 @pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, {"Content-Type": "application/jsonx"}])
-async def test_a_body_that_is_not_said_to_be_json_is_refused(
+async def test_a_body_without_a_json_content_type_is_refused(
     service: Service, path: str, headers: dict[str, str]
 ) -> None:
     assert (await service.post(f"/queue/1/{path}", content=b"1", headers=headers)).status_code == 415
 
 
 @pytest.mark.parametrize("media", ["application/json; charset=utf-8", "Application/JSON"])
-async def test_json_may_be_said_in_other_ways(service: Service, media: str) -> None:
+async def test_every_json_content_type_is_accepted(service: Service, media: str) -> None:
     assert (await service.post("/queue/1/q/send", content=b"1", headers={"Content-Type": media})).json() == OK
 
 
@@ -189,7 +189,7 @@ async def test_json_may_be_said_in_other_ways(service: Service, media: str) -> N
         ("POST", "_move?from=other&to=q", "post"),
     ],
 )
-async def test_without_the_right_key_nothing_is_told_or_done(
+async def test_a_request_without_the_right_key_reads_and_changes_nothing(
     service: Service, session: zq.QueueSession, method: str, path: str, verb: str
 ) -> None:
     every = {"post", "poll", "get_status", "purge", "manage"}
@@ -207,9 +207,7 @@ async def test_without_the_right_key_nothing_is_told_or_done(
     assert allowed.status_code != 403
 
 
-async def test_a_batch_that_names_a_forbidden_queue_is_refused_as_a_whole(
-    service: Service, session: zq.QueueSession
-) -> None:
+async def test_a_batch_with_a_forbidden_queue_is_refused_as_a_whole(service: Service, session: zq.QueueSession) -> None:
     key = await Keys(core_of(session)).create("orders", ["queue|post|orders*"])
     batches = {"orders-1": [1], "secret": [2]}
     answer = await service.post("/queue/1/_sendbatch", json=batches, headers={"X-BV-API-Key": key})
@@ -218,7 +216,7 @@ async def test_a_batch_that_names_a_forbidden_queue_is_refused_as_a_whole(
 
 
 @kinds
-async def test_a_move_that_is_not_known_or_of_the_other_kind_is_not_found(service: Service, kind: str) -> None:
+async def test_an_unknown_move_or_one_of_the_other_service_is_not_found(service: Service, kind: str) -> None:
     other = {"queue": "dedupq", "dedupq": "queue"}[kind]
     foreign = (await service.post(f"/{other}/1/_move", params={"from": "a", "to": "b"})).json()["id"]
     for reference in (foreign, "nonsense", f"{kind}-", f"{kind}-nonsense", "..%00", "%C3%A9"):
@@ -230,7 +228,7 @@ async def test_a_move_that_is_not_known_or_of_the_other_kind_is_not_found(servic
 
 
 @pytest.mark.parametrize("parameters", [{}, {"from": "a"}, {"to": "a"}, {"from": "", "to": "a"}])
-async def test_a_move_needs_both_ends(service: Service, parameters: dict[str, str]) -> None:
+async def test_a_move_needs_a_source_and_a_destination(service: Service, parameters: dict[str, str]) -> None:
     assert (await service.post("/queue/1/_move", params=parameters)).status_code == 400
 
 
@@ -244,12 +242,14 @@ async def test_a_move_needs_both_ends(service: Service, parameters: dict[str, st
         ("GET", "/queue/1/q/send", 405),
     ],
 )
-async def test_what_is_no_route_is_refused_first(service: Service, method: str, path: str, status: int) -> None:
+async def test_an_unknown_route_is_refused_before_any_other_check(
+    service: Service, method: str, path: str, status: int
+) -> None:
     service.http.headers.pop("X-BV-API-Key")
     assert (await service.http.request(method, path)).status_code == status
 
 
-async def test_checks_go_from_type_to_key_to_body_to_range(service: Service) -> None:
+async def test_a_request_is_checked_by_type_then_key_then_body_then_range(service: Service) -> None:
     async def asked(path: str, content: bytes, media: str = "application/json", key: str = service.key) -> int:
         headers = {"Content-Type": media, "X-BV-API-Key": key}
         return (await service.post(f"/queue/1/{path}", content=content, headers=headers)).status_code

@@ -57,7 +57,7 @@ async def works(service: Service) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /queue/1/q/size HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half a head"])
-async def test_a_client_that_does_not_get_on_with_its_request_is_cut_off(
+async def test_a_client_that_stalls_in_its_request_is_disconnected(
     service: Service, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     with monkeypatch.context() as patch:
@@ -68,7 +68,7 @@ async def test_a_client_that_does_not_get_on_with_its_request_is_cut_off(
     await works(service)
 
 
-async def test_a_body_that_does_not_come_is_given_up(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_whose_body_never_arrives_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("aiozkqueue.http.core.parameters.BODY_PATIENCE", 0.5)
         async with raw(service) as (reader, writer), asyncio.timeout(60):
@@ -77,7 +77,7 @@ async def test_a_body_that_does_not_come_is_given_up(service: Service, monkeypat
     await works(service)
 
 
-async def test_a_client_that_does_not_read_its_answer_is_cut_off(
+async def test_a_client_that_does_not_read_its_response_is_disconnected(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(4):
@@ -101,7 +101,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut_off(
     await works(service)
 
 
-async def test_a_body_that_is_too_large_is_refused_before_it_has_come(start: Starter) -> None:
+async def test_a_body_that_is_too_large_is_refused_before_it_arrives(start: Starter) -> None:
     service = await start(Settings(body_limit=1000))
     for headers in ({"Content-Length": "1001"}, {"Content-Length": "9" * 18}, {"Transfer-Encoding": "chunked"}):
         async with raw(service) as (reader, writer), asyncio.timeout(60):
@@ -112,7 +112,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_has_come(start: Sta
     await works(service)
 
 
-async def test_more_messages_than_a_request_may_have_are_refused(start: Starter) -> None:
+async def test_a_request_with_too_many_messages_is_refused(start: Starter) -> None:
     service = await start(Settings(batch_limit=10))
     assert (await service.post("/queue/1/q/sendbatch", json=[1] * 11)).status_code == 413
     assert (await service.post("/queue/1/_sendbatch", json={"a": [1] * 6, "b": [1] * 5})).status_code == 413
@@ -132,7 +132,7 @@ async def test_more_messages_than_a_request_may_have_are_refused(start: Starter)
     ],
     ids=["tls", "nonsense", "version", "long path", "many headers", "length", "two lengths"],
 )
-async def test_what_is_no_request_is_refused_and_the_connection_closed(service: Service, sent: bytes) -> None:
+async def test_a_malformed_request_is_refused_and_its_connection_closed(service: Service, sent: bytes) -> None:
     async with raw(service) as (reader, writer), asyncio.timeout(30):
         try:
             writer.write(sent)
@@ -143,7 +143,7 @@ async def test_what_is_no_request_is_refused_and_the_connection_closed(service: 
     await works(service)
 
 
-async def test_a_client_that_goes_in_the_middle_of_its_body_sends_nothing(service: Service) -> None:
+async def test_a_request_cut_off_in_its_body_sends_no_message(service: Service) -> None:
     for end in ("close", "half"):
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(head(service, "POST /queue/1/q/sendbatch", **{"Content-Length": "100"}) + b"[1, 2, 3]")
@@ -155,7 +155,7 @@ async def test_a_client_that_goes_in_the_middle_of_its_body_sends_nothing(servic
     assert (await service.get("/queue/1/q/size")).json() == 0
 
 
-async def test_five_hundred_idle_connections_keep_nobody_out(service: Service) -> None:
+async def test_five_hundred_idle_connections_do_not_block_new_ones(service: Service) -> None:
     host, _, port = service.url.removeprefix("http://").partition(":")
     idle = [await asyncio.open_connection(host, int(port)) for _ in range(500)]
     try:
@@ -165,7 +165,7 @@ async def test_five_hundred_idle_connections_keep_nobody_out(service: Service) -
             writer.close()
 
 
-async def test_a_client_that_goes_while_it_polls_takes_nothing_with_it(service: Service) -> None:
+async def test_a_client_that_disconnects_while_it_polls_claims_nothing(service: Service) -> None:
     for number in range(20):
         async with raw(service) as (_, writer):
             writer.write(head(service, f"GET /queue/1/q/poll?wait=60&ttl=3600&limit={number + 1}"))
@@ -178,7 +178,7 @@ async def test_a_client_that_goes_while_it_polls_takes_nothing_with_it(service: 
             polled += await service.poll("q", ttl=3600, wait=10)
 
 
-async def test_a_client_that_goes_as_its_messages_come_has_them_or_gives_them_back(service: Service) -> None:
+async def test_messages_of_a_poll_that_disconnects_are_delivered_or_released(service: Service) -> None:
     for number in range(15):
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(head(service, "GET /queue/1/q/poll?wait=60&ttl=3600"))
@@ -194,7 +194,7 @@ async def test_a_client_that_goes_as_its_messages_come_has_them_or_gives_them_ba
         assert (await service.http.delete("/queue/1/q")).status_code == 200
 
 
-async def test_a_client_that_goes_before_its_answer_is_written_gives_its_messages_back(
+async def test_messages_of_a_poll_cut_off_before_its_response_are_released(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client goes after the claim, while the answer is composed; a write to its connection raises nothing."""
@@ -219,7 +219,7 @@ async def test_a_client_that_goes_before_its_answer_is_written_gives_its_message
 # -- limits
 
 
-async def test_a_key_that_comes_too_often_is_told_when_to_come_again(start: Starter, session: zq.QueueSession) -> None:
+async def test_a_key_above_its_rate_gets_a_retry_after(start: Starter, session: zq.QueueSession) -> None:
     service = await start(Settings(rate=1))  # less often than any machine asks
     other = await Keys(core_of(session)).create("other", ["queue|*|*"])
     answers = [await service.get("/queue/1/q/size") for _ in range(40)]
@@ -231,7 +231,7 @@ async def test_a_key_that_comes_too_often_is_told_when_to_come_again(start: Star
     assert (await service.get("/queue/1/q/size")).status_code == 200
 
 
-async def test_nobody_may_do_anything_without_a_key_unless_that_is_said(start: Starter) -> None:
+async def test_every_request_needs_a_key_by_default(start: Starter) -> None:
     closed, opened = await start(), await start(Settings(anonymous=("queue|get_status|public*",)))
     for service in (closed, opened):
         service.http.headers.pop("X-BV-API-Key")
@@ -242,7 +242,7 @@ async def test_nobody_may_do_anything_without_a_key_unless_that_is_said(start: S
     assert (await opened.get("/queue/1/public/size", headers={"X-BV-API-Key": "wrong"})).status_code == 403
 
 
-async def test_nothing_secret_is_logged(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_is_logged(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     for server_side in ("uvicorn", "uvicorn.access", "uvicorn.error", "aiozkqueue"):
         caplog.set_level("DEBUG", logger=server_side)
@@ -261,7 +261,7 @@ async def test_nothing_secret_is_logged(service: Service, caplog: pytest.LogCapt
 # -- ZooKeeper away, and servers that stop
 
 
-async def test_without_zookeeper_requests_are_told_to_come_again_and_then_served(
+async def test_requests_get_a_retry_after_while_zookeeper_is_away(
     start: Starter, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     service = await start(Settings(patience=0.5), hosts=zookeeper_proxy.hosts)
@@ -291,7 +291,7 @@ async def test_without_zookeeper_requests_are_told_to_come_again_and_then_served
     await eventually(served, 60)
 
 
-async def test_a_server_that_stops_answers_those_who_wait(
+async def test_a_server_that_stops_answers_its_waiting_polls(
     zookeeper: str, queue_root: str, key: str, session: zq.QueueSession
 ) -> None:
     await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at

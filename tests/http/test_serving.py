@@ -32,7 +32,7 @@ def registered(cluster: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
-async def test_a_server_that_is_told_to_stop_withdraws_drains_closes_its_session_and_ends_well(
+async def test_a_server_asked_to_stop_withdraws_drains_closes_its_session_and_exits_cleanly(
     zookeeper: str, queue_root: str, key: str, session: zq.QueueSession, kind: signal.Signals
 ) -> None:
     await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at
@@ -56,9 +56,7 @@ async def test_a_server_that_is_told_to_stop_withdraws_drains_closes_its_session
         assert set(left.values()) <= {core_of(session).zookeeper.session_id}
 
 
-async def test_a_server_that_cannot_reach_zookeeper_any_more_can_be_stopped(
-    zookeeper_proxy: ZooKeeperProxy, queue_root: str
-) -> None:
+async def test_a_server_that_lost_zookeeper_can_be_stopped(zookeeper_proxy: ZooKeeperProxy, queue_root: str) -> None:
     async with process(zookeeper_proxy.hosts, queue_root, "--cluster", "alone") as (_, server):
         zookeeper_proxy.stall()
         server.send_signal(signal.SIGTERM)
@@ -81,7 +79,7 @@ async def admin_url(zookeeper: str, cluster: str) -> str:
     return url
 
 
-async def test_the_announced_admin_port_says_whether_the_server_is_well(zookeeper: str, queue_root: str) -> None:
+async def test_the_announced_admin_port_reports_the_health_of_the_server(zookeeper: str, queue_root: str) -> None:
     cluster = f"asked-{time.time_ns()}"
     async with process(zookeeper, queue_root, "--cluster", cluster) as (url, _):
         asked = await admin_url(zookeeper, cluster)
@@ -95,9 +93,7 @@ async def test_the_announced_admin_port_says_whether_the_server_is_well(zookeepe
             assert (await client.get("/queue/1/q/size")).status_code == 404
 
 
-async def test_the_admin_port_is_the_one_after_the_servers_unless_another_is_asked_for(
-    zookeeper: str, queue_root: str
-) -> None:
+async def test_the_admin_port_defaults_to_the_one_after_the_server_port(zookeeper: str, queue_root: str) -> None:
     ports = free_ports()
     async with process(zookeeper, queue_root, "--port", str(ports[0])) as (url, _):
         assert url.endswith(f":{ports[0]}")
@@ -111,7 +107,7 @@ async def test_the_admin_port_is_the_one_after_the_servers_unless_another_is_ask
             assert (await client.get(f"http://127.0.0.1:{ports[1]}/healthcheck")).status_code == 200
 
 
-async def test_where_the_port_after_it_is_taken_the_server_itself_is_asked(zookeeper: str, queue_root: str) -> None:
+async def test_the_server_port_serves_health_checks_if_the_next_port_is_taken(zookeeper: str, queue_root: str) -> None:
     port, _ = free_ports()
     cluster = f"taken-{time.time_ns()}"
     with socket.create_server(("127.0.0.1", port + 1)):
@@ -156,7 +152,7 @@ async def test_without_zookeeper_a_server_is_not_healthy(
         assert time.monotonic() - begun < 5, "refused at once while ZooKeeper is known to be away"
 
 
-async def test_a_send_while_zookeeper_is_frozen_is_answered_when_its_patience_is_over(
+async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, key: str
 ) -> None:
     async with (

@@ -75,7 +75,7 @@ async def others_are_shown(service: Service, browser: httpx.AsyncClient, bad: st
     assert abs(float(looked.split()[1]) - time.time()) < 60
 
 
-async def test_a_queue_of_another_user_is_shown_as_unreadable_and_the_others_as_ever(
+async def test_a_queue_of_another_user_is_shown_as_unreadable_and_the_rest_as_usual(
     service: Service, browser: httpx.AsyncClient, denied: str
 ) -> None:
     await others_are_shown(service, browser, denied)
@@ -88,7 +88,7 @@ async def test_a_queue_of_another_user_is_shown_as_unreadable_and_the_others_as_
         assert answer.json() == {"message": "ZooKeeper does not let this server use the queue"}
 
 
-async def test_a_queue_whose_configuration_does_not_decode_is_named_and_the_others_are_as_ever(
+async def test_a_queue_with_an_undecodable_configuration_is_named_and_the_rest_shown_as_usual(
     service: Service, browser: httpx.AsyncClient, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await others_are_shown(service, browser, broken)
@@ -105,7 +105,7 @@ async def test_a_queue_whose_configuration_does_not_decode_is_named_and_the_othe
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_a_queue_of_a_quarter_million_lanes_makes_no_znode_and_holds_nobody_up(
+async def test_a_queue_of_a_quarter_million_lanes_creates_no_znode_and_blocks_no_request(
     session: zq.QueueSession, zookeeper: str, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("good").put(b"1")
@@ -123,7 +123,7 @@ async def test_a_queue_of_a_quarter_million_lanes_makes_no_znode_and_holds_nobod
     assert await server_view.children(f"{queue_root}/huge/lanes") == []
 
 
-async def test_a_queue_with_more_folders_than_are_looked_at_is_told_apart(
+async def test_a_queue_with_too_many_folders_is_shown_as_unreadable(
     session: zq.QueueSession, server_view: Observer, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.sampling.MOST_FOLDERS", 20)
@@ -137,7 +137,7 @@ async def test_a_queue_with_more_folders_than_are_looked_at_is_told_apart(
     assert "`aiozkqueue clean hours`" in sampler.unreadable["hours"]
 
 
-async def test_a_queue_that_takes_too_long_is_left_alone_for_a_while(
+async def test_a_queue_that_takes_too_long_to_sample_is_skipped_for_a_while(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.queue("good").put(b"1")
@@ -154,7 +154,7 @@ async def test_a_queue_that_takes_too_long_is_left_alone_for_a_while(
     assert (sampler.unreadable, sampler.latest["slow"].size) == ({}, 1)
 
 
-async def test_a_queue_that_takes_long_to_look_at_says_which_of_its_figures_are_not_complete(
+async def test_a_slowly_sampled_queue_shows_which_of_its_figures_are_incomplete(
     service: Service, session: zq.QueueSession, browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.queue("good").put(b"1")

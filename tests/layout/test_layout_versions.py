@@ -61,7 +61,7 @@ def loaded(request: pytest.FixtureRequest, zookeeper: str) -> Iterator[Loaded]:
     ],
     indirect=["loaded"],
 )
-async def test_what_a_version_has_stored_is_read_taken_and_settled(loaded: Loaded, story: Story) -> None:
+async def test_messages_that_an_older_version_stored_are_read_taken_and_settled(loaded: Loaded, story: Story) -> None:
     (dump, hosts), clock = loaded, TestClock()
     old = await connect(hosts)
     try:

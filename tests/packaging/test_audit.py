@@ -14,11 +14,11 @@ def test_a_known_vulnerability_fails_and_names_the_fix() -> None:
     assert verdict([VULNERABLE, SKIPPED])[0] == 1
 
 
-def test_packages_that_the_database_does_not_know_are_named() -> None:
+def test_packages_missing_from_the_database_are_named() -> None:
     assert verdict([SOUND, SKIPPED]) == (0, ["not audited: aiozk"])
 
 
-def test_without_a_database_the_audit_says_that_nothing_was_audited() -> None:
+def test_an_audit_without_a_database_says_that_it_checked_nothing() -> None:
     status, [line] = verdict([SKIPPED])
     assert status == 0
     assert line.startswith("not audited: no database")

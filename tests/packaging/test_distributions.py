@@ -114,7 +114,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def test_the_wheel_has_the_package_its_types_its_data_and_nothing_of_the_tests(wheel: Path) -> None:
+def test_the_wheel_contains_the_package_its_types_and_its_data_but_no_tests(wheel: Path) -> None:
     names = set(members(wheel))
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
         "aiozkqueue",
@@ -126,7 +126,7 @@ def test_the_wheel_has_the_package_its_types_its_data_and_nothing_of_the_tests(w
     assert {"aiozkqueue/py.typed", "aiozkqueue/http/dashboard/static/dashboard.css"} <= names
 
 
-def test_the_source_archive_builds_the_same_wheel_and_has_the_tests(wheel: Path, tmp_path: Path) -> None:
+def test_the_source_archive_contains_the_tests_and_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     archive = build("sdist", ROOT, tmp_path)
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
@@ -138,7 +138,7 @@ def test_the_source_archive_builds_the_same_wheel_and_has_the_tests(wheel: Path,
     assert (source / "Makefile").exists()
 
 
-def test_with_the_required_dependencies_alone_it_puts_and_takes(
+def test_puts_and_takes_work_with_the_required_dependencies_alone(
     environment: Path, zookeeper: str, queue_root: str
 ) -> None:
     told = output(environment / "python", "-W", "error", "-c", _PUTS_AND_TAKES, zookeeper, queue_root, cwd=environment)
@@ -146,7 +146,7 @@ def test_with_the_required_dependencies_alone_it_puts_and_takes(
     assert str(environment.parent) in told  # not the source tree's
 
 
-def test_importing_the_package_imports_no_optional_dependency_though_all_are_there() -> None:
+def test_importing_the_package_imports_no_installed_optional_dependency() -> None:
     owners = packages_distributions()
     loaded = output(sys.executable, "-c", _LOADED, path=str(ROOT)).split()
     assert {"aiozk", "anyio", "pydantic"} <= set(loaded)
@@ -172,7 +172,7 @@ def test_the_command_says_what_to_install_when_its_extra_is_missing(environment:
         ("from aiozkqueue.schedule.cron import Cron; Cron('* * * * *')", "cronsim", "schedule"),
     ],
 )
-def test_what_needs_an_extra_says_which_to_install(environment: Path, use: str, module: str, extra: str) -> None:
+def test_a_missing_extra_raises_an_error_that_names_it(environment: Path, use: str, module: str, extra: str) -> None:
     program = (
         "import aiozkqueue\n"
         f"try: {use}\n"
@@ -182,7 +182,7 @@ def test_what_needs_an_extra_says_which_to_install(environment: Path, use: str, 
     assert told == f"{module!r} True {module} is not installed: pip install 'aiozkqueue[{extra}]'\n"
 
 
-def test_every_extra_that_a_message_names_is_there(wheel: Path) -> None:
+def test_every_extra_that_a_message_names_exists(wheel: Path) -> None:
     files = members(wheel)
     (metadata,) = [data.decode() for name, data in files.items() if name.endswith("/METADATA")]
     provided = set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.MULTILINE))

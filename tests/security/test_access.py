@@ -96,7 +96,7 @@ async def use_every_feature(session: zq.QueueSession) -> None:
 
 
 @SCHEMES
-async def test_no_znode_is_open_whatever_made_it(
+async def test_every_znode_has_the_acl_of_the_session(
     secured: EmbeddedZooKeeper, superuser: Superuser, root: str, identity: Identity
 ) -> None:
     async with session_of(secured.hosts, root, identity.alice) as session:
@@ -119,7 +119,7 @@ async def test_no_znode_is_open_whatever_made_it(
 
 
 @SCHEMES
-async def test_a_stranger_is_denied_by_name_at_once_and_changes_nothing(
+async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
     secured: EmbeddedZooKeeper, superuser: Superuser, root: str, identity: Identity
 ) -> None:
     async with session_of(secured.hosts, root, identity.alice) as session:
@@ -215,7 +215,7 @@ def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callabl
     ]
 
 
-async def test_a_user_whose_password_has_changed_is_told_so_at_the_next_connection_by_every_operation(
+async def test_every_operation_after_a_reconnect_with_refused_credentials_is_denied(
     secured: EmbeddedZooKeeper, superuser: Superuser, root: str
 ) -> None:
     async with (
@@ -234,7 +234,7 @@ async def test_a_user_whose_password_has_changed_is_told_so_at_the_next_connecti
 
 
 @SCHEMES
-async def test_a_stranger_is_told_of_the_root_when_he_names_no_queue(
+async def test_an_access_error_without_a_queue_names_the_root(
     secured: EmbeddedZooKeeper, root: str, identity: Identity
 ) -> None:
     async with session_of(secured.hosts, root, identity.alice) as session:
@@ -246,7 +246,7 @@ async def test_a_stranger_is_told_of_the_root_when_he_names_no_queue(
             await asyncio.wait_for(stranger.queue("other").put(b"1"), 30)
 
 
-async def test_an_acl_that_names_others_lets_them_work_together(
+async def test_users_that_one_acl_names_can_work_together(
     secured: EmbeddedZooKeeper, superuser: Superuser, root: str
 ) -> None:
     alice, mallory = IDENTITIES["digest"].alice, IDENTITIES["digest"].mallory

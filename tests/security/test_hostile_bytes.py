@@ -144,7 +144,7 @@ def new_root() -> str:
 
 @FUZZ
 @given(data=st.lists(items, min_size=1, max_size=4))
-def test_an_item_of_any_bytes_is_delivered_or_dead_with_a_reason(
+def test_an_item_of_any_bytes_is_delivered_or_dead_lettered_with_a_reason(
     data: list[bytes], zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
@@ -170,7 +170,7 @@ def test_an_item_of_any_bytes_is_delivered_or_dead_with_a_reason(
 
 @FUZZ
 @given(record=hostile_json, policy=st.sampled_from([zq.AtLeastOnce(), zq.ConsumeTimes(3)]))
-def test_a_record_of_attempts_of_any_bytes_kills_its_message_alone(
+def test_an_attempts_record_of_any_bytes_affects_only_its_own_message(
     record: bytes, policy: zq.Policy, zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
@@ -193,7 +193,7 @@ def test_a_record_of_attempts_of_any_bytes_kills_its_message_alone(
 
 @FUZZ
 @given(lock=hostile_json, due=places, due_name=due_names)
-def test_a_lock_and_a_delay_of_any_bytes_hold_their_message_alone(
+def test_a_lock_and_a_delay_of_any_bytes_hold_only_their_own_message(
     lock: bytes, due: bytes, due_name: str, zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
@@ -218,7 +218,7 @@ def test_a_lock_and_a_delay_of_any_bytes_hold_their_message_alone(
 
 @FUZZ
 @given(found=st.lists(item_names, min_size=1, max_size=4))
-def test_znodes_of_any_name_among_the_items_are_passed_by_or_delivered(
+def test_znodes_of_any_name_among_the_items_are_skipped_or_delivered(
     found: list[str], zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
@@ -247,7 +247,7 @@ def test_znodes_of_any_name_among_the_items_are_passed_by_or_delivered(
 
 @FUZZ
 @given(config=hostile_json)
-def test_a_configuration_of_any_bytes_is_followed_or_refused_by_name(
+def test_a_configuration_of_any_bytes_is_applied_or_refused_with_the_queue_named(
     config: bytes, zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
@@ -273,9 +273,7 @@ def test_a_configuration_of_any_bytes_is_followed_or_refused_by_name(
     writer.client.delete(root, recursive=True)
 
 
-def test_a_configuration_that_breaks_while_a_consumer_waits_ends_it_with_a_typed_error(
-    zookeeper: str, writer: Writer
-) -> None:
+def test_a_consumer_raises_a_typed_error_when_its_configuration_becomes_invalid(zookeeper: str, writer: Writer) -> None:
     root = new_root()
     writer.queue(root)
 
@@ -297,7 +295,7 @@ def test_a_configuration_that_breaks_while_a_consumer_waits_ends_it_with_a_typed
 
 @pytest.mark.parametrize("size", [500_000, 900_000, 1_000_000, 1_047_900])
 @pytest.mark.parametrize("start", [b"", MAGIC + b"\xff\xff\xff\xff"], ids=["bare", "broken envelope"])
-def test_items_as_large_as_the_server_takes_them_come_or_die_with_every_byte(
+def test_items_of_the_largest_size_are_delivered_or_dead_lettered_with_every_byte(
     size: int, start: bytes, zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
@@ -320,7 +318,7 @@ def test_items_as_large_as_the_server_takes_them_come_or_die_with_every_byte(
     writer.client.delete(root, recursive=True)
 
 
-def test_an_item_too_large_to_be_moved_is_told_of_and_kept_while_others_come(
+def test_an_item_too_large_to_move_is_logged_and_kept_and_other_items_are_delivered(
     zookeeper: str, writer: Writer, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = new_root()
@@ -365,7 +363,7 @@ def test_a_decoder_reads_any_bytes_or_refuses_them_with_its_own_error(
 
 @FUZZ
 @given(record=_RECORDS)
-def test_records_of_any_bytes_beside_the_queues_are_told_of_by_a_typed_error(
+def test_records_of_any_bytes_outside_the_items_raise_a_typed_error(
     record: bytes, zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
@@ -416,7 +414,7 @@ def test_records_of_any_bytes_beside_the_queues_are_told_of_by_a_typed_error(
     writer.client.delete(root, recursive=True)
 
 
-def test_a_bus_and_a_notification_queue_bury_what_does_not_decode_and_handle_the_rest(
+def test_a_bus_and_a_notification_queue_dead_letter_undecodable_messages_and_handle_the_rest(
     zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()

@@ -63,7 +63,7 @@ def test_replies_of_any_bytes_end_in_a_typed_error(
 
 @FEW
 @given(first=st.binary(max_size=80), whole=st.booleans())
-def test_a_first_reply_of_any_bytes_is_no_connection(
+def test_a_handshake_of_any_bytes_opens_no_connection(
     first: bytes,
     whole: bool,  # noqa: FBT001 -- Hypothesis gives it by name
 ) -> None:

@@ -29,7 +29,7 @@ def told(text: str) -> list[str]:
 
 
 @SCHEMES
-async def test_logs_and_errors_tell_no_password(
+async def test_logs_and_errors_contain_no_password(
     secured: EmbeddedZooKeeper, root: str, identity: Identity, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -79,7 +79,7 @@ def test_an_unfinished_connect_shows_no_password() -> None:
     gc.collect()
 
 
-async def test_a_session_password_of_the_server_is_told_as_little(
+async def test_logs_and_representations_contain_no_session_password(
     secured: EmbeddedZooKeeper, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -90,7 +90,7 @@ async def test_a_session_password_of_the_server_is_told_as_little(
         assert repr(resumable.password)[2:-1] not in shown + caplog.text
 
 
-def test_the_command_line_tells_no_password(
+def test_the_command_shows_no_password(
     secured: EmbeddedZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for module in ("console", "table", "text"):
@@ -119,7 +119,7 @@ def test_the_command_line_tells_no_password(
     assert told(said.out + said.err) == []
 
 
-def test_the_command_line_is_let_in_by_sasl(
+def test_the_command_authenticates_with_sasl(
     secured: EmbeddedZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AIOZKQUEUE_HOSTS", secured.hosts)
@@ -136,7 +136,7 @@ def _run(command: list[str], auth: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return run(command)
 
 
-async def test_a_listener_that_is_denied_ends_at_once_and_its_error_is_logged_without_the_password(
+async def test_a_denied_listener_ends_at_once_and_logs_its_error_without_the_password(
     secured: EmbeddedZooKeeper, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

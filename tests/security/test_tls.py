@@ -61,7 +61,7 @@ async def test_a_queue_works_over_tls_by_name_and_by_address(
     await round_trip(f"127.0.0.1:{port}", root, trusting)
 
 
-async def test_a_server_by_another_name_is_not_believed(
+async def test_a_server_with_a_certificate_for_another_name_is_refused(
     secured: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def resolve(_: object) -> list[str]:
@@ -72,18 +72,18 @@ async def test_a_server_by_another_name_is_not_believed(
     await refused(r"not valid for 'bank\.example'|Hostname mismatch", f"bank.example:{port}", root, trusting)
 
 
-async def test_a_server_that_nobody_vouches_for_is_not_believed(secured: EmbeddedZooKeeper, root: str) -> None:
+async def test_a_server_with_an_untrusted_certificate_is_refused(secured: EmbeddedZooKeeper, root: str) -> None:
     tls = await asyncio.to_thread(ssl.create_default_context)
     await refused("CERTIFICATE_VERIFY_FAILED", secured.secure_hosts, root, tls)
 
 
-async def test_without_tls_nothing_is_said_to_the_tls_port(secured: EmbeddedZooKeeper, root: str) -> None:
+async def test_a_connection_without_tls_to_the_tls_port_fails(secured: EmbeddedZooKeeper, root: str) -> None:
     with pytest.raises(zq.ConnectionLostError):
         async with zq.connect(secured.secure_hosts, root=root, connect_timeout=PATIENCE[0]):
             pass
 
 
-async def test_mutual_tls_lets_in_those_with_a_certificate_alone(
+async def test_mutual_tls_accepts_only_clients_with_a_certificate(
     strict: EmbeddedZooKeeper, root: str, certificates: Certificates, trusting: ssl.SSLContext
 ) -> None:
     known = await asyncio.to_thread(lambda: certificates.client_context(client_certificate=True))
@@ -94,7 +94,7 @@ async def test_mutual_tls_lets_in_those_with_a_certificate_alone(
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["auth alone", "an acl"])
-async def test_another_user_with_the_same_certificate_is_let_in_unless_an_acl_names_who_may(
+async def test_another_user_with_the_same_certificate_has_access_unless_an_acl_names_users(
     strict: EmbeddedZooKeeper, root: str, certificates: Certificates, *, named: bool
 ) -> None:
     shared = await asyncio.to_thread(lambda: certificates.client_context(client_certificate=True))
@@ -110,7 +110,7 @@ async def test_another_user_with_the_same_certificate_is_let_in_unless_an_acl_na
             assert [message.body for message in await session.queue("q").peek()] == [b"1"]
 
 
-def test_the_command_line_takes_the_same_files(
+def test_the_command_accepts_the_same_certificate_files(
     strict: EmbeddedZooKeeper, certificates: Certificates, cli: Cli, root: str
 ) -> None:
     tls: dict[str, Any] = {

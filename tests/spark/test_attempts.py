@@ -38,7 +38,7 @@ def dead(options: Mapping[str, str]) -> list[tuple[bytes, str]]:
     return asyncio.run(look())
 
 
-def test_a_row_whose_function_raises_becomes_a_dead_letter_when_it_has_failed_alone_and_the_others_are_written(
+def test_a_row_whose_function_raises_becomes_a_dead_letter_and_the_other_rows_are_written(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, *(b"%d" % n for n in range(9)), b"no number")
@@ -103,7 +103,7 @@ class Query:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-async def test_of_many_messages_the_few_that_fail_are_found_in_few_attempts(
+async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 60)
@@ -125,7 +125,7 @@ async def test_of_many_messages_the_few_that_fail_are_found_in_few_attempts(
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
-async def test_killed_at_every_write_of_a_division_nothing_is_lost_or_doubled(
+async def test_a_driver_killed_at_any_write_of_a_division_loses_and_duplicates_nothing(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, *, applied: bool
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 5)
@@ -157,7 +157,7 @@ async def test_killed_at_every_write_of_a_division_nothing_is_lost_or_doubled(
     assert step > 6
 
 
-async def test_a_batch_that_is_being_divided_is_given_back_whole(zookeeper: str, queue_root: str) -> None:
+async def test_a_release_during_a_division_releases_the_whole_batch(zookeeper: str, queue_root: str) -> None:
     bodies = await fill(zookeeper, queue_root, 20)
     async with driver(zookeeper, queue_root) as ledger:
         await ledger.hand_out(await ledger.next_batch(-1, None), "stream", 1)
@@ -171,7 +171,7 @@ async def test_a_batch_that_is_being_divided_is_given_back_whole(zookeeper: str,
         assert (await queue.stats()).claimed == 0
 
 
-def test_what_a_manifest_holds_is_read_as_it_was_written_and_by_older_ones_without_it() -> None:
+def test_a_manifest_is_read_back_and_an_older_one_without_the_new_fields_is_read() -> None:
     full = Manifest(7, done=True, attempts=2, chunk=3, rejected=1, parent=0, parents=(0, 4))
     for one in (full, Manifest(0), Manifest(5)):
         assert Manifest.decode(one.encode()) == one

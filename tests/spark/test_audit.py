@@ -106,7 +106,7 @@ def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str],
 
 
 @pytest.mark.slow
-def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_doubled(
+def test_an_audit_killed_before_any_step_and_run_again_loses_and_duplicates_nothing(
     spark: SparkSession, servers: dict[str, str], tmp_path: Path
 ) -> None:
     ends, folder, ids = Ends(servers), tmp_path / "audit", set[str]()
@@ -128,7 +128,7 @@ class CutOffError(Exception):
 
 
 @pytest.mark.slow
-def test_one_whose_folder_is_lost_is_given_up_by_taking_its_pins_off(
+def test_removing_its_pins_abandons_an_audit_whose_folder_is_lost(
     spark: SparkSession, servers: dict[str, str], tmp_path: Path
 ) -> None:
     def cut_off(step: str) -> None:
@@ -151,7 +151,7 @@ def test_one_whose_folder_is_lost_is_given_up_by_taking_its_pins_off(
     assert ends.kept() == ends.pins() == []
 
 
-def test_of_two_audits_the_later_wins_and_the_earlier_publishes_nothing(
+def test_the_later_of_two_audits_wins_and_the_earlier_publishes_nothing(
     spark: SparkSession, servers: dict[str, str], tmp_path: Path
 ) -> None:
     def overtaken(step: str) -> None:
@@ -206,7 +206,9 @@ def known(servers: dict[str, str]) -> dict[str, str]:
     return servers
 
 
-def test_the_report_has_the_figures_of_the_records(spark: SparkSession, known: dict[str, str], tmp_path: Path) -> None:
+def test_the_report_shows_the_figures_of_the_records(
+    spark: SparkSession, known: dict[str, str], tmp_path: Path
+) -> None:
     assert move(spark, str(tmp_path / "audit"), known) == Moved(records=104, finished=False)
     told = report(spark, str(tmp_path / "audit"))
     orders = told.queues["orders"]

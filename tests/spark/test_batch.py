@@ -70,7 +70,7 @@ def write(frame: DataFrame, options: Mapping[str, str], **more: str) -> None:
     frame.write.format("aiozkqueue").mode("append").options(**options, **more).save()
 
 
-def test_100_000_rows_are_written_and_taken_by_plain_consumers_each_once(
+def test_plain_consumers_take_each_of_100_000_written_rows_once(
     spark: SparkSession, options: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
     began = datetime.now(UTC)
@@ -80,7 +80,7 @@ def test_100_000_rows_are_written_and_taken_by_plain_consumers_each_once(
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(100_000))
 
 
-def test_a_snapshot_shows_what_is_there_and_claims_nothing(spark: SparkSession, options: dict[str, str]) -> None:
+def test_a_snapshot_reads_all_messages_and_claims_none(spark: SparkSession, options: dict[str, str]) -> None:
     async def prepare() -> str:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             queue = session.queue("orders")
@@ -110,7 +110,7 @@ def test_a_snapshot_shows_what_is_there_and_claims_nothing(spark: SparkSession, 
     assert sorted(bytes(row.body) for row in frame().collect()) == [b"held", b"tomorrow"]
 
 
-def test_filters_that_spark_hands_down_choose_what_is_read(spark: SparkSession, options: dict[str, str]) -> None:
+def test_filters_that_spark_pushes_down_limit_the_rows_read(spark: SparkSession, options: dict[str, str]) -> None:
     wanted, _ = put(options, b'{"id": 1}', b"no JSON, and not to be read")
     reader = spark.read.format("aiozkqueue").options(**options).schema("id int, _id string")
     named = functions.col("_id") == wanted
@@ -127,9 +127,7 @@ def test_filters_that_spark_hands_down_choose_what_is_read(spark: SparkSession, 
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_the_group_of_a_message_and_how_often_it_was_tried_are_columns(
-    spark: SparkSession, options: dict[str, str]
-) -> None:
+def test_the_group_and_the_attempts_of_a_message_are_columns(spark: SparkSession, options: dict[str, str]) -> None:
     async def prepare() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             queue = session.queue("orders")
@@ -144,9 +142,7 @@ def test_the_group_of_a_message_and_how_often_it_was_tried_are_columns(
     assert (row.group, row.attempt, row.owner, row.due) == ("tenant 1", 1, None, None)
 
 
-def test_what_is_written_as_columns_is_json_and_read_back_by_a_schema(
-    spark: SparkSession, options: dict[str, str]
-) -> None:
+def test_columns_are_written_as_json_and_read_back_with_a_schema(spark: SparkSession, options: dict[str, str]) -> None:
     schema = "name string, amount decimal(10,2), at timestamp, tags array<string>, more map<string,bigint>, raw binary"
     at = datetime(2026, 3, 1, 17, 30, tzinfo=UTC)
     rows = [("é", "12.50", at, ["a", None], {"x": 1}, b"\x00\xff"), (None, None, None, None, None, None)]
@@ -159,9 +155,7 @@ def test_what_is_written_as_columns_is_json_and_read_back_by_a_schema(
     assert json.loads(min(drained(options), key=len))["name"] is None
 
 
-def test_a_payload_that_does_not_decode_is_null_and_kept_or_fails_the_job(
-    spark: SparkSession, options: dict[str, str]
-) -> None:
+def test_an_undecodable_payload_is_null_and_kept_or_fails_the_job(spark: SparkSession, options: dict[str, str]) -> None:
     put(options, b'{"n": 1}', b'{"n": "one"}', b"\xff", b"[1]")
     reader = spark.read.format("aiozkqueue").options(**options).schema("n int, _corrupt_record string")
     found = {(row.n, row._corrupt_record) for row in reader.load().collect()}
@@ -170,7 +164,7 @@ def test_a_payload_that_does_not_decode_is_null_and_kept_or_fails_the_job(
         reader.option("mode", "FAILFAST").load().collect()
 
 
-def test_dead_letters_and_history_are_read(spark: SparkSession, options: dict[str, str]) -> None:
+def test_a_read_of_dead_letters_and_of_history_returns_rows(spark: SparkSession, options: dict[str, str]) -> None:
     async def prepare() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             queue = session.queue("orders")
@@ -190,7 +184,7 @@ def test_dead_letters_and_history_are_read(spark: SparkSession, options: dict[st
     assert all(row.ended_at >= row.put_at for row in history)
 
 
-def test_a_write_repeated_with_its_write_id_adds_nothing_even_after_the_rows_were_taken(
+def test_a_write_repeated_with_its_write_id_adds_nothing_even_after_its_rows_were_taken(
     spark: SparkSession, options: dict[str, str]
 ) -> None:
     write(numbers(spark, 1000), options, writeId="day 1")
@@ -201,7 +195,7 @@ def test_a_write_repeated_with_its_write_id_adds_nothing_even_after_the_rows_wer
     assert len(drained(options)) == 1000
 
 
-def test_of_a_write_that_failed_nothing_is_left_and_it_can_be_written_anew_otherwise(
+def test_a_failed_write_leaves_nothing_and_its_write_id_can_be_used_again(
     spark: SparkSession, options: dict[str, str]
 ) -> None:
     frame = numbers(spark, 4000, partitions=2)
@@ -231,7 +225,7 @@ def test_bad_options_and_columns_are_refused_before_any_job(spark: SparkSession,
         numbers(spark, 1).write.format("aiozkqueue").mode("overwrite").options(**options).save()
 
 
-def test_no_secret_is_in_plans_errors_or_the_event_log(
+def test_plans_errors_and_the_event_log_contain_no_secret(
     spark: SparkSession,
     options: dict[str, str],
     tmp_path: Path,
@@ -258,7 +252,7 @@ def test_no_secret_is_in_plans_errors_or_the_event_log(
     assert secret not in shown.out + shown.err + logs
 
 
-def test_spark_finds_the_format_by_itself_and_registering_it_again_does_no_harm(
+def test_spark_finds_the_format_by_itself_and_registering_it_again_is_harmless(
     spark: SparkSession, options: dict[str, str]
 ) -> None:
     put(options, b"x")

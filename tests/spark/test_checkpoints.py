@@ -126,7 +126,7 @@ def test_a_new_checkpoint_with_an_old_folder_is_refused_and_no_message_is_lost(
     assert left(options) == (0, 0, 0)
 
 
-def test_a_batch_that_the_sink_has_and_spark_has_not_committed_is_written_once_and_never_lost_in_another_folder(
+def test_a_batch_committed_by_the_sink_only_is_written_once_and_not_lost_in_another_folder(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     checkpoint, out, other = (tmp_path / name for name in ("checkpoint", "out", "other"))
@@ -156,7 +156,7 @@ def test_a_batch_that_the_sink_has_and_spark_has_not_committed_is_written_once_a
     assert left(options) == (0, 0, 0)
 
 
-def test_a_released_batch_comes_again_with_the_same_checkpoint_as_the_error_says(
+def test_a_released_batch_is_read_again_with_the_same_checkpoint_as_the_error_says(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b"1", b"2", b"3")
@@ -190,7 +190,7 @@ def test_a_released_batch_comes_again_with_the_same_checkpoint_as_the_error_says
     assert left(options) == (0, 0, 0)
 
 
-def test_offsets_that_the_ledger_never_made_or_has_passed_are_refused_before_anything_is_acknowledged(
+def test_offsets_that_the_ledger_does_not_know_are_refused_before_any_acknowledgement(
     options: dict[str, str], drivers: list[Driver]
 ) -> None:
     put(options, *(b"%d" % n for n in range(10)))
@@ -225,7 +225,7 @@ def test_offsets_that_the_ledger_never_made_or_has_passed_are_refused_before_any
             driver.reader.partitions(start, end)
 
 
-def test_what_a_checkpoint_has_not_read_is_not_acknowledged_where_data_may_be_lost(
+def test_unread_batches_are_not_acknowledged_even_with_fail_on_data_loss_false(
     options: dict[str, str], drivers: list[Driver], caplog: pytest.LogCaptureFixture
 ) -> None:
     put(options, b"1", b"2", b"3")
@@ -245,7 +245,7 @@ def test_what_a_checkpoint_has_not_read_is_not_acknowledged_where_data_may_be_lo
     assert left(options) == (0, 0, 0)
 
 
-def test_a_batch_of_which_a_task_has_read_a_part_or_whose_task_was_killed_at_its_end_is_not_acknowledged(
+def test_a_batch_that_its_tasks_have_not_read_to_the_end_is_not_acknowledged(
     options: dict[str, str], drivers: list[Driver]
 ) -> None:
     put(options, *(b"%d" % n for n in range(4)))
@@ -265,9 +265,7 @@ def test_a_batch_of_which_a_task_has_read_a_part_or_whose_task_was_killed_at_its
     assert left(options) == (0, 0, 0)
 
 
-def test_what_another_checkpoint_has_read_counts_for_none_but_that(
-    options: dict[str, str], drivers: list[Driver]
-) -> None:
+def test_reads_of_one_checkpoint_do_not_count_for_another(options: dict[str, str], drivers: list[Driver]) -> None:
     put(options, b"1", b"2")
     lost = begun(drivers, options)
     read = lost.latest(lost.beginning)
@@ -286,7 +284,7 @@ def test_what_another_checkpoint_has_read_counts_for_none_but_that(
     assert left(options) == (0, 0, 0)
 
 
-def test_a_batch_that_an_earlier_run_has_read_and_this_one_has_not_stays_until_the_next_is_read(
+def test_a_batch_that_only_an_earlier_run_has_read_stays_until_the_next_is_read(
     options: dict[str, str], drivers: list[Driver]
 ) -> None:
     put(options, b"1", b"2")
@@ -308,7 +306,7 @@ def test_a_batch_that_an_earlier_run_has_read_and_this_one_has_not_stays_until_t
     assert left(options) == (0, 0, 0)
 
 
-def test_a_task_of_a_driver_that_was_followed_marks_nothing(options: dict[str, str], drivers: list[Driver]) -> None:
+def test_a_task_of_a_replaced_driver_marks_nothing(options: dict[str, str], drivers: list[Driver]) -> None:
     put(options, b"1")
     zombie = begun(drivers, options)
     end = zombie.latest(zombie.beginning)

@@ -61,7 +61,7 @@ def command(
 
 
 @pytest.mark.usefixtures("known")
-def test_an_audit_prints_tables_and_json_and_writes_a_page_that_stands_alone(command: Command, tmp_path: Path) -> None:
+def test_an_audit_prints_tables_and_json_and_writes_a_self_contained_page(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "audit"
     status, out, err = command("audit", "--to", str(folder))
     assert status == 0, err
@@ -79,7 +79,7 @@ def test_an_audit_prints_tables_and_json_and_writes_a_page_that_stands_alone(com
     assert found[0]["moved"] == 0
 
 
-def test_the_commands_of_the_guide_print_and_exit_as_it_shows(
+def test_the_commands_of_the_guide_print_and_exit_as_shown(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = PROJECT / "docs" / "cli.md"
@@ -97,7 +97,7 @@ def test_the_commands_of_the_guide_print_and_exit_as_it_shows(
         assert shows(one.output, out if status == 0 else err), where
 
 
-def test_what_is_wrong_is_one_line(command: Command, tmp_path: Path) -> None:
+def test_every_command_error_is_one_line(command: Command, tmp_path: Path) -> None:
     def refused(status: int, told: str, *arguments: str) -> None:
         found, out, err = command(*arguments)
         assert (found, out, err.count("\n")) == (status, "", 1), err
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_one_line(command: Command, tmp_path: Path) -> None:
     refused(2, "holds something else (bad.csv)", "audit", "--to", str(tmp_path))
 
 
-def test_on_a_terminal_it_is_shown_how_far_a_load_and_an_unload_are(
+def test_a_load_and_an_unload_show_their_progress_on_a_terminal(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = tmp_path / "orders.jsonl"
@@ -128,7 +128,7 @@ def test_on_a_terminal_it_is_shown_how_far_a_load_and_an_unload_are(
 
 
 @pytest.mark.slow
-def test_the_command_starts_a_spark_of_its_own_that_says_nothing(servers: dict[str, str], tmp_path: Path) -> None:
+def test_the_command_starts_its_own_spark_without_log_output(servers: dict[str, str], tmp_path: Path) -> None:
     lines = tmp_path / "orders.jsonl"
     lines.write_text('{"id": 1}\n')
     done = subprocess.run(

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(120)
 PAYLOADS = StructType([StructField("body", BinaryType())])
 
 
-def test_what_is_made_and_pickled_connects_to_nothing_and_reads_no_file(tmp_path: Path) -> None:
+def test_creating_and_pickling_a_source_opens_no_connection_and_no_file(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
         nowhere = str(tmp_path / "nowhere")
@@ -62,7 +62,7 @@ def stream_of(options: Mapping[str, str]) -> QueueStreamReader:
     return QueueStreamReader(default_schema(parsed.content), parsed)
 
 
-def test_a_limit_of_messages_a_batch_is_what_spark_is_told(options: dict[str, str]) -> None:
+def test_max_offsets_per_trigger_is_passed_to_spark_as_a_read_limit(options: dict[str, str]) -> None:
     limit = stream_of({**options, "maxOffsetsPerTrigger": "7"}).getDefaultReadLimit()
     assert isinstance(limit, ReadMaxRows)
     assert limit.max_rows == 7
@@ -96,7 +96,7 @@ async def test_a_task_reads_nothing_before_its_server_has_caught_up(zookeeper: s
     await asyncio.to_thread(driver.stop)
 
 
-def test_rows_come_and_go_as_arrow_batches_of_exactly_the_schema(options: dict[str, str]) -> None:
+def test_rows_are_read_and_written_as_arrow_batches_of_exactly_the_schema(options: dict[str, str]) -> None:
     put(options, *[b"%d" % n for n in range(2500)])
     schema = default_schema(Content.ITEMS)
     source = AiozkqueueDataSource(options)
@@ -117,9 +117,7 @@ def test_rows_come_and_go_as_arrow_batches_of_exactly_the_schema(options: dict[s
     assert isinstance(source.writer(PAYLOADS, overwrite=False), DataSourceArrowWriter)
 
 
-def test_moments_are_the_same_whatever_zone_a_session_shows_them_in(
-    spark: SparkSession, options: dict[str, str]
-) -> None:
+def test_moments_are_the_same_in_every_time_zone_of_a_session(spark: SparkSession, options: dict[str, str]) -> None:
     async def stored() -> datetime:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             (message,) = await session.queue("orders").peek()

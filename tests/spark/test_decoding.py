@@ -75,7 +75,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_what_decodes_has_the_value_that_spark_gives_it(spark: SparkSession, kind: str) -> None:
+def test_a_decoded_value_is_the_one_that_spark_decodes(spark: SparkSession, kind: str) -> None:
     rows = [f'{{"v": {value}}}' for value in VALUES[kind]]
     both = cast("StructType", StructType.fromDDL(f"v {kind}, bad string"))
     zone = {"columnNameOfCorruptRecord": "bad", "timeZone": ZONE}

@@ -101,7 +101,7 @@ async def _marks_of(link: Link) -> set[str]:
 
 
 @pytest.mark.parametrize("work", [read_one_share, choose_a_batch, begin_to_write_by_a_column])
-def test_it_takes_no_more_memory_where_more_waits(
+def test_memory_use_does_not_grow_with_the_depth_of_a_queue(
     queues: tuple[dict[str, str], dict[str, str]], work: Callable[[dict[str, str]], None]
 ) -> None:
     """The names of the deep queue alone take 6 MiB, and its listing 3 more; a piece of that and its names take one."""
@@ -110,7 +110,7 @@ def test_it_takes_no_more_memory_where_more_waits(
     assert peak(lambda: work(deep)) < 1.3 * peak(lambda: work(shallow)) + 2 * MIB
 
 
-def test_shares_of_a_folder_have_every_message_once_and_no_more_than_about_as_many_as_a_task_should(
+def test_shares_of_a_folder_hold_every_message_once_and_are_about_one_task_in_size(
     queues: tuple[dict[str, str], dict[str, str]],
 ) -> None:
     options = parse_options(queues[0])

@@ -50,7 +50,7 @@ class Guide:
         return next(self._programs, None) is None
 
 
-def test_the_programs_of_the_guide_run(
+def test_every_program_of_the_guide_runs(
     spark: SparkSession, zookeeper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hosts = f"{zookeeper}/guide-{os.urandom(4).hex()}"

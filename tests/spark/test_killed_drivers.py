@@ -117,7 +117,7 @@ def drivers(zookeeper: str, tmp_path: Path, spark_java: str) -> Iterator[Drivers
     drivers.kill()
 
 
-def test_drivers_killed_at_every_step_lose_and_double_nothing_and_one_thought_dead_changes_nothing(
+def test_drivers_killed_at_any_step_lose_and_duplicate_nothing_and_a_zombie_changes_nothing(
     spark: SparkSession, options: dict[str, str], drivers: Drivers, tmp_path: Path
 ) -> None:
     first, second = drivers.start(), drivers.start()

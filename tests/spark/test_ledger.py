@@ -131,7 +131,7 @@ class Lossy(Slow):
 
 
 @pytest.mark.parametrize("client", [Slow, Lossy], ids=["the batch was begun", "its page was made"])
-async def test_what_was_made_and_ended_by_who_took_over_is_a_lost_claim(
+async def test_a_batch_that_a_successor_made_and_acknowledged_raises_claim_lost(
     zookeeper: str, queue_root: str, client: type[Slow]
 ) -> None:
     await fill(zookeeper, queue_root, 4)
@@ -155,7 +155,7 @@ class Contended(Slow):
         return await super().multi(operations)
 
 
-async def test_a_batch_that_lacks_a_page_between_others_is_gone_on_with_behind_the_last(
+async def test_a_batch_with_a_missing_page_continues_after_its_last_page(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 3)
@@ -180,7 +180,7 @@ async def test_a_batch_that_lacks_a_page_between_others_is_gone_on_with_behind_t
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
-async def test_killed_at_every_write_of_every_batch_nothing_is_lost_or_doubled(
+async def test_a_driver_killed_at_any_write_of_any_batch_loses_and_duplicates_nothing(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, *, applied: bool
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 3)
@@ -209,7 +209,7 @@ async def test_killed_at_every_write_of_every_batch_nothing_is_lost_or_doubled(
     assert step > 10
 
 
-async def test_a_batch_whose_acknowledgement_was_cut_off_is_never_returned_again(
+async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_again(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
@@ -240,7 +240,7 @@ async def test_a_batch_whose_acknowledgement_was_cut_off_is_never_returned_again
     assert step == 6
 
 
-async def test_a_driver_that_comes_back_while_its_batch_is_removed_is_given_no_part_of_it(
+async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
@@ -265,7 +265,7 @@ async def test_a_driver_that_comes_back_while_its_batch_is_removed_is_given_no_p
         assert removed
 
 
-async def test_a_released_ledger_gives_back_nothing_of_a_batch_that_is_done(
+async def test_releasing_a_ledger_releases_nothing_of_a_finished_batch(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
@@ -282,7 +282,7 @@ async def test_a_released_ledger_gives_back_nothing_of_a_batch_that_is_done(
         assert (stats.size, stats.claimed, stats.ledgers) == (5, 0, 0)
 
 
-async def test_a_batch_that_is_marked_while_an_operator_releases_the_ledger_is_not_given_back(
+async def test_a_batch_marked_as_done_during_a_release_of_its_ledger_is_not_released(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(zookeeper, queue_root, 4)
@@ -304,7 +304,7 @@ async def test_a_batch_that_is_marked_while_an_operator_releases_the_ledger_is_n
         assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
 
 
-async def test_a_driver_that_comes_back_is_fenced_and_changes_nothing(zookeeper: str, queue_root: str) -> None:
+async def test_a_zombie_driver_is_fenced_and_changes_nothing(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
         first = await zombie.next_batch(-1, 4)
@@ -318,7 +318,7 @@ async def test_a_driver_that_comes_back_is_fenced_and_changes_nothing(zookeeper:
         assert await session.queue("orders").size() == 6
 
 
-async def test_what_a_ledger_holds_is_taken_for_others_and_not_for_leftovers(zookeeper: str, queue_root: str) -> None:
+async def test_messages_of_a_ledger_count_as_claimed_and_not_as_leftovers(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         await ledger.next_batch(-1, 4)
@@ -343,7 +343,7 @@ class Weighing(Mortal):
         return await super().multi(operations)
 
 
-async def test_of_a_large_batch_no_request_is_large_since_servers_keep_the_last_500(
+async def test_requests_of_a_large_batch_stay_small_since_servers_keep_the_last_500(
     zookeeper: str, queue_root: str
 ) -> None:
     await fill(zookeeper, queue_root, 1200)
@@ -355,7 +355,7 @@ async def test_of_a_large_batch_no_request_is_large_since_servers_keep_the_last_
     assert 100 < weighing.most < 600  # at 0.75 KiB for each operation, 225 MiB of heap at the most
 
 
-async def test_a_released_ledger_gives_everything_back_and_fences_its_stream(zookeeper: str, queue_root: str) -> None:
+async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         batch = await ledger.next_batch(-1, 4)
@@ -381,7 +381,7 @@ class Overtaken(Slow):
         return await self._zookeeper.multi(operations)
 
 
-async def test_a_ledger_that_is_released_takes_no_lock_from_who_took_what_was_forced_open_meanwhile(
+async def test_releasing_a_ledger_keeps_the_locks_of_consumers_that_claimed_its_messages(
     zookeeper: str, queue_root: str
 ) -> None:
     await fill(zookeeper, queue_root, 4)
@@ -403,7 +403,7 @@ async def test_a_ledger_that_is_released_takes_no_lock_from_who_took_what_was_fo
         assert await orders.size() == 0
 
 
-async def test_batches_take_what_was_tried_before_and_what_has_a_key_a_history_or_a_priority(
+async def test_batches_claim_retried_messages_and_those_with_a_key_a_history_or_a_priority(
     zookeeper: str, queue_root: str
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
@@ -427,7 +427,7 @@ async def test_batches_take_what_was_tried_before_and_what_has_a_key_a_history_o
         await queue.put(b"again", key="k", unique=True)  # the key is free
 
 
-async def test_a_paused_queue_gives_a_stream_nothing(zookeeper: str, queue_root: str) -> None:
+async def test_a_stream_gets_nothing_from_a_paused_queue(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         first = await ledger.next_batch(-1, 4)
@@ -440,7 +440,7 @@ async def test_a_paused_queue_gives_a_stream_nothing(zookeeper: str, queue_root:
 @pytest.mark.parametrize(
     "config", [zq.QueueConfig(ordered=True), zq.QueueConfig(collapse=True)], ids=["ordered", "collapse"]
 )
-async def test_a_queue_that_keeps_an_order_or_collapses_is_no_stream(
+async def test_an_ordered_or_collapsing_queue_cannot_be_streamed(
     zookeeper: str, queue_root: str, config: zq.QueueConfig
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
@@ -450,7 +450,7 @@ async def test_a_queue_that_keeps_an_order_or_collapses_is_no_stream(
             await ledger.next_batch(-1, None)
 
 
-async def test_a_batch_leaves_what_is_not_due_or_whose_life_has_ended(zookeeper: str, queue_root: str) -> None:
+async def test_a_batch_leaves_out_delayed_and_expired_messages(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root, janitor=False) as session:
         queue = session.queue("orders")
         await queue.put(b"later", delay=3600)
@@ -473,7 +473,7 @@ async def test_a_batch_leaves_what_is_not_due_or_whose_life_has_ended(zookeeper:
         assert await queue.size() == 2
 
 
-async def test_what_a_task_could_not_decode_is_a_dead_letter_once_its_batch_is_done(
+async def test_undecodable_messages_become_dead_letters_when_their_batch_is_acknowledged(
     zookeeper: str, queue_root: str
 ) -> None:
     ids = []
@@ -509,7 +509,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
         assert [one.body for one in await session.queue("orders").peek()] == [b"bad"]
 
 
-async def test_a_batch_that_is_not_complete_does_not_hide_what_was_put_after_it(
+async def test_an_incomplete_batch_does_not_hide_messages_that_were_put_after_it(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", 2)
@@ -525,7 +525,7 @@ async def test_a_batch_that_is_not_complete_does_not_hide_what_was_put_after_it(
         assert page.items == 2
 
 
-async def test_frozen_it_takes_all_that_was_there_and_nothing_that_comes_later(
+async def test_a_frozen_ledger_claims_every_earlier_message_and_no_later_one(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", 4)
@@ -548,7 +548,7 @@ async def test_frozen_it_takes_all_that_was_there_and_nothing_that_comes_later(
 
 
 @pytest.mark.parametrize("counted", [False, True])
-async def test_an_acknowledgement_ends_beside_a_message_with_a_znode_below_it_which_nobody_is_handed_again(
+async def test_a_message_with_a_child_znode_does_not_block_an_acknowledgement_and_stays_locked(
     zookeeper: str, queue_root: str, server_view: Observer, caplog: pytest.LogCaptureFixture, *, counted: bool
 ) -> None:
     if counted:
@@ -568,7 +568,7 @@ async def test_an_acknowledgement_ends_beside_a_message_with_a_znode_below_it_wh
     assert len([one for one in caplog.records if "stays locked" in one.getMessage()]) == 1
 
 
-async def test_a_stream_passes_by_what_its_user_may_not_read(
+async def test_a_stream_skips_messages_that_its_user_may_not_read(
     zookeeper: str, queue_root: str, server_view: Observer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(zookeeper, queue_root, 10)

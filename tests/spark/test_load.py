@@ -38,9 +38,7 @@ def written(path: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_lines_of_json_are_the_payloads_as_they_stand(
-    spark: SparkSession, options: dict[str, str], tmp_path: Path
-) -> None:
+def test_lines_of_json_become_payloads_unchanged(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
     lines = ['{"b": 2, "a":  "é"}', '{"c": null}', ""]
     with gzip.open(tmp_path / "more.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write('{"packed": true}\n')
@@ -49,7 +47,7 @@ def test_lines_of_json_are_the_payloads_as_they_stand(
     assert set(drained(options)) == {lines[0].encode(), lines[1].encode(), b'{"packed": true}'}
 
 
-def test_columns_beside_the_payload_say_how_it_is_put(
+def test_columns_next_to_the_payload_set_its_put_options(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     line = {"body": "urgent", "priority": -3, "headers": {"tenant": "a"}, "key": "k", "delay": 3600}
@@ -76,7 +74,7 @@ def test_rows_without_a_payload_are_json_objects(spark: SparkSession, options: d
     )
 
 
-def test_what_was_unloaded_is_loaded_again_with_all_that_a_put_can_say(
+def test_loading_an_unload_restores_every_put_option(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     async def put() -> None:
@@ -92,7 +90,7 @@ def test_what_was_unloaded_is_loaded_again_with_all_that_a_put_can_say(
     assert drained(options) == [b"\x00\xff"]
 
 
-def test_an_unload_decodes_payloads_and_keeps_those_that_it_cannot(
+def test_an_unload_decodes_payloads_and_keeps_undecodable_ones(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     async def put() -> None:
@@ -119,7 +117,9 @@ def test_an_unload_decodes_payloads_and_keeps_those_that_it_cannot(
         unload(spark, str(other), options)
 
 
-def test_what_cannot_be_loaded_is_told_plainly(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+def test_a_load_refuses_bad_rows_with_a_clear_error(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
     def refused(kind: type[Exception], match: str, name: str, *lines: str, **more: Any) -> None:
         with pytest.raises(kind, match=match):
             load(spark, [written(tmp_path / name, *lines)], options, **more)

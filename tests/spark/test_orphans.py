@@ -80,7 +80,7 @@ async def test_a_driver_whose_jvm_is_killed_while_zookeeper_is_away_leaves_no_pr
             await driver.wait()
 
 
-async def test_drivers_tasks_and_writers_fail_when_zookeeper_is_away_for_longer_than_they_are_told(
+async def test_drivers_tasks_and_writers_fail_after_the_outage_timeout(
     zookeeper: str, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(put, options, b"1", b"2")

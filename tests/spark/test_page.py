@@ -49,14 +49,14 @@ def shown(text: str) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", text)
 
 
-def test_with_no_records_it_says_how_they_are_kept_and_draws_nothing() -> None:
+def test_a_page_without_records_explains_how_to_keep_them_and_has_no_plot() -> None:
     text = page(report())
     assert "There are no records." in text
     assert "aiozkqueue configure QUEUE --history 604800" in text
     assert "<svg" not in text
 
 
-def test_with_one_queue_each_plot_has_it_and_axes_are_told() -> None:
+def test_a_page_of_one_queue_shows_it_in_each_plot_and_labels_the_axes() -> None:
     text = page(report("orders"))
     assert shown(text).count("orders") == 3  # the busiest, and two times
     assert "Messages that ended in each 5 min" in text
@@ -64,7 +64,7 @@ def test_with_one_queue_each_plot_has_it_and_axes_are_told() -> None:
     assert {"10 ms", "0.1 s", "1 s", "1 min", "10 min", "08:00"} <= set(shown(text))
 
 
-def test_of_fifty_queues_the_busiest_are_drawn_and_all_are_in_the_table() -> None:
+def test_the_plots_show_the_busiest_of_fifty_queues_and_the_table_shows_all() -> None:
     names = [f"tenant-{n:02d}-orders" for n in range(50)]
     text = page(report(*names))
     assert f"The first {MOST_QUEUES} of 50." in text
@@ -73,7 +73,7 @@ def test_of_fifty_queues_the_busiest_are_drawn_and_all_are_in_the_table() -> Non
     assert all(f"<td>{name}</td>" in text for name in names)
 
 
-def test_names_and_reasons_that_are_long_are_cut_so_that_they_can_be_told_apart() -> None:
+def test_long_names_and_reasons_are_shortened_to_distinct_labels() -> None:
     names = [f"{'a-prefix-that-all-of-them-have-in-common-' * 2}{n}" for n in range(2)]
     found = shown(page(report(*names, reasons=("no such customer", "no such address"))))
     labels = [one for one in found if one.startswith("a-prefix")]
@@ -83,6 +83,6 @@ def test_names_and_reasons_that_are_long_are_cut_so_that_they_can_be_told_apart(
 
 
 @pytest.mark.parametrize(("most", "axis"), [(1, ["0", "1", "2"]), (2010, ["0", "1,500", "3,000"])])
-def test_an_axis_ends_not_far_above_what_it_shows_and_counts_whole_messages(most: int, axis: list[str]) -> None:
+def test_an_axis_ends_just_above_its_data_and_counts_whole_messages(most: int, axis: list[str]) -> None:
     drawn = columns("over time", ["finished"], [Column(START, [most], "")], SPAN)
     assert shown(drawn)[:3] == axis

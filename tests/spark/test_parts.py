@@ -65,7 +65,7 @@ def links(options: Mapping[str, str], count: int, **more: str) -> Iterator[list[
         yield [stack.enter_context(linked(parsed)) for _ in range(count)]
 
 
-def test_two_tries_of_a_task_at_once_put_each_row_once(options: dict[str, str]) -> None:
+def test_two_concurrent_attempts_of_a_task_put_each_row_once(options: dict[str, str]) -> None:
     with links(options, 2) as (one, other):
         first, second = Task(one), Task(other)
         for start in range(0, 100, 20):
@@ -78,7 +78,7 @@ def test_two_tries_of_a_task_at_once_put_each_row_once(options: dict[str, str]) 
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(100))
 
 
-def test_a_try_after_a_death_goes_on_and_is_refused_other_rows(options: dict[str, str]) -> None:
+def test_a_retried_task_resumes_the_same_rows_and_is_refused_other_ones(options: dict[str, str]) -> None:
     with links(options, 2) as (one, other):
         Task(one).add(range(35))  # and dies with five on the way
         with pytest.raises(zq.InvalidOptionError, match="was given others"):
@@ -88,7 +88,7 @@ def test_a_try_after_a_death_goes_on_and_is_refused_other_rows(options: dict[str
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(40))
 
 
-def test_with_other_partitions_after_a_death_a_batch_is_not_opened(options: dict[str, str]) -> None:
+def test_a_batch_retried_with_other_partitions_is_not_committed(options: dict[str, str]) -> None:
     with links(options, 2) as (one, other):
         Task(one, partition=1).add(range(30))
         heir = Task(other, run="second").add(range(60))
@@ -99,7 +99,7 @@ def test_with_other_partitions_after_a_death_a_batch_is_not_opened(options: dict
     assert state(options) == (0, 0)
 
 
-def test_told_apart_by_a_column_rows_come_in_any_order_and_partition(options: dict[str, str]) -> None:
+def test_rows_with_an_id_column_can_move_between_positions_and_partitions(options: dict[str, str]) -> None:
     with links(options, 3, idColumn="n") as (one, other, third):
         Task(one, partition=1).add(range(30))
         Task(other).add(range(30, 60))
@@ -108,7 +108,7 @@ def test_told_apart_by_a_column_rows_come_in_any_order_and_partition(options: di
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(80))
 
 
-def test_two_tries_at_once_of_rows_told_apart_put_each_once(options: dict[str, str]) -> None:
+def test_two_concurrent_attempts_with_an_id_column_put_each_row_once(options: dict[str, str]) -> None:
     with links(options, 2, idColumn="n") as (one, other):
         first, second = Task(one), Task(other)
         first.add(range(30))
@@ -119,7 +119,7 @@ def test_two_tries_at_once_of_rows_told_apart_put_each_once(options: dict[str, s
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(50))
 
 
-def test_a_batch_of_a_stream_is_divided_among_tasks_and_one_of_whose_messages_is_gone_fails(
+def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
     options: dict[str, str],
 ) -> None:
     ids = put(options, *(b"%d" % n for n in range(10)))
@@ -149,7 +149,7 @@ def test_a_batch_of_a_stream_is_divided_among_tasks_and_one_of_whose_messages_is
         reader.stop()
 
 
-def test_of_payloads_a_task_holds_some_at_a_time_however_many_it_reads(options: dict[str, str]) -> None:
+def test_a_task_keeps_few_payloads_in_memory_at_a_time(options: dict[str, str]) -> None:
     def peak(queue: str, count: int) -> int:
         """The most bytes that were held while so many thousand bytes were read."""
         of_queue = {**options, "queue": queue}
@@ -179,7 +179,7 @@ def found(options: Mapping[str, str], *filters: object, **more: str) -> tuple[in
     return len(shares), [one for share in shares for batch in reader.read(share) for one in batch["id"].to_pylist()]
 
 
-def test_of_ids_that_are_asked_for_only_those_are_read(options: dict[str, str]) -> None:
+def test_a_filter_on_ids_reads_only_those_messages(options: dict[str, str]) -> None:
     ids = put(options, *(b"%d" % n for n in range(20)))
     assert found(options, EqualTo(("id",), ids[3]))[1] == [ids[3]]
     assert sorted(found(options, In(("id",), (ids[1], ids[5], "other")))[1]) == sorted([ids[1], ids[5]])
@@ -187,7 +187,7 @@ def test_of_ids_that_are_asked_for_only_those_are_read(options: dict[str, str]) 
     assert len(found(options, StringContains(("id",), "x"))[1]) == 20
 
 
-def test_of_a_history_only_the_hours_that_are_asked_for_are_read(options: dict[str, str]) -> None:
+def test_a_filter_on_time_reads_only_those_hours_of_a_history(options: dict[str, str]) -> None:
     async def prepare() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             await session.queue("orders").configure(zq.QueueConfig(history=zq.History()))
@@ -206,7 +206,7 @@ def test_of_a_history_only_the_hours_that_are_asked_for_are_read(options: dict[s
     assert found(options, LessThan(("ended_at",), datetime(1, 1, 3, tzinfo=UTC)), **history) == (0, [])
 
 
-def test_a_stream_of_nothing_or_of_what_json_has_not_is_refused(options: dict[str, str]) -> None:
+def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(options: dict[str, str]) -> None:
     parsed = parse_options(options)
     reader = QueueStreamReader(default_schema(parsed.content), parsed)
     try:
@@ -226,7 +226,7 @@ def test_a_stream_of_nothing_or_of_what_json_has_not_is_refused(options: dict[st
 @pytest.mark.parametrize(
     ("name", "allowed"), [("key", "string"), ("headers", "map<string,string>"), ("ttl", "double or integer or long")]
 )
-def test_a_column_of_the_wrong_type_is_told_the_right_ones(name: str, allowed: str) -> None:
+def test_the_error_for_a_column_of_the_wrong_type_names_the_right_ones(name: str, allowed: str) -> None:
     schema = StructType([StructField("body", StringType()), StructField(name, ArrayType(StringType()))])
     with pytest.raises(zq.InvalidOptionError, match=f"column '{name}': it cannot be array<string>; make it {allowed}$"):
         RowEncoder(schema)

@@ -57,7 +57,7 @@ def dead(options: Mapping[str, str]) -> list[bytes]:
     return asyncio.run(look())
 
 
-def test_two_groups_share_a_queue_and_of_one_group_the_second_query_fences_the_first(
+def test_two_groups_share_a_queue_and_a_second_query_of_a_group_fences_the_first(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     numbers = [b"%d" % n for n in range(30)]
@@ -76,7 +76,7 @@ def test_two_groups_share_a_queue_and_of_one_group_the_second_query_fences_the_f
     assert left(options) == (0, 0, 0)
 
 
-def test_with_a_new_checkpoint_the_batches_that_were_not_done_come_first(
+def test_a_new_checkpoint_reads_the_unfinished_batches_first(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b'{"n": 1}', b'{"n": 2}')
@@ -88,7 +88,7 @@ def test_with_a_new_checkpoint_the_batches_that_were_not_done_come_first(
     assert left(options) == (0, 0, 0)
 
 
-def test_a_schema_changed_before_a_restart_holds_for_the_batch_that_was_not_done_and_its_dead_letters(
+def test_a_schema_changed_before_a_restart_applies_to_the_unfinished_batch(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b'{"n": 1}', b'{"n": "one"}', b"no JSON")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_driver_and_tasks_show_their_certificate_and_their_credentials(
+def test_driver_and_tasks_present_their_certificate_and_their_credentials(
     spark: SparkSession,
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper],
     queue_root: str,

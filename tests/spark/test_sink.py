@@ -34,7 +34,7 @@ def bring(folder: Path, name: str, *numbers: int) -> None:
     (folder / "in" / name).write_text("".join(f"{n}\n" for n in numbers))
 
 
-def test_batches_are_put_each_row_once_also_when_the_query_is_started_again(
+def test_each_row_is_put_once_even_after_a_restart_of_the_query(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     bring(tmp_path, "a", *range(1000))
@@ -47,7 +47,7 @@ def test_batches_are_put_each_row_once_also_when_the_query_is_started_again(
     assert len(drained(options)) == 1500
 
 
-def test_a_batch_that_is_replayed_after_its_rows_were_taken_puts_nothing(
+def test_replaying_a_batch_whose_rows_were_taken_puts_nothing(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     bring(tmp_path, "a", *range(1000))
@@ -60,7 +60,7 @@ def test_a_batch_that_is_replayed_after_its_rows_were_taken_puts_nothing(
     assert drained(options) == [b"1000"]
 
 
-def test_of_a_batch_that_failed_half_way_nothing_is_seen_and_nothing_is_left_until_it_is_tried_again(
+def test_a_batch_that_failed_halfway_shows_and_leaves_no_row_before_its_retry(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     bring(tmp_path, "a", *range(1000))

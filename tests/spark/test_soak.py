@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(600)
-def test_whatever_is_changed_between_queries_no_message_is_lost(
+def test_no_message_is_lost_when_settings_change_between_queries(
     spark: SparkSession,
     zookeeper: str,
     queue_root: str,

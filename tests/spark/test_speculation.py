@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_what_spark_tries_a_second_time_while_the_first_goes_on_is_put_once(
+def test_a_speculative_second_attempt_puts_each_row_once(
     options: dict[str, str], tmp_path: Path, spark_java: str
 ) -> None:
     driver = subprocess.Popen(

@@ -58,7 +58,7 @@ def left(options: Mapping[str, str]) -> tuple[int, int, int]:
     return asyncio.run(look())
 
 
-def test_100_000_messages_go_to_parquet_each_once_while_consumers_take_too(
+def test_each_of_100_000_messages_is_written_once_while_consumers_also_take(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     numbers = [b"%d" % n for n in range(100_000)]
@@ -110,7 +110,7 @@ def test_the_last_batch_of_an_idle_queue_is_acknowledged(
     assert sorted(files.bodies()) == [b"a", b"b"]
 
 
-def test_a_stream_that_is_stopped_and_started_again_goes_on_where_it_was(
+def test_a_restarted_stream_continues_where_it_stopped(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     files = Files(spark, options, tmp_path)
@@ -122,7 +122,7 @@ def test_a_stream_that_is_stopped_and_started_again_goes_on_where_it_was(
     assert left(options) == (0, 0, 0)
 
 
-def test_a_batch_that_failed_is_the_same_when_it_is_tried_again(
+def test_a_failed_batch_has_the_same_messages_at_its_retry(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     seen: list[tuple[int, list[str]]] = []
@@ -150,7 +150,7 @@ def test_a_batch_that_failed_is_the_same_when_it_is_tried_again(
     assert left(options) == (0, 0, 0)
 
 
-def test_a_payload_that_does_not_decode_becomes_a_dead_letter_and_the_others_are_rows(
+def test_an_undecodable_payload_becomes_a_dead_letter_and_the_others_become_rows(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b'{"n": 1}', b'{"n": "one"}', b"\xff", b'{"n": 2}')

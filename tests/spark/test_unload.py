@@ -51,7 +51,7 @@ def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str],
 
 
 @pytest.mark.slow
-def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_doubled(
+def test_an_audit_killed_before_any_step_and_run_again_loses_and_duplicates_nothing(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     folder, bodies = tmp_path / "orders", set[bytes]()
@@ -113,7 +113,7 @@ CONFIGURATIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
-def test_killed_after_any_write_of_an_acknowledgement_each_message_is_once_in_the_folder(
+def test_an_unload_killed_after_any_acknowledgement_write_has_each_message_once(
     spark: SparkSession, options: dict[str, str], tmp_path: Path, config: zq.QueueConfig
 ) -> None:
     writes = 0

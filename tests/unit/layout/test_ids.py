@@ -47,7 +47,7 @@ def test_after_the_last_count_ids_go_on_under_a_new_nonce_and_the_client_stays()
     assert source.client == client
 
 
-def test_two_clients_make_different_ids() -> None:
+def test_ids_of_two_clients_differ() -> None:
     assert IdSource().next() != IdSource().next()
 
 
