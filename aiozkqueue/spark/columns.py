@@ -114,7 +114,7 @@ class Layout:
         known = _COLUMNS[options.content]
         plain = {field.name for field in schema.fields} <= known.keys() and "body" in schema.fieldNames()
         plain = plain or schema == default_schema(options.content)
-        #: The columns that are the message's, not its payload's, and what they are of it.
+        #: The columns that hold a property of the message instead of its payload, each with that property.
         self.of_message: dict[str, str] = {}
         self._makers: list[Maker] = []
         self._fields: dict[str, Callable[[object], object]] = {}

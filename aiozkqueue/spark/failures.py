@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Spark's errors: its own, and those of its JVM that it has no class for.
 SPARK_ERRORS: Final[tuple[type[Exception], ...]] = (PySparkException, Py4JJavaError)
 
-# The condition that Spark names, and the line that tells of it.
+# The error condition that Spark names, and the line of the message that contains it.
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")
 # The last line of a traceback in a task, or in a planner, which puts the name into quotes of its own.
 _RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")

@@ -221,7 +221,7 @@ def _take_in(digest: blake2b, row: Row) -> None:
 
 
 async def _create_once(link: Link, path: str) -> None:
-    """Create a znode unless it is there, whatever becomes of replies."""
+    """Create a znode unless it exists. A lost reply changes nothing."""
     zookeeper = link.runtime.zookeeper
     while await zookeeper.exists(path) is None:
         try:
