@@ -52,7 +52,7 @@ async def stop(program: asyncio.Task[None]) -> None:
         await program
 
 
-async def test_the_worker_ships_every_order_and_sees_a_failed_one_again(
+async def test_the_worker_ships_every_order_and_gets_a_failed_one_again(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = session.queue("orders", Order)
@@ -106,7 +106,7 @@ async def test_the_pipeline_turns_every_order_into_an_invoice(session: zq.QueueS
     assert await session.queue("orders").size() == 0
 
 
-async def test_the_join_takes_of_two_queues_and_rejects_the_payments(session: zq.QueueSession) -> None:
+async def test_the_join_takes_from_two_queues_and_rejects_the_payments(session: zq.QueueSession) -> None:
     orders, payments = session.queue("orders", Order), session.queue("payments", Order | Invoice)
     await orders.put(Order(id=1))
     await payments.put_many([Invoice(order=8), Order(id=9)])
@@ -118,7 +118,7 @@ async def test_the_join_takes_of_two_queues_and_rejects_the_payments(session: zq
     ]
 
 
-async def test_the_service_serves_its_queues_until_a_signal_comes(
+async def test_the_service_serves_its_queues_until_a_signal_arrives(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     billed: list[Order] = []

@@ -50,7 +50,7 @@ def test_every_public_name_is_documented(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_public_names_are_there_once(module: str) -> None:
+def test_every_public_name_exists_and_is_listed_once(module: str) -> None:
     public = importlib.import_module(module)
     assert [name for name in public.__all__ if not hasattr(public, name)] == []
     assert len(set(public.__all__)) == len(public.__all__)

@@ -16,20 +16,20 @@ def defined(*folders: str) -> set[str]:
     return {name for names in found for name in names}
 
 
-def test_each_test_that_it_names_is_there() -> None:
+def test_the_capability_table_names_existing_tests() -> None:
     named = set(re.findall(r"`(test_\w+)`", TABLE))
     assert len(named) > 60
     assert named <= defined("acceptance", "integration", "simulation", "unit")
 
 
-def test_each_file_of_acceptance_tests_has_a_place_in_it() -> None:
+def test_the_capability_table_covers_each_file_of_acceptance_tests() -> None:
     files = {file.name for file in (TESTS / "acceptance").glob("test_*.py")}
     named = set(re.findall(r"test_\w+\.py", TABLE))
     named_by_their_tests, of_none = {"test_together.py", "test_leases.py"}, {"test_pause.py"}
     assert files - named == named_by_their_tests | of_none
 
 
-def test_each_rule_and_mutation_that_it_names_is_there() -> None:
+def test_the_capability_table_names_existing_rules_and_mutations() -> None:
     rows = [row.split(" | ") for row in TABLE.splitlines() if row.startswith("| ") and row.count(" | ") == 6]
     assert len(rows) > 18
     rules, mutations = defined("simulation/rules"), defined("simulation/mutations")

@@ -40,7 +40,7 @@ def import_new_name() -> None:
 
 
 @pytest.mark.parametrize("use", [import_new_module, import_new_name])
-def test_a_package_of_another_version_is_told_with_the_version_found_and_those_that_fit(
+def test_the_error_for_an_unsupported_package_version_names_it_and_the_supported_ones(
     old: str, use: Callable[[], None]
 ) -> None:
     with pytest.raises(zq.MissingExtraError) as raised, needs("spark"):
@@ -51,13 +51,13 @@ def test_a_package_of_another_version_is_told_with_the_version_found_and_those_t
     assert raised.value.name == old
 
 
-def test_a_package_that_is_absent_is_told_so() -> None:
+def test_a_missing_package_raises_an_error_that_names_it() -> None:
     with pytest.raises(zq.MissingExtraError, match=r"^nowhere is not installed: pip install"), needs("spark"):
         import_module("nowhere.part")
 
 
 @pytest.mark.usefixtures("old")
-def test_a_mistake_of_the_package_itself_is_raised_as_it_is() -> None:
+def test_an_import_error_of_aiozkqueue_itself_is_raised_unchanged() -> None:
     with pytest.raises(ModuleNotFoundError) as raised, needs("spark"):
         import_module("aiozkqueue.nowhere")
     assert not isinstance(raised.value, zq.MissingExtraError)
@@ -78,7 +78,7 @@ for use in (lambda: pyspark_aiozkqueue.DefaultSource({}), lambda: __import__("ai
 """
 
 
-def test_with_an_old_spark_the_format_is_found_and_says_which_version_it_needs() -> None:
+def test_an_old_spark_finds_the_format_and_an_error_names_the_required_version() -> None:
     pytest.importorskip("pyspark")
     done = subprocess.run([sys.executable, "-c", _OLD_SPARK], capture_output=True, text=True, check=True)
     name, *told = done.stdout.splitlines()

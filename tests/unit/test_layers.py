@@ -111,11 +111,11 @@ def _upward(folder: Path, prefix: str, layers: tuple[set[str], ...], *, all_impo
     return wrong
 
 
-def test_no_files_import_each_other_in_a_circle_types_included() -> None:
+def test_no_files_have_circular_imports_even_for_types() -> None:
     assert _circles(_edges(_modules(), all_imports=True)) == []
 
 
-def test_no_folders_import_each_other_in_a_circle_types_included() -> None:
+def test_no_folders_have_circular_imports_even_for_types() -> None:
     modules = _modules()
     graph: dict[str, set[str]] = {}
     for module, targets in _edges(modules, all_imports=True).items():
@@ -130,13 +130,13 @@ def test_no_folders_import_each_other_in_a_circle_types_included() -> None:
     [(PACKAGE, "aiozkqueue.", LAYERS, False), (PACKAGE / "queue", "aiozkqueue.queue.", QUEUE, True)],
     ids=["package", "queue"],
 )
-def test_nothing_imports_what_is_above_it(
+def test_no_module_imports_a_layer_above_it(
     folder: Path, prefix: str, layers: tuple[set[str], ...], *, all_imports: bool
 ) -> None:
     assert _upward(folder, prefix, layers, all_imports=all_imports) == []
 
 
-def test_every_module_of_the_queue_has_its_place() -> None:
+def test_every_queue_module_belongs_to_a_layer() -> None:
     known = {name for names in QUEUE for name in names}
     there = {path.stem for path in (PACKAGE / "queue").iterdir() if path.name not in {"__init__.py", "__pycache__"}}
     assert known == there

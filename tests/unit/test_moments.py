@@ -18,7 +18,7 @@ moments = st.datetimes(datetime(1971, 1, 1), datetime(9998, 1, 1), timezones=st.
 
 
 @given(moments)
-def test_a_moment_is_never_stored_before_itself_nor_a_millisecond_after(moment: datetime) -> None:
+def test_a_stored_moment_is_rounded_up_by_less_than_a_millisecond(moment: datetime) -> None:
     assert moment <= moment_at(milliseconds_at(moment)) < moment + MILLISECOND
 
 
@@ -28,7 +28,7 @@ def test_two_moments_keep_their_order(one: datetime, other: datetime) -> None:
 
 
 @given(st.integers(0, 253_402_300_799_999))
-def test_milliseconds_are_read_back_as_they_were(milliseconds: int) -> None:
+def test_milliseconds_are_read_back_unchanged(milliseconds: int) -> None:
     assert milliseconds_at(moment_at(milliseconds)) == milliseconds
 
 
@@ -36,15 +36,15 @@ def test_milliseconds_are_read_back_as_they_were(milliseconds: int) -> None:
     ("seconds", "milliseconds"),
     [(0, 0), (1.1, 1100), (0.0004, 1), (0.0015, 2), (0.29, 290), (2.675, 2675), (-0.0015, -1), (1e9, 10**12)],
 )
-def test_a_length_of_time_is_rounded_up_but_not_by_the_noise_of_a_float(seconds: float, milliseconds: int) -> None:
+def test_a_duration_is_rounded_up_but_not_for_floating_point_noise(seconds: float, milliseconds: int) -> None:
     assert milliseconds_in(seconds) == milliseconds
 
 
-def test_a_length_beyond_any_date_is_no_error() -> None:
+def test_a_duration_beyond_any_date_raises_no_error() -> None:
     assert milliseconds_in(1e20) > 10**22
 
 
-def test_zones_make_no_difference() -> None:
+def test_time_zones_make_no_difference() -> None:
     moment = datetime(2026, 7, 1, 12, 0, 0, 500, tzinfo=timezone(timedelta(hours=2)))
     assert milliseconds_at(moment) == milliseconds_at(moment.astimezone(UTC)) == 1_782_900_000_001
 

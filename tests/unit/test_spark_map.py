@@ -24,18 +24,18 @@ def named() -> dict[Path, set[str]]:
     return found
 
 
-def test_each_test_that_it_names_is_there() -> None:
+def test_the_capability_table_names_existing_tests() -> None:
     for file, tests in named().items():
         assert tests <= defined(file), file.name
     text = (HERE / "README.md").read_text()
     assert set(re.findall(r"`(test_\w+)`", text)) == {test for tests in named().values() for test in tests}
 
 
-def test_each_file_of_tests_of_spark_has_a_place_in_it() -> None:
+def test_the_spark_map_covers_each_file_of_spark_tests() -> None:
     assert set(HERE.glob("test_*.py")) - named().keys() == set()
 
 
-def test_each_mutation_that_it_names_is_there() -> None:
+def test_the_spark_map_names_existing_mutations() -> None:
     (row,) = [one for one in (HERE / "README.md").read_text().splitlines() if "mutations `" in one]
     names = re.findall(r"`(a_\w+)`", row)
     assert names

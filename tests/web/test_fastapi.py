@@ -103,7 +103,7 @@ class Stages:
         await self._app(scope, receive, noting)
 
 
-async def test_what_a_request_put_is_stored_before_any_of_its_response_is_sent(
+async def test_puts_of_a_request_are_stored_before_any_of_its_response_is_sent(
     calling: Calling, session: zq.QueueSession, open_session: Opener
 ) -> None:
     await session.queue("jobs").put(b"job")
@@ -131,7 +131,7 @@ async def test_a_request_that_raises_is_rolled_back(
     assert (await client.post("/move")).json() is not None
 
 
-async def test_a_commit_that_fails_is_told_as_an_error_and_may_be_tried_again(
+async def test_a_failed_commit_returns_an_error_and_the_request_can_be_retried(
     calling: Calling, session: zq.QueueSession
 ) -> None:
     await session.queue("jobs").put(b"job")
@@ -143,7 +143,7 @@ async def test_a_commit_that_fails_is_told_as_an_error_and_may_be_tried_again(
     assert await session.queue("jobs").size() == 1
 
 
-async def test_a_commit_that_fails_is_no_success_without_error_handlers_either(
+async def test_a_failed_commit_returns_an_error_even_without_error_handlers(
     calling: Calling, session: zq.QueueSession
 ) -> None:
     await session.queue("jobs").put(b"job")
@@ -153,19 +153,19 @@ async def test_a_commit_that_fails_is_no_success_without_error_handlers_either(
     assert (await (await calling(app)).post("/robbed")).status_code == 500
 
 
-async def test_a_unique_key_that_is_taken_is_a_conflict(calling: Calling, session: zq.QueueSession) -> None:
+async def test_a_unique_key_in_use_returns_a_conflict(calling: Calling, session: zq.QueueSession) -> None:
     client = await calling(_app())
     assert [(await client.post("/unique")).status_code for _ in range(2)] == [200, 409]
     assert await session.queue("results").size() == 1
 
 
-async def test_an_endpoint_may_settle_its_transaction_itself(calling: Calling, session: zq.QueueSession) -> None:
+async def test_an_endpoint_can_settle_its_transaction_itself(calling: Calling, session: zq.QueueSession) -> None:
     client = await calling(_app())
     assert (await client.post("/settled")).json() == "nothing was put"
     assert await session.queue("results").size() == 0
 
 
-async def test_when_the_response_has_gone_the_transaction_is_over(calling: Calling, session: zq.QueueSession) -> None:
+async def test_the_transaction_of_a_request_ends_with_its_response(calling: Calling, session: zq.QueueSession) -> None:
     transport = httpx.ASGITransport(app := _app())
     await calling(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
@@ -174,7 +174,7 @@ async def test_when_the_response_has_gone_the_transaction_is_over(calling: Calli
     assert await session.queue("results").size() == 0
 
 
-async def test_a_request_waits_for_the_answer_to_its_commit_only_so_long(
+async def test_a_request_waits_for_its_commit_up_to_the_commit_timeout(
     calling: Calling, open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     app = FastAPI(exception_handlers=error_handlers)
@@ -194,7 +194,7 @@ async def test_a_request_waits_for_the_answer_to_its_commit_only_so_long(
     assert await session.queue("results").size() == 2
 
 
-async def test_the_transaction_of_a_client_that_has_gone_is_rolled_back(
+async def test_the_transaction_of_a_disconnected_client_is_rolled_back(
     zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
 ) -> None:
     await session.queue("jobs").put(b"job")
@@ -259,7 +259,7 @@ async def test_a_request_that_is_cancelled_is_rolled_back(
     assert await session.queue("jobs").size() == 1
 
 
-async def test_starlette_has_one_session_for_the_application(
+async def test_a_starlette_application_has_one_session(
     zookeeper: str, queue_root: str, session: zq.QueueSession
 ) -> None:
     async def create(request: Request) -> Response:
@@ -276,14 +276,14 @@ async def test_starlette_has_one_session_for_the_application(
     assert (stored.id, stored.body) == (answer.json(), b"result")
 
 
-async def test_an_application_without_a_session_is_told_how_to_have_one() -> None:
+async def test_an_application_without_a_session_gets_an_error_that_explains_the_setup() -> None:
     transport = httpx.ASGITransport(_app())
     async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
         with pytest.raises(zq.InvalidOptionError, match="lifespan="):
             await client.post("/move")
 
 
-def test_options_that_cannot_be_are_refused_when_the_application_is_made() -> None:
+def test_invalid_options_are_refused_when_the_application_is_created() -> None:
     with pytest.raises(zq.InvalidOptionError):
         lifespan("zk1:2181", session_timeout=-1)
     with pytest.raises(zq.InvalidOptionError):

@@ -31,12 +31,12 @@ def test_the_frame_is_curators(messages: list[bytes], stored: str) -> None:
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5), st.binary(max_size=9))
-def test_what_is_framed_is_read_back_whatever_follows(messages: list[bytes], behind: bytes) -> None:
+def test_a_frame_is_read_back_whatever_follows_it(messages: list[bytes], behind: bytes) -> None:
     assert unframe(frame(messages) + behind) == messages
 
 
 @given(st.binary(max_size=60), st.booleans())
-def test_other_bytes_are_read_or_refused_and_nothing_else(data: bytes, versioned: bool) -> None:  # noqa: FBT001
+def test_other_bytes_are_either_read_or_refused(data: bytes, versioned: bool) -> None:  # noqa: FBT001
     try:
         messages = unframe(bytes.fromhex("00010001") + data if versioned else data)
     except MalformedError:
@@ -68,11 +68,11 @@ def test_delays_are_the_number_between_the_last_two_bars() -> None:
         assert dialect.due(unparsable) == 0
 
 
-def test_ids_lose_what_a_name_cannot_hold() -> None:
+def test_ids_drop_characters_that_a_name_cannot_hold() -> None:
     assert curator("/q", kind="id").name(PutNames(key="a/b|c")) == "queue-|a_b_c|"
 
 
-def test_kazoos_entries() -> None:
+def test_entries_are_named_and_placed_as_kazoo_does() -> None:
     assert kazoo("/q").name(PutNames()) == "entry-100-"
     assert kazoo("/q").name(PutNames(priority=7)) == "entry-007-"
     assert (kazoo("/q").items, kazoo("/q").locks) == ("/q/entries", "/q/taken")
@@ -80,7 +80,7 @@ def test_kazoos_entries() -> None:
 
 
 @pytest.mark.parametrize("dialect", [curator("/a/q", "/a/l"), kazoo("/a/q"), kazoo("/a/q", locking=False)])
-def test_places_and_paths_are_each_others(dialect: Dialect) -> None:
+def test_places_and_paths_map_to_each_other(dialect: Dialect) -> None:
     paths = ForeignPaths("/zms", dialect)
     name = f"{dialect.prefix}0000000001"
     assert paths.at(f"items/{name}") == f"{dialect.items}/{name}"
@@ -102,7 +102,7 @@ DIALECTS = [
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_layout_is_read_again_from_what_is_stored_of_it(dialect: Dialect) -> None:
+def test_a_stored_layout_is_read_back(dialect: Dialect) -> None:
     assert described(dialect.path, json.loads(json.dumps(dialect.settings()))) == dialect
 
 
@@ -121,13 +121,13 @@ def test_a_layout_is_read_again_from_what_is_stored_of_it(dialect: Dialect) -> N
         ("/q", {"program": "curator", "kind": "queue", "locks": 7, "compressed": False}),
     ],
 )
-def test_a_stored_layout_that_is_none_is_refused(path: str, settings: dict[str, JsonValue]) -> None:
+def test_an_invalid_stored_layout_is_refused(path: str, settings: dict[str, JsonValue]) -> None:
     with pytest.raises(MalformedError):
         described(path, settings)
 
 
 @pytest.mark.parametrize("priority", [0, 10, -1, -(2**31), 2**31 - 1])
-def test_the_priority_in_a_name_of_curators_is_read(priority: int) -> None:
+def test_the_priority_is_read_from_a_curator_name(priority: int) -> None:
     dialect = curator("/q", kind="priority")
     name = dialect.name(PutNames(priority=priority)) + "0000000001"
     assert dialect.told(name) == dialect.told(dialect.piece(name, 3)) == PutNames(priority=priority)
@@ -147,5 +147,5 @@ def test_the_priority_in_a_name_of_curators_is_read(priority: int) -> None:
         (curator("/q", kind="simple"), "qn-0000000001", PutNames()),
     ],
 )
-def test_names_tell_the_options_of_their_puts(dialect: Dialect, name: str, told: PutNames) -> None:
+def test_put_options_are_read_from_item_names(dialect: Dialect, name: str, told: PutNames) -> None:
     assert dialect.told(name) == told

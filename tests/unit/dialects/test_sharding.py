@@ -11,7 +11,7 @@ from aiozkqueue.dialects.sharding import another_shard, first_shard, is_shard
 
 
 @given(st.text(min_size=1, max_size=20), st.integers(0, 12))
-def test_all_who_see_the_same_shards_add_the_same_one_and_it_is_another(path: str, count: int) -> None:
+def test_sharders_that_see_the_same_shards_add_the_same_new_one(path: str, count: int) -> None:
     there: list[str] = []
     for _ in range(count):
         there.append(another_shard(path, there))
@@ -23,7 +23,7 @@ def test_all_who_see_the_same_shards_add_the_same_one_and_it_is_another(path: st
     assert not count or there[0] == first_shard(path)
 
 
-def test_one_that_was_removed_is_named_again_and_those_of_a_sharders_leader_are_left_alone() -> None:
+def test_a_removed_shard_is_added_again_whatever_shards_a_leader_added() -> None:
     first = first_shard("/path")
     second = another_shard("/path", [first])
     assert another_shard("/path", [second, "queue-0e1d6f8e-6b0c-4b6e-8a52-6c0a9f6a2a11"]) == first

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parents[2] / "dialects"
 OURS = re.compile(r"`(test_[a-z_]+)`")
 
 
-def test_each_test_of_ours_in_the_table_is_there() -> None:
+def test_every_test_that_the_table_names_exists() -> None:
     rows = [row.rpartition(" | ")[2] for row in (FOLDER / "README.md").read_text().splitlines() if "`test" in row]
     named = {name for row in rows for name in OURS.findall(row)}
     there = {

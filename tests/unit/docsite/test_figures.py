@@ -71,5 +71,5 @@ IDLE = "put → handler, 50 a second"
         (README, f"default settings, to the same | {ratio('async for', 'Curator')} |"),
     ],
 )
-def test_a_figure_is_that_of_the_run(page: Path, sentence: str) -> None:
+def test_figures_in_the_pages_match_the_recorded_run(page: Path, sentence: str) -> None:
     assert sentence in " ".join(page.read_text().split())

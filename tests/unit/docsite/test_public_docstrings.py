@@ -37,7 +37,7 @@ WITHOUT_ERRORS = {
 }
 
 
-def test_all_that_is_public_is_described_and_its_errors_are_errors() -> None:
+def test_every_public_member_is_described_and_its_listed_errors_exist() -> None:
     wrong = [f"{path}: {what}" for path, member in documented().items() for what in _wrong(path, member)]
     assert wrong == []
 
@@ -60,7 +60,7 @@ def test_every_public_name_is_in_the_reference_once() -> None:
     assert shown - public == Counter(), "these are not public, or shown twice"
 
 
-def test_every_error_is_told_of_by_what_raises_it() -> None:
+def test_every_error_is_documented_by_a_member_that_raises_it() -> None:
     tree = {getattr(aiozkqueue, name) for name in errors_table.names()}
     told = {getattr(aiozkqueue, name) for name, paths in errors_table.raisers().items() if paths}
     unheard = [error for error in tree if not any(issubclass(one, error) for one in told)]
@@ -74,7 +74,7 @@ def test_every_error_of_the_package_is_in_the_table() -> None:
     assert all(f"[`{name}`][aiozkqueue.{name}]" in table for name in defined)
 
 
-def test_every_error_is_raised_by_somebody() -> None:
+def test_every_error_is_raised_somewhere() -> None:
     made = {
         name
         for tree in CODE
@@ -86,7 +86,7 @@ def test_every_error_is_raised_by_somebody() -> None:
     assert set(errors_table.names()) - made - {"QueueError"} == set()
 
 
-def test_what_is_kept_for_the_packages_own_use_is_there() -> None:
+def test_every_name_listed_as_internal_exists() -> None:
     owners = {member.name: member.value for member in documented().values() if inspect.isclass(member.value)}
     gone = [
         f"{owner}.{name}"

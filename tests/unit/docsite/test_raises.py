@@ -18,7 +18,7 @@ Afterwards.
 """
 
 
-def test_a_section_has_an_error_a_line_or_several() -> None:
+def test_a_raises_section_has_one_or_several_errors_a_line() -> None:
     assert read(SECTION) == Raises(
         "Put a message.\n\nAfterwards.",
         (
@@ -31,7 +31,7 @@ def test_a_section_has_an_error_a_line_or_several() -> None:
     )
 
 
-def test_a_line_has_them_between_semicolons() -> None:
+def test_semicolons_separate_the_errors_of_a_raises_line() -> None:
     said = read("Count. Raises: NotFoundError: there is none; AccessDeniedError, PayloadError, in the mode FAILFAST.")
     assert said.text == "Count."
     assert said.entries == (
@@ -41,7 +41,7 @@ def test_a_line_has_them_between_semicolons() -> None:
     )
 
 
-def test_a_line_may_go_on_in_the_next() -> None:
+def test_a_raises_line_can_continue_on_the_next_line() -> None:
     assert read("Count.\n\nRaises: NotFoundError: there\nis none; InvalidNameError,\nPayloadError.").entries == (
         Raised("NotFoundError", "there is none"),
         Raised("InvalidNameError", ""),
@@ -49,13 +49,13 @@ def test_a_line_may_go_on_in_the_next() -> None:
     )
 
 
-def test_another_members_errors_are_meant_but_for_some() -> None:
+def test_a_raises_line_can_refer_to_another_member_with_exceptions() -> None:
     said = read("Add. Raises: as `Jobs.add`, but for AlreadyExistsError; NotFoundError.")
     assert said.entries == (Like("Jobs.add", ("AlreadyExistsError",)), Raised("NotFoundError", ""))
 
 
 @pytest.mark.parametrize("text", ["what the handler raises", "the error of the first", "trouble; PayloadError"])
-def test_what_names_no_error_is_told_as_unread(text: str) -> None:
+def test_raises_text_without_an_error_is_reported_as_unread(text: str) -> None:
     assert len(read(f"Run. Raises: {text}.").unread) == 1
 
 

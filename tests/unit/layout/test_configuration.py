@@ -95,7 +95,7 @@ def test_a_queue_made_by_another_program_has_the_default_configuration() -> None
     assert QueueConfig.decode(b'{"policy": null}') == QueueConfig()
 
 
-def test_whole_seconds_without_a_point_are_read_too() -> None:
+def test_whole_seconds_without_a_decimal_point_are_read_too() -> None:
     stored = b'{"policy":{"kind":"at-least-once","backoff":{"kind":"schedule","delays":[1,2]}}}'
     assert QueueConfig.decode(stored).policy == AtLeastOnce(backoff=Schedule([1, 2]))
 
@@ -106,7 +106,7 @@ def test_a_configuration_is_read_back(config: QueueConfig) -> None:
 
 
 @given(configurations, unknown_fields, configurations)
-def test_an_older_client_never_erases_a_newer_ones_settings(
+def test_an_older_client_never_erases_settings_of_a_newer_one(
     config: QueueConfig, newer: dict[str, JsonValue], other: QueueConfig
 ) -> None:
     stored = {**newer, **json.loads(config.encode())}
@@ -116,7 +116,7 @@ def test_an_older_client_never_erases_a_newer_ones_settings(
     assert json.loads(rewritten.encode()) == {**newer, **json.loads(other.encode())}
 
 
-def test_a_newer_setting_inside_of_a_policy_stays_with_a_policy_of_the_same_kind() -> None:
+def test_a_newer_setting_inside_a_policy_is_kept_by_a_policy_of_the_same_kind() -> None:
     read = QueueConfig.decode(
         b'{"policy":{"kind":"consume-times","times":5,"exhausted":"drop","per":"day",'
         b'"backoff":{"kind":"fixed","delay":1,"spread":2}}}'
@@ -137,7 +137,7 @@ def test_a_newer_setting_inside_of_a_policy_stays_with_a_policy_of_the_same_kind
 
 
 @pytest.mark.parametrize("data", [text for text in HOSTILE_JSON if text])
-def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+def test_a_configuration_that_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedError):
         QueueConfig.decode(data.replace(b"attempts", b"policy"))
 
@@ -161,7 +161,7 @@ def test_what_is_no_json_object_is_refused(data: bytes) -> None:
         ('{"kind":"consume-times","times":1.5,"exhausted":"drop","backoff":{"kind":"fixed","delay":1}}', "times"),
     ],
 )
-def test_a_policy_that_cannot_be_followed_is_refused_and_said_why(policy: str, said: str) -> None:
+def test_an_invalid_stored_policy_is_refused_with_a_reason(policy: str, said: str) -> None:
     with pytest.raises(MalformedError, match=said):
         QueueConfig.decode(f'{{"policy":{policy}}}'.encode())
 
@@ -174,7 +174,7 @@ def test_a_policy_that_cannot_be_followed_is_refused_and_said_why(policy: str, s
         st.sampled_from(["at-least-once", "consume-times", "drop", {"kind": "fixed", "delay": 10**400}]) | json_values,
     ).map(lambda policy: json.dumps({"policy": policy}).encode())
 )
-def test_hostile_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
+def test_hostile_bytes_are_either_read_or_refused(data: bytes) -> None:
     try:
         config = QueueConfig.decode(data)
     except MalformedError:
@@ -182,18 +182,18 @@ def test_hostile_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None
     assert QueueConfig.decode(config.encode()) == config
 
 
-def test_what_is_no_policy_cannot_be_configured() -> None:
+def test_a_value_that_is_no_policy_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="policy is Fixed"):
         QueueConfig(policy=Fixed(1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, True, "many", 2**31])
-def test_a_size_that_is_no_count_is_refused(size: int) -> None:
+def test_a_max_size_that_is_no_count_is_refused(size: int) -> None:
     with pytest.raises(InvalidOptionError, match="max_size="):
         QueueConfig(max_size=size)
 
 
-def test_a_change_leaves_what_it_does_not_speak_of() -> None:
+def test_a_change_of_shards_or_size_keeps_the_other_settings() -> None:
     decided = QueueConfig(policy=ConsumeOnce(), max_size=5)
     assert decided.changed(QueueConfig(shards=3)) == QueueConfig(policy=ConsumeOnce(), max_size=5, shards=3)
     assert decided.changed(QueueConfig(max_size=0)).max_size == 0
@@ -223,19 +223,19 @@ def test_a_setting_out_of_range_is_refused(settings: dict[str, object]) -> None:
         QueueConfig(**settings)  # type: ignore[arg-type]
 
 
-def test_a_change_keeps_what_it_does_not_name() -> None:
+def test_a_change_of_flags_keeps_the_other_settings() -> None:
     config = QueueConfig(policy=ConsumeOnce(), ttl=timedelta(minutes=1), collapse=True)
     changed = config.changed(QueueConfig(expired="dead-letter", collapse=False))
     assert changed == QueueConfig(policy=ConsumeOnce(), ttl=60, collapse=False, expired="dead-letter")
 
 
-def test_a_lifetime_without_end_is_none() -> None:
+def test_an_infinite_ttl_removes_the_lifetime() -> None:
     config = QueueConfig(ttl=60).changed(QueueConfig(ttl=math.inf))
     assert config.lifetime is None
     assert QueueConfig.decode(config.encode()) == QueueConfig()
 
 
-def test_a_policy_that_no_longer_counts_is_known_to_have_counted() -> None:
+def test_a_configuration_remembers_that_an_earlier_policy_counted_attempts() -> None:
     counting, other = QueueConfig(policy=ConsumeTimes(3)), QueueConfig(policy=AtLeastOnce())
     assert not other.changed(by=QueueConfig(shards=2)).counts
     switched = counting.changed(by=other)
@@ -253,13 +253,13 @@ def test_a_policy_that_no_longer_counts_is_known_to_have_counted() -> None:
         ({"shards": 2, "generations": {0: (3, 6), 1: (0, 1), 9: (0, 5)}, "priorities": {5: {1: (7, 8)}}}, 9),
     ],
 )
-def test_the_lanes_of_a_queue_are_counted_as_they_are_listed(settings: dict[str, object], number: int) -> None:
+def test_the_lane_count_equals_the_number_of_listed_lanes(settings: dict[str, object], number: int) -> None:
     config = QueueConfig(**settings)  # type: ignore[arg-type]
     assert config.lane_count == len(config.lanes) == number
     assert QueueConfig.decode(config.encode()) == config
 
 
-def test_the_widest_queue_may_have_some_older_generations_more() -> None:
+def test_the_widest_queue_can_keep_some_older_generations() -> None:
     widest: dict[str, object] = {"shards": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}
     spare = {str(one): [0, 1] for one in range(1024)}
     assert QueueConfig.decode(json.dumps({**widest, "generations": spare}).encode()).lane_count == 5120
@@ -267,7 +267,7 @@ def test_the_widest_queue_may_have_some_older_generations_more() -> None:
         QueueConfig.decode(json.dumps({**widest, "generations": {**spare, "0": [0, 2]}}).encode())
 
 
-def test_the_oldest_generations_that_are_empty_are_left_out() -> None:
+def test_the_oldest_empty_generations_are_left_out() -> None:
     config = QueueConfig(shards=2, generations={0: (3, 6), 1: (0, 1)}, priorities={5: {1: (7, 9)}})
     plain = ("lanes/s0g3", "lanes/s0g4", "lanes/s0g5", "lanes/s1g0")
     assert config.older_lanes == (*plain, "lanes/p133s1g7", "lanes/p133s1g8")

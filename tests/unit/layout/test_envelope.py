@@ -38,7 +38,7 @@ def test_a_payload_without_headers_is_stored_as_it_is() -> None:
     assert decode(b"") == (Header(), b"")
 
 
-def test_reading_a_bare_payload_makes_nothing_new() -> None:
+def test_reading_a_bare_payload_creates_no_new_object() -> None:
     data = b"hello"
     header, payload = decode(data)
     assert header is EMPTY_HEADER
@@ -64,14 +64,14 @@ def test_the_stored_bytes_are_pinned() -> None:
 
 
 @given(texts)
-def test_no_text_is_taken_for_an_envelope(text: str) -> None:
+def test_no_text_is_mistaken_for_an_envelope(text: str) -> None:
     assert encode(text.encode()) == text.encode()
 
 
 @given(payloads, st.none() | headers)
 @example(MAGIC, None)
 @example(MAGIC[:3], None)
-def test_what_is_stored_is_read_back(payload: bytes, header: Header | None) -> None:
+def test_a_stored_payload_and_header_are_read_back(payload: bytes, header: Header | None) -> None:
     data = encode(payload, header)
     assert decode(data) == (header or Header(), payload)
     assert size(payload, header) == len(data)
@@ -90,7 +90,7 @@ def test_fields_of_a_newer_version_survive_a_rewrite() -> None:
 
 
 @pytest.mark.parametrize("length", range(4, 40))
-def test_an_envelope_cut_short_is_refused_or_has_a_shorter_payload(length: int) -> None:
+def test_a_truncated_envelope_is_refused_or_has_a_shorter_payload(length: int) -> None:
     data = encode(b"payload", Header(key="k", group="g"))[:length]
     if length < len(encode(b"", Header(key="k", group="g"))):
         with pytest.raises(MalformedError):
@@ -152,7 +152,7 @@ def test_a_field_of_the_wrong_type_is_refused(text: str) -> None:
     | st.builds(envelope, st.binary(max_size=80), st.binary(max_size=8))
     | st.builds(envelope, json_objects("headers", "key", "group", "priority", "enqueued_at", "dead"), st.just(b"x"))
 )
-def test_hostile_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
+def test_hostile_bytes_are_either_read_or_refused(data: bytes) -> None:
     try:
         header, payload = decode(data)
     except MalformedError:

@@ -46,7 +46,7 @@ def test_tags_are_read_back_whatever_their_order(given_tags: dict[str, str | int
 
 
 @given(st.binary(max_size=60) | st.dictionaries(st.text(), st.none() | st.floats() | st.booleans()).map(json.dumps))
-def test_malformed_tags_break_nobody(data: bytes | str) -> None:
+def test_malformed_tags_raise_no_error(data: bytes | str) -> None:
     found = decode_tags(data if isinstance(data, bytes) else data.encode())
     assert PERFORMANCE.at_least("low").accepts(found) in (True, False)
 
@@ -71,7 +71,7 @@ def test_a_malformed_tag_leaves_the_others_as_they_are() -> None:
         {"a": "x" * 5000},
     ],
 )
-def test_what_is_no_tag_is_refused(wrong: object) -> None:
+def test_an_invalid_tag_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidOptionError, match="queue 'q'"):
         check_tags("q", wrong)
 
@@ -104,7 +104,9 @@ def test_a_name_without_tags_has_no_digest() -> None:
         ("at_least", "high_performance", set(PERFORMANCE.values)),
     ],
 )
-def test_a_class_takes_what_asks_for_just_it_or_for_it_at_least(method: str, consumer: str, takes: set[str]) -> None:
+def test_a_class_takes_messages_that_require_it_exactly_or_at_least(
+    method: str, consumer: str, takes: set[str]
+) -> None:
     chosen = getattr(PERFORMANCE, method)(consumer)
     assert {value for value in PERFORMANCE.values if chosen.accepts({"performance_class": value})} == takes
 
@@ -125,20 +127,20 @@ def test_texts_and_integers_compare_among_themselves_only(comparison: Any, own: 
     assert passes is (comparable and COMPARISONS[comparison](found, own))
 
 
-def test_a_missing_tag_fails_every_filter_on_it() -> None:
+def test_a_message_without_a_tag_fails_every_filter_on_it() -> None:
     for condition in (Filter("a", "lt", 5), PERFORMANCE.at_least("high_performance")):
         assert not condition.accepts({})
         assert not All(condition).accepts({"b": 1})
         assert not AnyOf(1, condition).accepts({"b": 1})
 
 
-def test_a_value_outside_of_the_enum_fails_it() -> None:
+def test_a_value_outside_the_enum_fails_the_filter() -> None:
     for stray in ("turbo", 3, ""):
         assert not PERFORMANCE.at_least("high_performance").accepts({"performance_class": stray})
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.data())
-def test_all_and_any_n_of_them(passing: list[bool], data: st.DataObject) -> None:
+def test_all_and_any_n_of_several_filters(passing: list[bool], data: st.DataObject) -> None:
     one = Filter("yes", "eq", 1)
     filters = [one if passes else Filter("no", "eq", 1) for passes in passing]
     n = data.draw(st.integers(1, len(passing)))
@@ -172,12 +174,12 @@ def test_all_and_any_n_of_them(passing: list[bool], data: st.DataObject) -> None
         lambda: check_condition(lambda _: True),
     ],
 )
-def test_what_is_no_filter_is_refused(wrong: Any) -> None:
+def test_an_invalid_filter_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidOptionError):
         wrong()
 
 
-def test_equal_filters_have_one_digest_and_others_another() -> None:
+def test_equal_filters_share_a_digest_and_different_ones_do_not() -> None:
     def make(n: int) -> Condition:
         return AnyOf(n, Filter("a", "eq", 1), All(PERFORMANCE.at_least("low"), Filter("b", "gt", "x")))
 

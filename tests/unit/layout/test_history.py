@@ -49,12 +49,14 @@ def name_of(record: HistoryRecord) -> str:
 
 
 @given(records)
-def test_a_record_is_read_as_it_was_written(record: HistoryRecord) -> None:
+def test_a_history_record_is_read_back(record: HistoryRecord) -> None:
     assert HistoryRecord.decode(name_of(record), record.encode()) == record
 
 
 @given(records, st.binary(max_size=100) | st.just(MAGIC), st.dictionaries(texts, texts, max_size=3))
-def test_one_with_a_payload_too(record: HistoryRecord, payload: bytes, headers: dict[str, str]) -> None:
+def test_a_history_record_with_a_payload_is_read_back(
+    record: HistoryRecord, payload: bytes, headers: dict[str, str]
+) -> None:
     whole = replace(record, payload=payload, headers=headers)
     assert HistoryRecord.decode(name_of(whole), whole.encode()) == whole
 
@@ -66,13 +68,13 @@ def test_records_sort_by_the_time_of_the_end(one: int, other: int) -> None:
 
 
 @given(moments)
-def test_an_hour_holds_the_moments_from_its_begin_to_its_end(moment: int) -> None:
+def test_an_hour_holds_the_moments_from_its_start_to_its_end(moment: int) -> None:
     begin = parse_hour(hour_of(moment))
     assert begin is not None
     assert begin <= moment < hour_end(begin)
 
 
-def test_records_look_like_this_on_the_server() -> None:
+def test_the_stored_bytes_of_history_records_are_pinned() -> None:
     ended = round(datetime(2026, 3, 1, 17, 30, tzinfo=UTC).timestamp() * 1000)
     record = HistoryRecord(
         id="A1", ended=ended, outcome=End.DEAD, put=1, claimed=2, attempts=3, client="C", host="h", pid=4, reason="bad"
@@ -85,7 +87,7 @@ def test_records_look_like_this_on_the_server() -> None:
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda data: MAGIC + data))
-def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
+def test_any_bytes_are_read_as_a_history_record_or_refused(data: bytes) -> None:
     try:
         HistoryRecord.decode("1772386200000-A1", data)
     except MalformedError:
@@ -93,14 +95,14 @@ def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
 
 
 @given(texts)
-def test_no_name_does_more_than_be_refused(name: str) -> None:
+def test_any_name_is_read_as_a_record_or_an_hour_or_refused(name: str) -> None:
     parsed, hour = parse_record(name), parse_hour(name)
     assert parsed is None or parsed[0] <= LAST_MOMENT
     assert hour is None or hour_of(hour) == name
 
 
 @pytest.mark.parametrize("name", ["2026-13-01T00", "2026-02-30T00", "2026-01-01T24", ".pins", "", "0000-01-01T00"])
-def test_what_names_no_hour(name: str) -> None:
+def test_a_name_of_no_hour_is_not_read_as_one(name: str) -> None:
     assert parse_hour(name) is None
 
 
@@ -111,12 +113,12 @@ def test_fields_of_newer_versions_are_kept() -> None:
 
 
 @pytest.mark.parametrize("history", [None, False, History(), History(lifetime=timedelta(days=1), most=5, payload=True)])
-def test_a_configuration_tells_what_is_kept(history: History | None) -> None:
+def test_a_configuration_stores_the_history_settings(history: History | None) -> None:
     config = QueueConfig(history=history, clean_every=timedelta(minutes=1))
     assert QueueConfig.decode(config.encode()) == config
 
 
-def test_what_newer_versions_say_of_a_history_is_kept() -> None:
+def test_history_settings_of_a_newer_version_are_kept() -> None:
     stored = b'{"history":{"kind":"history","lifetime":60.0,"most":5,"colour":"red"}}'
     config = QueueConfig.decode(stored)
     assert config.history == History(lifetime=60, most=5)
@@ -133,13 +135,13 @@ def test_what_newer_versions_say_of_a_history_is_kept() -> None:
         b'{"clean_every":"often"}',
     ],
 )
-def test_a_stored_history_that_makes_no_sense_is_refused(stored: bytes) -> None:
+def test_an_invalid_stored_history_is_refused(stored: bytes) -> None:
     with pytest.raises(MalformedError):
         QueueConfig.decode(stored)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 10**9 + 1, float("nan"), float("inf"), True, "1"])
-def test_only_seconds_that_pass_are_a_lifetime_or_an_interval(seconds: float) -> None:
+def test_an_invalid_history_lifetime_or_clean_up_interval_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidOptionError):
         History(lifetime=seconds)
     with pytest.raises(InvalidOptionError):

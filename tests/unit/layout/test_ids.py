@@ -23,7 +23,7 @@ def test_ids_sort_in_the_order_they_were_made() -> None:
     assert all(before < after for before, after in pairwise(made))
 
 
-def test_the_first_ids_of_known_randomness_are_these() -> None:
+def test_the_first_ids_for_fixed_random_bytes_are_pinned() -> None:
     source = IdSource(lambda count: bytes(count - 1) + b"\x3e")
     assert source.client == "000000000010"
     assert source.next() == "000000000010000000"
@@ -33,7 +33,7 @@ def test_the_first_ids_of_known_randomness_are_these() -> None:
     assert source.next() == "000000000010000100"
 
 
-def test_after_the_last_count_ids_go_on_under_a_new_nonce_and_the_client_stays() -> None:
+def test_ids_continue_under_a_new_nonce_and_the_same_client_after_the_last_count() -> None:
     nonces = iter([b"\x01" * 16, b"\x02" * 16])
     source = IdSource(lambda _: next(nonces))
     client = source.client
@@ -52,7 +52,7 @@ def test_ids_of_two_clients_differ() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_whatever_the_randomness_ids_fit_into_paths(noise: bytes) -> None:
+def test_ids_fit_into_paths_for_any_random_bytes(noise: bytes) -> None:
     made = IdSource(lambda _: noise).next()
     assert re.fullmatch(r"[0-9A-Za-z]{18}", made)
     path = QueuePaths("/zms", "orders").lock(made)

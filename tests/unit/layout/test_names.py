@@ -34,7 +34,7 @@ item_like = st.builds(
 
 
 @pytest.mark.parametrize("name", ["a", "orders", "Orders.v2", "a:b@c-d_e", "-", "a..", "zookeeper", "x" * 255])
-def test_a_queue_may_be_named(name: str) -> None:
+def test_a_valid_queue_name_is_accepted(name: str) -> None:
     check_queue_name(name)
 
 
@@ -42,7 +42,7 @@ def test_a_queue_may_be_named(name: str) -> None:
     "name",
     ["", ".", "..", ".hidden", "a/b", "/", "a b", "a\n", "a\x00", "größe", "a%", "x" * 256, "x" * 1_000_000, "٣"],
 )
-def test_a_queue_may_not_be_named(name: str) -> None:
+def test_a_queue_name_that_breaks_the_rules_is_refused(name: str) -> None:
     with pytest.raises(InvalidNameError, match="1 to 255") as caught:
         check_queue_name(name)
     assert repr(name[:80]) in str(caught.value)
@@ -50,7 +50,7 @@ def test_a_queue_may_not_be_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, 7, b"orders"])
-def test_what_is_not_text_names_no_queue(name: object) -> None:
+def test_a_queue_name_that_is_not_text_is_refused(name: object) -> None:
     with pytest.raises(InvalidNameError):
         check_queue_name(name)  # type: ignore[arg-type]
 
@@ -101,7 +101,7 @@ def test_what_is_not_text_names_no_queue(name: object) -> None:
         (f"item-t{'9' * 300}-iA-0000000001", ItemName(f"item-t{'9' * 300}-iA-0000000001", "A", 1, 253_402_300_799_999)),
     ],
 )
-def test_a_name_on_the_wire_reads_as(text: str, name: ItemName) -> None:
+def test_item_names_are_parsed(text: str, name: ItemName) -> None:
     assert ItemName.parse(text) == name
     assert item_id(text) == name.id
     assert item_sequence(text) == name.sequence
@@ -134,21 +134,21 @@ def test_a_name_on_the_wire_reads_as(text: str, name: ItemName) -> None:
         "item-" + "iA-" * 100_000 + "x",
     ],
 )
-def test_a_name_of_another_kind_is_no_item(text: str) -> None:
+def test_a_name_of_another_kind_is_not_read_as_an_item(text: str) -> None:
     assert ItemName.parse(text) is None
     for read in (item_id, item_sequence):
         with pytest.raises(MalformedError, match="not the name of an item"):
             read(text)
 
 
-def test_fields_stand_in_their_fixed_order_whatever_the_order_of_the_call() -> None:
+def test_name_fields_have_a_fixed_order_whatever_the_order_of_the_call() -> None:
     assert item_prefix(ID) == f"item-i{ID}-"
     made = item_prefix(ID, filters="F", batch="B", key="K", group="G", due=1_795_000_000_000)
     assert made == f"item-t1795000000000-gG-kK-bB-fF-i{ID}-"
 
 
 @given(ids, st.none() | moments, optional_ids, optional_ids, optional_ids, optional_ids, sequences)
-def test_what_a_name_is_made_of_is_read_from_it(
+def test_the_fields_of_an_item_name_are_read_back(
     id_: str,
     due: int | None,
     group: str | None,
@@ -169,7 +169,7 @@ def test_what_a_name_is_made_of_is_read_from_it(
 @example("item--i-iA-0000000001")
 @example("item-iA--i-0000000001")
 @example("item-iA---000000001")
-def test_the_fast_readers_agree_with_the_thorough_one(text: str) -> None:
+def test_the_fast_name_readers_agree_with_the_full_parser(text: str) -> None:
     name = ItemName.parse(text)
     if name is None:
         for read in (item_id, item_sequence):
@@ -185,7 +185,7 @@ def test_the_fast_readers_agree_with_the_thorough_one(text: str) -> None:
 
 
 @given(item_like)
-def test_an_item_created_again_under_its_prefix_keeps_every_field_unknown_ones_too(text: str) -> None:
+def test_an_item_created_again_from_its_prefix_keeps_even_unknown_fields(text: str) -> None:
     name = ItemName.parse(text)
     if name is None:
         return
@@ -212,7 +212,7 @@ def test_a_field_that_would_not_be_read_back_is_refused(field: str, value: str) 
 
 
 @pytest.mark.parametrize("due", [-1, 253_402_300_800_000])
-def test_a_due_time_outside_of_the_calendar_is_refused(due: int) -> None:
+def test_a_due_time_outside_the_calendar_is_refused(due: int) -> None:
     with pytest.raises(MalformedError, match="1970 and 9999"):
         item_prefix(ID, due=due)
 
@@ -236,13 +236,13 @@ def test_a_key_that_is_not_unicode_is_refused() -> None:
         key_hash("\ud800")
 
 
-def test_the_hash_of_a_payload_is_pinned_and_never_that_of_a_key() -> None:
+def test_the_hash_of_a_payload_is_pinned_and_differs_from_that_of_a_key() -> None:
     assert payload_hash(b"order-17") == "itv5icsbe2xj3y3hqav3xcgqrlt5deqx"
     assert payload_hash(b"order-17") != key_hash("order-17")
 
 
 @given(moments, moments)
-def test_the_end_of_a_life_and_a_unique_key_are_read_back(due: int, expires: int) -> None:
+def test_the_expiry_and_the_unique_key_in_a_name_are_read_back(due: int, expires: int) -> None:
     name = ItemName.parse(item_prefix(ID, due=due, expires=expires, key="k", unique=True) + "0000000001")
     assert name is not None
     assert (name.due, name.expires, name.key, name.unique) == (due, expires, "k", True)

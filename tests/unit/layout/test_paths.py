@@ -10,7 +10,7 @@ from aiozkqueue.layout import ClientPaths, MalformedError, QueuePaths, check_roo
 from .hostile import ids, moments
 
 
-def test_everything_of_a_queue_has_its_place() -> None:
+def test_the_paths_of_a_queue_are_pinned() -> None:
     paths = QueuePaths("/zms", "orders")
     assert {name: getattr(paths, name) for name in QueuePaths.__slots__} == {
         "root": "/zms",
@@ -43,7 +43,7 @@ def test_everything_of_a_queue_has_its_place() -> None:
     assert paths.due_node(5, "A") == "/zms/orders/due/0000000000005-A"
 
 
-def test_everything_of_a_client_has_its_place() -> None:
+def test_the_paths_of_a_client_are_pinned() -> None:
     paths = ClientPaths("/deep/zms", "ABCDEFGHIJKL")
     assert paths.clients == "/deep/zms/.clients"
     assert paths.base == "/deep/zms/.clients/ABCDEFGHIJKL"
@@ -51,7 +51,7 @@ def test_everything_of_a_client_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("root", ["/zms", "/a/b/c", "/größe", "/a b", "/.zms", "/...", "/app/zookeeper"])
-def test_a_root_may_be(root: str) -> None:
+def test_a_valid_root_is_accepted(root: str) -> None:
     check_root(root)
 
 
@@ -78,7 +78,7 @@ def test_a_root_may_be(root: str) -> None:
         ("/zookeeper/zms", "the server's own"),
     ],
 )
-def test_a_root_may_not_be(root: str, rule: str) -> None:
+def test_an_invalid_root_is_refused(root: str, rule: str) -> None:
     for make in (check_root, lambda root: QueuePaths(root, "orders"), lambda root: ClientPaths(root, "A")):
         with pytest.raises(InvalidOptionError, match=rule) as caught:
             make(root)
@@ -97,13 +97,13 @@ def test_the_end_of_a_timed_lock_is_read_from_its_path(ms: int, id_: str) -> Non
 
 
 @given(st.integers(0, 10**13 - 1), st.integers(0, 10**13 - 1))
-def test_ends_sort_by_time(first: int, second: int) -> None:
+def test_the_paths_of_lock_ends_sort_by_time(first: int, second: int) -> None:
     paths = QueuePaths("/zms", "orders")
     assert (paths.due_node(first, "A") < paths.due_node(second, "A")) == (first < second)
 
 
 @pytest.mark.parametrize("ms", [-1, 253_402_300_800_000])
-def test_an_end_outside_of_the_calendar_is_refused(ms: int) -> None:
+def test_a_lock_end_outside_the_calendar_is_refused(ms: int) -> None:
     with pytest.raises(MalformedError):
         QueuePaths("/zms", "orders").due_node(ms, "A")
 
@@ -118,14 +118,14 @@ def test_locks_and_attempts_are_read_from_their_paths(id_: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "x", "lock", "lock-", "meta-", "5-A", "0000000000005", "0000000000005-", "٣" * 13 + "-A", "9" * 5_000]
 )
-def test_other_children_are_none_of_ours(name: str) -> None:
+def test_names_of_other_children_are_ignored(name: str) -> None:
     assert parse_due(name) is None
     assert parse_lock(name) is None
     assert parse_meta(name) is None
 
 
 @given(st.text(max_size=30))
-def test_no_name_of_a_child_is_too_much(name: str) -> None:
+def test_any_child_name_can_be_parsed_without_an_error(name: str) -> None:
     parse_due(name)
     parse_lock(name)
     parse_meta(name)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 NOT_SECONDS: list[Any] = [-1, -0.001, float("nan"), float("inf"), True, "1", None, 10**9 + 1, 10**400, timedelta(-1)]
 
 
-def test_the_default_retries_after_1_2_4_seconds_and_so_on_up_to_a_minute() -> None:
+def test_the_default_backoff_doubles_from_one_second_up_to_a_minute() -> None:
     backoff = AtLeastOnce().backoff
     assert backoff == Exponential(initial=1, factor=2, maximum=60, jitter=0.1)
     assert [backoff.delay(attempt, lambda: 0.0) for attempt in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_jitter_leaves_out_up_to_its_share() -> None:
+def test_jitter_shortens_a_delay_by_up_to_its_share() -> None:
     assert Exponential(10, jitter=0.5).delay(1, lambda: 0.5) == 7.5
     assert Exponential(10, jitter=1).delay(1, lambda: 1.0) == 0
 
@@ -58,13 +58,13 @@ def test_the_billionth_attempt_waits_the_maximum() -> None:
     assert Exponential(factor=1, jitter=0).delay(10**9) == 1
 
 
-def test_fixed_and_schedule_wait_as_told_and_the_last_delay_repeats() -> None:
+def test_fixed_and_schedule_use_the_given_delays_and_repeat_the_last() -> None:
     assert [Fixed(0.5).delay(attempt) for attempt in (1, 2, 10**9)] == [0.5, 0.5, 0.5]
     schedule = Schedule([1, timedelta(minutes=1), 5.5])
     assert [schedule.delay(attempt) for attempt in (0, 1, 2, 3, 4, 10**9)] == [1, 1, 60, 5.5, 5.5, 5.5]
 
 
-def test_a_backoff_uses_chance_of_its_own_when_none_is_given() -> None:
+def test_a_backoff_uses_its_own_randomness_by_default() -> None:
     assert 0.9 <= Exponential().delay(1) <= 1
 
 
@@ -83,7 +83,9 @@ def test_timedeltas_are_seconds() -> None:
         (r"delays\[1\]", lambda value: Schedule([1, value])),
     ],
 )
-def test_what_is_no_duration_is_refused_by_name(option: str, make: Callable[[Any], object], value: Any) -> None:
+def test_an_invalid_duration_is_refused_with_the_option_name(
+    option: str, make: Callable[[Any], object], value: Any
+) -> None:
     with pytest.raises(InvalidOptionError, match=f"^{option}=.*0 to 10"):
         make(value)
 
@@ -120,12 +122,12 @@ def test_an_option_out_of_range_is_refused_with_its_value_and_the_range(make: Ca
         make()
 
 
-def test_a_policy_of_no_kind_cannot_be_made() -> None:
+def test_the_base_class_of_policies_cannot_be_created() -> None:
     with pytest.raises(TypeError, match="AtLeastOnce"):
         Policy()
 
 
-def test_each_policy_says_how_often_and_what_then() -> None:
+def test_each_policy_has_its_limit_and_its_action_after_the_last_attempt() -> None:
     at_least, times, once = AtLeastOnce(), ConsumeTimes(5, exhausted="drop"), ConsumeOnce()
     assert (at_least.limit, at_least.counts_at_hand_over, at_least.exhausted) == (None, False, "dead-letter")
     assert (times.limit, times.counts_at_hand_over, times.exhausted) == (5, True, "drop")
@@ -134,7 +136,7 @@ def test_each_policy_says_how_often_and_what_then() -> None:
     assert times.backoff == Exponential()
 
 
-def test_policies_are_equal_when_they_say_the_same() -> None:
+def test_policies_with_the_same_settings_are_equal() -> None:
     assert ConsumeTimes(5) == ConsumeTimes(5)
     assert len({ConsumeTimes(5), ConsumeTimes(5), ConsumeTimes(6), ConsumeOnce(), AtLeastOnce()}) == 4
     once: Policy = ConsumeTimes(1, backoff=Fixed(0))
@@ -154,7 +156,7 @@ def test_policies_are_equal_when_they_say_the_same() -> None:
         Schedule([1]),
     ],
 )
-def test_what_is_printed_makes_the_same_again_and_so_does_a_pickle(value: object) -> None:
+def test_a_repr_and_a_pickle_recreate_an_equal_value(value: object) -> None:
     assert eval(repr(value)) == value
     assert pickle.loads(pickle.dumps(value)) == value
 

@@ -46,12 +46,12 @@ def test_a_lock_of_a_newer_version_is_read() -> None:
         b'{"claim":"A1","owner":"B2","end":1e400}',
     ],
 )
-def test_the_lock_of_another_program_is_foreign_and_holds_all_the_same(data: bytes) -> None:
+def test_a_lock_of_another_program_is_foreign_and_still_holds(data: bytes) -> None:
     assert LockRecord.decode(data) == FOREIGN
 
 
 @given(st.binary(max_size=80) | json_objects("claim", "owner", "end"))
-def test_no_bytes_of_a_lock_are_an_error(data: bytes) -> None:
+def test_any_bytes_of_a_lock_are_read_without_an_error(data: bytes) -> None:
     lock = LockRecord.decode(data)
     assert lock == FOREIGN or lock.claim
 
@@ -84,7 +84,7 @@ def test_attempts_of_a_newer_version_keep_their_fields() -> None:
     assert AttemptRecord.decode(record.encode()) == record
 
 
-def test_attempts_can_be_read_again_even_if_a_newer_version_left_no_room() -> None:
+def test_attempts_are_read_back_even_if_a_newer_version_left_no_room() -> None:
     crowded = AttemptRecord.decode(b'{"attempts":2,"x":"' + b"y" * (65_536 - 21) + b'"}')
     again = AttemptRecord(3, error="\x01" * 4096, unknown=crowded.unknown)
     assert AttemptRecord.decode(again.encode()) == AttemptRecord(3, error="\x01" * 4096)
@@ -119,13 +119,13 @@ def test_an_error_text_is_cut_between_two_characters() -> None:
         b'{"attempts":1,"due":-1}',
     ],
 )
-def test_what_records_no_attempts_is_refused(data: bytes) -> None:
+def test_an_invalid_attempts_record_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedError, match="record of attempts"):
         AttemptRecord.decode(data)
 
 
 @given(st.binary(max_size=80) | json_objects("attempts", "claim", "error", "due"))
-def test_hostile_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
+def test_hostile_bytes_are_either_read_or_refused(data: bytes) -> None:
     try:
         record = AttemptRecord.decode(data)
     except MalformedError:

@@ -47,13 +47,13 @@ def test_locked_and_excluded_items_are_left_out() -> None:
     assert backlog.pop(5, lambda one: one == "ID1", 0) == [place(3)]
 
 
-def test_an_item_whose_lock_went_is_free_again() -> None:
+def test_an_item_is_free_again_when_its_lock_is_gone() -> None:
     backlog = listed(1, 2, locked={"ID1"})
     backlog.put_back([place(1)])
     assert backlog.pop(5, free, 0) == [place(1), place(2)]
 
 
-def test_an_item_told_of_twice_comes_once() -> None:
+def test_an_item_reported_twice_is_offered_once() -> None:
     backlog = listed(1, 2, locked={"ID1"})
     backlog.hear(place(1), 0)  # its lock was taken away
     backlog.hear(place(3), 0)
@@ -61,20 +61,20 @@ def test_an_item_told_of_twice_comes_once() -> None:
     assert backlog.pop(5, free, 0) == [place(1), place(2), place(3)]
 
 
-def test_what_is_given_back_goes_to_the_front_in_its_order() -> None:
+def test_returned_items_go_to_the_front_in_their_order() -> None:
     backlog = listed(1, 2, 3, 4)
     taken = backlog.pop(2, free, 0)
     backlog.put_back(taken)
     assert backlog.pop(4, free, 0) == [place(1), place(2), place(3), place(4)]
 
 
-def test_what_a_watch_told_of_comes_after_what_was_listed() -> None:
+def test_items_from_a_watch_come_after_listed_items() -> None:
     backlog = listed(1, 2)
     assert backlog.hear(place(3), 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2), place(3)]
 
 
-def test_what_was_heard_before_a_listing_is_not_offered_twice() -> None:
+def test_an_item_reported_before_a_listing_is_offered_once() -> None:
     backlog = listed()
     backlog.hear(place(1), 0)
     backlog.begin_listing("items")
@@ -84,14 +84,14 @@ def test_what_was_heard_before_a_listing_is_not_offered_twice() -> None:
 
 
 @pytest.mark.parametrize("stranger", ["stranger", "", "item-", "lock-1"])
-def test_another_programs_znodes_are_no_candidates(stranger: str) -> None:
+def test_znodes_of_another_program_are_no_candidates(stranger: str) -> None:
     backlog = listed(locked={"ID1"})
     backlog.fill("items", [stranger, name(2)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(2)]
 
 
 @given(st.permutations(range(30)), st.sets(st.integers(0, 29)), st.integers(1, 7))
-def test_every_free_item_comes_once_and_in_order(numbers: list[int], locked: set[int], step: int) -> None:
+def test_every_free_item_is_offered_once_and_in_order(numbers: list[int], locked: set[int], step: int) -> None:
     backlog = listed(*numbers, locked={f"ID{number}" for number in locked})
     popped: list[str] = []
     while some := backlog.pop(step, free, 0):
@@ -100,17 +100,17 @@ def test_every_free_item_comes_once_and_in_order(numbers: list[int], locked: set
 
 
 @given(st.lists(st.text("abc", min_size=1), unique=True, min_size=1), st.text())
-def test_exactly_one_of_the_live_consumers_has_an_item_as_its_own(consumers: list[str], item: str) -> None:
+def test_exactly_one_live_consumer_owns_an_item(consumers: list[str], item: str) -> None:
     shares = [Partition.among(one, consumers) for one in consumers]
     assert sorted(share.distance(item) for share in shares) == list(range(len(consumers)))
     assert sum(share.patience(item) == 0 for share in shares) == 1
 
 
-def test_a_consumer_not_seen_in_the_registry_takes_as_if_alone() -> None:
+def test_a_consumer_missing_from_the_registry_takes_as_if_alone() -> None:
     assert Partition.among("me", ["you", "them"]).alone
 
 
-def test_another_consumers_item_is_taken_only_when_it_was_left_lying() -> None:
+def test_an_item_of_another_consumer_is_taken_only_after_a_wait() -> None:
     backlog = Backlog(Random(1))
     mine = Partition.among("a", ["a", "b"])
     backlog.reshare(mine)
@@ -132,7 +132,7 @@ def foreign() -> ForeignBacklog:
     return ForeignBacklog(Random(1), curator("/queue"), lambda: 0)
 
 
-def test_an_item_of_another_program_told_of_while_it_is_listed_keeps_its_place() -> None:
+def test_a_foreign_item_reported_during_a_listing_keeps_its_place() -> None:
     """The server may have read the names before it came, so that it is not among them."""
     backlog = foreign()
     backlog.begin_listing("items")
@@ -142,7 +142,7 @@ def test_an_item_of_another_program_told_of_while_it_is_listed_keeps_its_place()
     assert backlog.pop(5, free, 0) == [f"items/queue-000000000{number}" for number in (1, 2, 3)]
 
 
-def test_an_item_of_another_program_given_back_while_it_is_listed_comes_once() -> None:
+def test_a_foreign_item_returned_during_a_listing_is_offered_once() -> None:
     backlog = foreign()
     backlog.begin_listing("items")
     backlog.put_back(["items/queue-0000000001"])
@@ -160,7 +160,7 @@ def relisted_by(rank: int, count: int, numbers: range) -> Backlog:
     return backlog
 
 
-def test_consumers_take_few_of_each_others_stale_items_and_seldom_the_same_ones() -> None:
+def test_consumers_take_few_stale_items_of_others_and_rarely_the_same_ones() -> None:
     numbers, taken = range(1600), list[str]()
     for rank in range(16):
         backlog = relisted_by(rank, 16, numbers)
@@ -171,7 +171,7 @@ def test_consumers_take_few_of_each_others_stale_items_and_seldom_the_same_ones(
     assert len(set(taken)) > 0.9 * len(taken)
 
 
-def test_a_consumer_without_items_of_its_own_leaves_the_rest_to_others_that_have_none_either() -> None:
+def test_consumers_without_own_items_rarely_take_the_same_ones() -> None:
     of_first = range(-Partition(0, 16).offset("items") % 16, 1600, 16)
     taken = list[str]()
     for rank in range(1, 16):

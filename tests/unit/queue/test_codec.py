@@ -52,12 +52,12 @@ def test_bytes_are_stored_as_they_are(value: bytes) -> None:
 
 
 @given(st.binary())
-def test_whatever_the_bytes_are_decoding_gives_a_value_or_a_payload_error(payload: bytes) -> None:
+def test_decoding_any_bytes_gives_a_value_or_a_payload_error(payload: bytes) -> None:
     with suppress(PayloadError):
         assert isinstance(codec(Node).decode(payload, "jobs"), Node)
 
 
-def test_a_field_that_would_vanish_is_named_however_deep_it_is() -> None:
+def test_the_error_for_a_field_that_would_be_lost_names_it_at_any_depth() -> None:
     with pytest.raises(PayloadError, match=r"'jobs' would lose the field 'secret' of Node"):
         codec(Node).encode(Node(name="a", kids=[Node(name="b", kids=[Deep(name="c")])]), "jobs")
 

@@ -47,7 +47,7 @@ class Works:
                 await task
 
 
-async def test_jobs_are_done_at_once_by_as_many_tasks_as_there_have_been_jobs_at_a_time() -> None:
+async def test_the_pool_has_one_task_for_each_concurrent_job() -> None:
     works = Works()
     works.give("1", "2")
     await settle()
@@ -61,7 +61,7 @@ async def test_jobs_are_done_at_once_by_as_many_tasks_as_there_have_been_jobs_at
     await works.stop()
 
 
-async def test_a_job_that_one_takes_that_has_just_done_its_last_leaves_who_was_roused_for_it_to_the_next() -> None:
+async def test_a_woken_task_whose_job_another_task_took_gets_the_next_job() -> None:
     works = Works()
     works.give("1", "2")
     await settle()
@@ -76,7 +76,7 @@ async def test_a_job_that_one_takes_that_has_just_done_its_last_leaves_who_was_r
     await works.stop()
 
 
-async def test_those_that_nothing_is_found_for_end_and_those_that_are_roused_stay(
+async def test_idle_tasks_end_and_woken_tasks_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.runtime.task_pool.RESTS", 0.1)
@@ -99,7 +99,7 @@ async def test_those_that_nothing_is_found_for_end_and_those_that_are_roused_sta
     await works.stop()
 
 
-async def test_one_that_is_cancelled_while_it_rests_is_given_nothing() -> None:
+async def test_a_task_cancelled_while_idle_gets_no_job() -> None:
     works = Works()
     works.give("1")
     await settle()
@@ -112,7 +112,7 @@ async def test_one_that_is_cancelled_while_it_rests_is_given_nothing() -> None:
     await works.stop()
 
 
-async def test_what_nobody_has_begun_with_is_left_to_be_given_back_when_all_are_cancelled() -> None:
+async def test_close_returns_unstarted_jobs_when_all_tasks_are_cancelled() -> None:
     works = Works()
     works.give("1")
     await settle()
@@ -126,7 +126,7 @@ async def test_what_nobody_has_begun_with_is_left_to_be_given_back_when_all_are_
     await works.stop()
 
 
-async def test_those_that_rest_go_when_it_is_closed_and_the_others_when_they_are_done() -> None:
+async def test_closing_the_pool_ends_idle_tasks_at_once_and_busy_ones_after_their_job() -> None:
     works = Works()
     works.give("1", "2")
     await settle()
@@ -138,7 +138,7 @@ async def test_those_that_rest_go_when_it_is_closed_and_the_others_when_they_are
     assert works.tasks[1].done()
 
 
-async def test_a_job_that_fails_ends_its_task_with_that_error_and_no_other() -> None:
+async def test_a_failed_job_ends_only_its_own_task_with_that_error() -> None:
     works = Works()
     works.give("fails", "1")
     await settle()
@@ -153,7 +153,7 @@ async def test_a_job_that_fails_ends_its_task_with_that_error_and_no_other() -> 
     await works.stop()
 
 
-async def test_a_cancellation_that_a_job_has_swallowed_is_not_the_next_ones() -> None:
+async def test_a_cancellation_that_a_job_swallowed_does_not_affect_the_next_job() -> None:
     """Who asks whether somebody wants the end of his task is told of his own."""
     pending: list[int] = []
 

@@ -66,7 +66,7 @@ async def test_entries_expire_in_the_order_of_their_deadlines_and_not_before() -
     assert all(at >= due - 0.001 for (_, at), due in zip(told, (0.05, 0.1, 0.2), strict=True))
 
 
-async def test_what_is_over_by_then_does_not_expire_and_what_comes_behind_it_does() -> None:
+async def test_a_finished_entry_does_not_expire_and_the_next_one_does() -> None:
     expired = Expired()
     waiting = Waiting(expired)
     first = Entry("first", 0.02)
@@ -90,7 +90,7 @@ async def test_an_entry_added_while_others_expire_expires_too() -> None:
     assert [name for name, _ in await expired.next(3)] == ["first", "added", "second"]
 
 
-async def test_what_is_answered_in_time_is_not_kept_until_its_deadline() -> None:
+async def test_an_entry_answered_in_time_is_not_kept_until_its_deadline() -> None:
     expired = Expired()
     waiting = Waiting(expired)
     patient = [Entry("waits", 3600) for _ in range(10)]
@@ -109,7 +109,7 @@ async def test_what_is_answered_in_time_is_not_kept_until_its_deadline() -> None
     assert len(waiting.deadlines) == 0
 
 
-async def test_what_expires_first_has_the_timer_ring_earlier() -> None:
+async def test_an_earlier_deadline_moves_the_timer_forward() -> None:
     expired = Expired()
     waiting = Waiting(expired)
     waiting.add(Entry("late", 3600))

@@ -40,7 +40,7 @@ def told(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(finding.severity.value, finding.subject) for finding in diagnosis.findings]
 
 
-def test_nothing_is_found_where_all_is_well() -> None:
+def test_a_healthy_system_has_no_findings() -> None:
     queue = QueueFacts(name="q", lanes=[FolderFacts(LANE, 1, 799, 5)], put_lanes=[LANE], size=1, consumers=1)
     assert diagnose(WELL, [queue]).findings == []
 
@@ -62,7 +62,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
     ],
     ids=str,
 )
-def test_each_trouble_of_the_servers_is_found(change: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_every_problem_of_the_servers_is_found(change: dict[str, Any], expected: tuple[str, str]) -> None:
     diagnosis = diagnose(replace(WELL, **change), [])
     assert told(diagnosis) == [expected]
     assert diagnosis.healthy == (expected[0] != "error")
@@ -98,18 +98,18 @@ def test_each_trouble_of_the_servers_is_found(change: dict[str, Any], expected: 
     ],
     ids=str,
 )
-def test_each_trouble_of_a_queue_is_found(change: dict[str, Any], expected: str) -> None:
+def test_every_problem_of_a_queue_is_found(change: dict[str, Any], expected: str) -> None:
     facts: dict[str, Any] = {"name": "q", "consumers": 1, **change}
     diagnosis = diagnose(WELL, [QueueFacts(**facts)])
     assert told(diagnosis) == [(expected, "q")]
     assert all(finding.advice for finding in diagnosis.findings)
 
 
-def test_a_lane_that_nobody_puts_to_any_more_may_have_any_counter() -> None:
+def test_the_counter_of_a_lane_without_puts_is_no_finding() -> None:
     facts = QueueFacts(name="q", lanes=[FolderFacts(LANE, 1, 1, 2**31 - 5)], put_lanes=["/zms/q/lanes/s0g1"])
     assert diagnose(WELL, [facts]).findings == []
 
 
-def test_the_worst_comes_first() -> None:
+def test_the_most_severe_finding_comes_first() -> None:
     queue = QueueFacts(name="q", dead_letters=1, endless_locks=["x"], foreign=["y"], consumers=1)
     assert [finding.severity for finding in diagnose(WELL, [queue]).findings] == list(reversed(Severity))

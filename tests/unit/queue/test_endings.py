@@ -26,7 +26,7 @@ def claim(policy: zq.Policy, attempt: int, *, handed: bool = True, retries: int 
     return made
 
 
-def test_without_a_delay_it_comes_again_when_the_policy_says() -> None:
+def test_a_release_without_a_delay_uses_the_backoff_of_the_policy() -> None:
     policy = zq.AtLeastOnce(backoff=zq.Schedule([1, 5]))
     assert release_disposition(claim(policy, 1), None, "why") == Disposition("release", delay=1, error="why")
     assert release_disposition(claim(policy, 2), None, "why") == Disposition("release", delay=5, error="why")
@@ -34,11 +34,11 @@ def test_without_a_delay_it_comes_again_when_the_policy_says() -> None:
 
 
 @given(st.floats(0, 1e6))
-def test_a_delay_given_stands(delay: float) -> None:
+def test_a_given_delay_overrides_the_policy(delay: float) -> None:
     assert release_disposition(claim(zq.AtLeastOnce(), 3), delay, None).delay == delay
 
 
-def test_the_last_attempt_ends_in_the_dead_letters_whatever_delay_is_asked_for() -> None:
+def test_the_last_attempt_ends_in_the_dead_letters_whatever_the_delay() -> None:
     policy = zq.ConsumeTimes(3)
     assert release_disposition(claim(policy, 2), 0, None).kind == "release"
     disposition = release_disposition(claim(policy, 3), 0, "ValueError: bad")
@@ -46,22 +46,22 @@ def test_the_last_attempt_ends_in_the_dead_letters_whatever_delay_is_asked_for()
     assert disposition.reason == "delivered 3 of 3 times without success; last error: ValueError: bad"
 
 
-def test_a_schedule_of_retries_comes_on_top_of_the_limit_but_not_of_one_hand_over_at_most() -> None:
+def test_scheduled_retries_extend_the_limit_except_with_consume_once() -> None:
     assert release_disposition(claim(zq.ConsumeTimes(3), 7, retries=5), 0, None).kind == "release"
     assert release_disposition(claim(zq.ConsumeTimes(3), 8, retries=5), 0, None).kind == "dead"
     assert release_disposition(claim(zq.ConsumeOnce(), 1, retries=5), 0, None).kind == "dead"
 
 
 @pytest.mark.parametrize("policy", [zq.ConsumeOnce(exhausted="drop"), zq.ConsumeTimes(1, exhausted="drop")], ids=repr)
-def test_or_is_dropped(policy: zq.Policy) -> None:
+def test_the_last_attempt_drops_the_message_if_the_policy_says_so(policy: zq.Policy) -> None:
     assert release_disposition(claim(policy, 1), None, None).kind == "consume"
 
 
-def test_what_nobody_has_seen_goes_back() -> None:
+def test_a_message_that_was_never_delivered_is_released() -> None:
     assert release_disposition(claim(zq.ConsumeOnce(), 1, handed=False), 0, None).kind == "release"
 
 
-def test_an_error_without_words_is_put_into_words_by_its_kind() -> None:
+def test_an_error_without_a_message_is_described_by_its_type() -> None:
     assert describe(TimeoutError()) == "TimeoutError"
     assert describe(ValueError("no such order")) == "ValueError: no such order"
     assert describe(None) == ""

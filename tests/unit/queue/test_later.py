@@ -45,7 +45,7 @@ def later_on(folders: Folders) -> DelayedIndex:
     return DelayedIndex(folders, state, Clock())  # type: ignore[arg-type]  # as much of a client as it uses
 
 
-async def test_an_hour_heard_of_while_the_hours_are_listed_is_not_forgotten() -> None:
+async def test_an_hour_reported_during_a_listing_is_kept() -> None:
     folders, far = Folders(), NOW // HOUR + 5
     later = later_on(folders)
 
@@ -59,7 +59,7 @@ async def test_an_hour_heard_of_while_the_hours_are_listed_is_not_forgotten() ->
     assert later.next == far * HOUR - LEAD
 
 
-async def test_an_hour_that_is_gone_is_forgotten_by_the_next_look() -> None:
+async def test_an_hour_that_is_gone_is_dropped_by_the_next_listing() -> None:
     folders = Folders(NOW // HOUR + 5)
     later = later_on(folders)
     await later.look(NOW, 1, heard=False, asked=False)
@@ -70,7 +70,7 @@ async def test_an_hour_that_is_gone_is_forgotten_by_the_next_look() -> None:
     assert later.next is None
 
 
-async def test_hours_that_another_clears_away_meanwhile_are_passed_by() -> None:
+async def test_hours_that_another_client_removes_meanwhile_are_skipped() -> None:
     over = [NOW // HOUR - ago for ago in (4, 3, 2)]
     folders = Folders(*over)
     later = later_on(folders)
@@ -87,7 +87,7 @@ async def test_hours_that_another_clears_away_meanwhile_are_passed_by() -> None:
     assert folders.hours == {}
 
 
-async def test_very_many_hours_that_are_over_are_cleared_away_a_few_at_a_time() -> None:
+async def test_a_large_number_of_past_hours_is_removed_a_few_at_a_time() -> None:
     """A consumer takes its messages in between: of 30,000 it would have to wait for a minute."""
     folders = Folders(*range(400_000, 430_000))
     requests: list[str] = []
@@ -103,7 +103,7 @@ async def test_very_many_hours_that_are_over_are_cleared_away_a_few_at_a_time() 
     assert looks < 200
 
 
-async def test_who_asks_what_is_there_is_told_after_a_look_at_all_hours() -> None:
+async def test_an_explicit_look_reads_every_hour() -> None:
     folders = Folders(*range(400_000, 401_000))
     later = later_on(folders)
     await later.look(NOW, 1, heard=False, asked=True)

@@ -33,7 +33,7 @@ def bring(waiters: WaitQueue, flight: int, flying: set[int], count: int) -> None
     waiters.landed(flight)
 
 
-async def test_who_nothing_flies_for_is_widened_where_it_stands(waiters: WaitQueue) -> None:
+async def test_a_waiter_without_claims_under_way_is_extended_in_place(waiters: WaitQueue) -> None:
     first, other = join(waiters, 1), join(waiters, 1)
     assert waiters.extend(first, 2, 0)
     assert waiters.wanted(0) == 4
@@ -41,7 +41,7 @@ async def test_who_nothing_flies_for_is_widened_where_it_stands(waiters: WaitQue
     assert [len(first.future.result()), len(other.future.result())] == [3, 1]
 
 
-async def test_who_some_of_what_flies_is_for_is_not_widened_since_it_would_be_answered_later(
+async def test_a_waiter_with_claims_under_way_is_not_extended(
     waiters: WaitQueue,
 ) -> None:
     first, second = join(waiters, 2), join(waiters, 2)
@@ -52,7 +52,7 @@ async def test_who_some_of_what_flies_is_for_is_not_widened_since_it_would_be_an
     assert first.over
 
 
-async def test_who_has_a_part_or_has_been_answered_is_not_widened(waiters: WaitQueue) -> None:
+async def test_a_waiter_that_has_claims_or_its_answer_is_not_extended(waiters: WaitQueue) -> None:
     first = join(waiters, 2)
     bring(waiters, 1, {1, 2}, 1)
     assert not waiters.extend(first, 1, 0)
@@ -68,7 +68,7 @@ async def move(clock: TestClock, seconds: float) -> None:
         await asyncio.sleep(0)
 
 
-async def test_each_gets_nothing_at_its_own_deadline_whoever_came_before_or_after_the_timer_rang() -> None:
+async def test_each_waiter_times_out_at_its_own_deadline() -> None:
     clock = TestClock()
     waiters = WaitQueue("jobs", clock, asyncio.Event())
     patient = waiters.add(1, None, None, None)
@@ -87,7 +87,7 @@ async def test_each_gets_nothing_at_its_own_deadline_whoever_came_before_or_afte
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_deadlines_and_what_is_wanted_are_as_if_each_were_looked_at(seed: int) -> None:
+async def test_deadlines_and_wanted_claims_match_a_scan_of_all_waiters(seed: int) -> None:
     clock, random = TestClock(), Random(seed)
     waiters = WaitQueue("jobs", clock, asyncio.Event())
     came: list[Waiter] = []

@@ -29,7 +29,7 @@ pieces = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=60).flatmap(
 
 @settings(deadline=None)
 @given(pieces)
-def test_what_passes_is_kept_and_nothing_else(listing: list[list[int]]) -> None:
+def test_exactly_the_matching_names_are_kept(listing: list[list[int]]) -> None:
     matching = Matching(is_even)
     for piece in listing:
         matching.take(names(piece))
@@ -39,7 +39,7 @@ def test_what_passes_is_kept_and_nothing_else(listing: list[list[int]]) -> None:
 
 @settings(deadline=None)
 @given(pieces, st.integers(1, 20))
-def test_the_first_of_what_passes_are_kept_in_order(listing: list[list[int]], limit: int) -> None:
+def test_the_first_matching_names_are_kept_in_order(listing: list[list[int]], limit: int) -> None:
     earliest = Earliest(limit, is_even)
     for piece in listing:
         earliest.take(names(piece))
@@ -47,7 +47,7 @@ def test_the_first_of_what_passes_are_kept_in_order(listing: list[list[int]], li
     assert earliest.names() == names(everything[:limit])
 
 
-def test_of_a_long_listing_few_names_are_looked_at_and_few_more_than_wanted_are_held() -> None:
+def test_a_long_listing_tests_and_holds_only_a_few_names() -> None:
     tested: list[str] = []
     held = 0
 

@@ -27,5 +27,5 @@ class Shop:
     [(handle, "handle"), (partial(partial(handle)), "handle"), (Shop().bill, "Shop.bill"), (Shop(), "Shop")],
     ids=["function", "partial", "method", "object"],
 )
-def test_a_handler_is_called_by_its_module_and_name(function: object, name: str) -> None:
+def test_middleware_sees_a_handler_under_its_module_and_name(function: object, name: str) -> None:
     assert name_of(function) == f"{__name__}.{name}"

@@ -19,23 +19,23 @@ from aiozkqueue.queue.options import PutOptions, positive, prefix_of, put_header
     ("value", "expected"),
     [(0, 0.0), (1, 1.0), (2.5, 2.5), (timedelta(milliseconds=1500), 1.5), (None, None), (math.inf, None)],
 )
-def test_seconds_are_numbers_or_timedeltas_and_none_is_for_ever(value: object, expected: float | None) -> None:
+def test_seconds_are_numbers_or_timedeltas_and_none_means_forever(value: object, expected: float | None) -> None:
     assert seconds(value, "timeout") == expected
 
 
 @pytest.mark.parametrize("value", [-1, -0.001, timedelta(seconds=-1), math.nan, "1", True, Decimal(1), b"", []])
-def test_no_other_seconds_are_taken_and_the_error_names_the_option(value: object) -> None:
+def test_other_seconds_are_refused_with_the_option_name(value: object) -> None:
     with pytest.raises(InvalidOptionError, match="timeout"):
         seconds(value, "timeout")
 
 
 @given(st.floats(min_value=0, allow_infinity=False))
-def test_any_finite_duration_is_taken_as_it_is(value: float) -> None:
+def test_any_finite_duration_is_accepted_unchanged(value: float) -> None:
     assert seconds(value, "timeout") == required_seconds(value, "timeout") == value
 
 
 @pytest.mark.parametrize("value", [None, math.inf])
-def test_a_duration_that_must_end_cannot_be_for_ever(value: object) -> None:
+def test_a_duration_that_must_end_cannot_be_infinite(value: object) -> None:
     with pytest.raises(InvalidOptionError, match="delay"):
         required_seconds(value, "delay")
 
@@ -47,13 +47,13 @@ def test_counts_are_integers_of_at_least_one(value: object) -> None:
         positive(value, "limit")
 
 
-def test_no_options_make_no_header() -> None:
+def test_a_put_without_options_has_no_header() -> None:
     assert put_header("jobs", {}) is None
     neutral: dict[str, Any] = dict.fromkeys(PutOptions.__annotations__) | {"priority": 0}
     assert put_header("jobs", neutral) is None
 
 
-def test_key_and_headers_make_one() -> None:
+def test_a_put_with_a_key_and_headers_has_a_header() -> None:
     header = put_header("jobs", {"key": "k", "headers": {"a": "b"}})
     assert header is not None
     assert (header.key, header.headers) == ("k", {"a": "b"})

@@ -85,7 +85,7 @@ def test_a_companion_explains_its_refusal(state: QueueState) -> None:
         atomic_write.refused(0, key, NodeExistsError("there"))
 
 
-def test_what_is_dropped_is_not_sent(state: QueueState) -> None:
+def test_an_operation_left_out_of_a_plan_is_not_sent(state: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     dropped = PutPlan((key,))
     atomic_write = PutWrite("t", [Put(state, "a", "item-ia-", b"", dropped), Put(state, "b", "item-ib-", b"")])
@@ -96,9 +96,7 @@ def test_what_is_dropped_is_not_sent(state: QueueState) -> None:
 
 
 @pytest.mark.parametrize("error", [None, NotCommittedError("no")])
-async def test_a_companion_hears_once_what_became_of_the_put(
-    state: QueueState, error: NotCommittedError | None
-) -> None:
+async def test_a_companion_gets_the_result_of_the_put_once(state: QueueState, error: NotCommittedError | None) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     atomic_write = PutWrite("t", [Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
     operations_of(atomic_write)
@@ -110,7 +108,7 @@ async def test_a_companion_hears_once_what_became_of_the_put(
     assert key.fates == [error]
 
 
-def test_what_the_queue_asks_of_every_put_is_added_when_it_is_sent(state: QueueState) -> None:
+def test_operations_that_the_queue_adds_to_every_put_are_added_at_sending(state: QueueState) -> None:
     atomic_write = PutWrite("t", [Put(state, "a", "item-ia-", b"")])
     record = KeyNode("/zms/jobs/history/r")
     state.snapshot = replace(

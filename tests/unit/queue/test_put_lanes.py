@@ -23,7 +23,7 @@ def test_plain_items_go_to_each_lane_in_turn() -> None:
     assert lanes.take_chosen() == set()
 
 
-def test_puts_that_are_sent_again_choose_the_lanes_that_they_had_chosen() -> None:
+def test_puts_that_are_sent_again_keep_their_lanes() -> None:
     lanes = lanes_of(QueueConfig(shards=8, priorities={5: {}}))
     lanes.next()
     before = lanes.turn
@@ -36,7 +36,7 @@ def test_puts_that_are_sent_again_choose_the_lanes_that_they_had_chosen() -> Non
     assert choose() == first
 
 
-def test_what_was_chosen_later_does_not_bring_the_turn_forward() -> None:
+def test_rewinding_a_later_choice_does_not_move_the_turn_forward() -> None:
     lanes = lanes_of(QueueConfig(shards=8))
     earlier = lanes.turn
     lanes.next()
@@ -62,7 +62,7 @@ def test_a_queue_with_one_lane_has_nothing_to_choose() -> None:
     assert lanes.take_chosen() == set()
 
 
-def test_the_lane_of_a_group_and_of_a_key_is_told_as_chosen() -> None:
+def test_the_lanes_of_a_group_and_of_a_key_are_reported_as_chosen() -> None:
     lanes = lanes_of(QueueConfig(shards=64, groups=64))
     chosen = {lanes.of_group("group"), lanes.of_key("key")}
     assert lanes.take_chosen() == chosen

@@ -32,7 +32,7 @@ def submitted(ledger: Ledger) -> AtomicWrite:
     return atomic_write
 
 
-async def test_several_may_wait_for_one_and_each_may_be_cancelled() -> None:
+async def test_several_tasks_can_wait_for_a_write_and_each_can_be_cancelled() -> None:
     ledger = Ledger()
     atomic_write = submitted(ledger)
     waiting = [asyncio.create_task(atomic_write.wait()) for _ in range(3)]
@@ -50,7 +50,7 @@ async def test_several_may_wait_for_one_and_each_may_be_cancelled() -> None:
     assert ledger.settled == 1
 
 
-async def test_who_owes_it_is_told_before_all_others_and_only_once() -> None:
+async def test_the_owner_of_a_write_is_notified_once_and_before_its_watchers() -> None:
     told: list[str] = []
 
     class Owing:

@@ -22,18 +22,18 @@ def shares(consumers: list[str]) -> list[Partition]:
 
 
 @given(CONSUMERS, st.lists(ITEM, unique=True))
-def test_each_item_is_the_own_one_of_exactly_one(consumers: list[str], items: list[str]) -> None:
+def test_exactly_one_consumer_owns_each_item(consumers: list[str], items: list[str]) -> None:
     for item in items:
         assert [share.distance(item) for share in shares(consumers)].count(0) == 1
 
 
 @given(CONSUMERS, ITEM)
-def test_the_others_stand_in_line_for_it_each_at_a_place_of_its_own(consumers: list[str], item: str) -> None:
+def test_each_consumer_has_a_different_distance_to_an_item(consumers: list[str], item: str) -> None:
     assert sorted(share.distance(item) for share in shares(consumers)) == list(range(len(consumers)))
 
 
 @given(CONSUMERS, ITEM)
-def test_the_further_back_in_line_the_longer_the_patience(consumers: list[str], item: str) -> None:
+def test_consumers_at_a_greater_distance_wait_longer(consumers: list[str], item: str) -> None:
     in_line = sorted(shares(consumers), key=lambda share: share.distance(item))
     patience = [share.patience(item) for share in in_line]
     assert patience[0] == 0
@@ -43,13 +43,13 @@ def test_the_further_back_in_line_the_longer_the_patience(consumers: list[str], 
 
 
 @given(st.integers(1, 200), st.integers(0, 10**9), st.integers(0, 10**6))
-def test_as_many_messages_as_consumers_put_together_are_one_for_each(count: int, first: int, offset: int) -> None:
+def test_consecutive_messages_are_divided_one_to_each_consumer(count: int, first: int, offset: int) -> None:
     items = [f"item-iID{number}-{number:010d}" for number in range(first, first + count)]
     assert sorted(len(Partition(rank, count).own(items, offset)) for rank in range(count)) == [1] * count
 
 
 @given(CONSUMERS, st.lists(ITEM | st.text(max_size=20), unique=True), st.integers(0, 10**6), st.booleans())
-def test_the_own_ones_of_a_listing_are_those_at_no_distance(
+def test_the_own_items_of_a_listing_are_those_at_distance_zero(
     consumers: list[str],
     names: list[str],
     offset: int,
@@ -60,7 +60,7 @@ def test_the_own_ones_of_a_listing_are_those_at_no_distance(
         assert share.own(names, offset) == [name for name in names if not share.distance(name, offset)]
 
 
-def test_what_a_busy_consumer_leaves_is_spread_over_all_others() -> None:
+def test_items_of_a_busy_consumer_are_spread_over_all_others() -> None:
     count = 16
     left = [f"item-iID{number}-{number:010d}" for number in range(0, 16_000, count)]  # all of one consumer's
     busy = next(rank for rank in range(count) if not Partition(rank, count).distance(left[0]))
@@ -68,14 +68,14 @@ def test_what_a_busy_consumer_leaves_is_spread_over_all_others() -> None:
         assert 30 < sum(Partition(rank, count).distance(item) == 1 for item in left) < 110, "about 67"
 
 
-def test_a_selection_is_dealt_out_evenly_whatever_its_numbers() -> None:
+def test_a_selection_is_divided_evenly_whatever_its_sequence_numbers() -> None:
     even = [f"item-iID{number}-{number:010d}" for number in range(0, 16_000, 2)]
     for rank in range(4):
         assert 1600 < len(Partition(rank, 4, scattered=True).own(even)) < 2400
 
 
 @given(CONSUMERS, ITEM, st.randoms())
-def test_in_what_order_the_registry_is_listed_does_not_matter(consumers: list[str], item: str, random: Random) -> None:
+def test_the_order_of_the_registry_does_not_matter(consumers: list[str], item: str, random: Random) -> None:
     shuffled = list(consumers)
     random.shuffle(shuffled)
     for one in consumers:
@@ -89,7 +89,7 @@ def test_shares_are_of_about_the_same_size() -> None:
         assert 800 < sum(not share.distance(item) for item in items) < 1200
 
 
-def test_one_that_is_alone_or_not_registered_yet_takes_everything() -> None:
+def test_a_consumer_that_is_alone_or_not_yet_registered_takes_everything() -> None:
     for share in (Partition(), Partition.among("a", ["a"]), Partition.among("a", []), Partition.among("a", ["b", "c"])):
         assert share.alone
         assert share.distance("item-iID-0000000001") == 0

@@ -47,7 +47,7 @@ class Paths:
         return f"/slot-{number}"
 
 
-async def test_the_version_is_asked_for_anew_and_the_session_goes_on() -> None:
+async def test_an_unexpected_slot_version_is_read_again_and_the_session_continues() -> None:
     zookeeper = Odd()
     slot = Slot(zookeeper, Paths(), 0, NoClock())  # type: ignore[arg-type]  # as much of each as is used
     for _ in range(2):

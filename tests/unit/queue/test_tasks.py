@@ -12,7 +12,7 @@ from aiozkqueue.queue.runtime.tasks import run_limited
 pytestmark = pytest.mark.timeout(30)
 
 
-async def test_no_more_are_under_way_than_asked_for_and_results_are_in_order() -> None:
+async def test_at_most_the_given_number_of_tasks_run_and_results_are_in_order() -> None:
     under_way, most = 0, 0
 
     async def work(number: int) -> int:
@@ -27,7 +27,7 @@ async def test_no_more_are_under_way_than_asked_for_and_results_are_in_order() -
     assert most == 3
 
 
-async def test_the_first_failure_comes_as_it_is_with_its_own_cause_and_ends_the_others() -> None:
+async def test_the_first_failure_is_raised_unchanged_and_ends_the_other_tasks() -> None:
     ended = False
 
     async def wait_for_ever() -> None:

@@ -49,12 +49,12 @@ def server(clock: ManualClock, leader: Leader) -> ServerClock:
     return ServerClock(clock, cast("ZooKeeper", leader))
 
 
-def test_without_a_sample_the_local_clock_stands_in(server: ServerClock) -> None:
+def test_the_local_clock_is_used_before_the_first_sample(server: ServerClock) -> None:
     assert not server.sampled
     assert server.now() == 50_000
 
 
-def test_the_best_sample_is_the_one_with_the_quickest_reply(server: ServerClock, clock: ManualClock) -> None:
+def test_the_sample_with_the_fastest_reply_is_the_best(server: ServerClock, clock: ManualClock) -> None:
     # The server's clock is 7,000,000 ms ahead of the local one; replies take 300 ms, then 10 ms, then 200 ms.
     for travelled in (0.3, 0.01, 0.2):
         server.observe(int(7_000_000 + (clock.now - travelled) * 1000))
@@ -73,7 +73,7 @@ def test_the_time_is_never_ahead_of_the_servers(samples: list[tuple[float, float
         assert server.now() <= 7_000_000 + clock.now * 1000
 
 
-def test_another_leader_starts_anew(server: ServerClock, clock: ManualClock, leader: Leader) -> None:
+def test_a_new_leader_discards_the_samples_of_the_last(server: ServerClock, clock: ManualClock, leader: Leader) -> None:
     server.observe(9_000_000)
     leader.last_zxid = 2 * EPOCH
     assert not server.sampled
@@ -84,7 +84,7 @@ def test_another_leader_starts_anew(server: ServerClock, clock: ManualClock, lea
     assert server.now() == pytest.approx(5_001_000, abs=1)
 
 
-def test_a_server_clock_set_back_is_followed_in_the_end(server: ServerClock, clock: ManualClock) -> None:
+def test_a_server_clock_that_was_set_back_is_followed_eventually(server: ServerClock, clock: ManualClock) -> None:
     server.observe(9_000_000)
     for passed in range(1, 5):
         clock.now += SAMPLE_LIFETIME * 0.7
@@ -93,7 +93,7 @@ def test_a_server_clock_set_back_is_followed_in_the_end(server: ServerClock, clo
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from("abc"))), st.integers(0, 100), st.integers(1, 5))
-def test_timers_give_what_has_ended_earliest_first_and_once(
+def test_timers_return_each_ended_entry_once_and_the_earliest_first(
     entries: list[tuple[int, str]], now: int, limit: int
 ) -> None:
     timers = Timers()
@@ -108,7 +108,7 @@ def test_timers_give_what_has_ended_earliest_first_and_once(
     assert len(timers) == len({entry for entry in entries if entry[0] > now})
 
 
-def test_a_timer_can_come_again_after_it_ended() -> None:
+def test_a_timer_can_be_added_again_after_it_ended() -> None:
     timers = Timers()
     timers.add(1, "a")
     assert timers.ended(1, 5) == [(1, "a")]

@@ -33,7 +33,7 @@ class Waiting:
         self.returned = True
 
 
-async def test_it_returns_when_the_future_is_done_and_leaves_its_result_to_the_caller() -> None:
+async def test_the_wait_returns_when_the_future_is_done_and_leaves_its_result() -> None:
     waiting = Waiting()
     task = asyncio.create_task(waiting.wait())
     await spin()
@@ -44,7 +44,7 @@ async def test_it_returns_when_the_future_is_done_and_leaves_its_result_to_the_c
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-async def test_a_native_cancellation_waits_for_the_future_and_then_goes_on(times: int) -> None:
+async def test_a_native_cancellation_takes_effect_after_the_future_is_done(times: int) -> None:
     waiting = Waiting()
     task = asyncio.create_task(waiting.wait())
     for _ in range(times):
@@ -88,7 +88,7 @@ async def by_task_group(waiting: Waiting) -> None:
 
 
 @pytest.mark.parametrize("leave", [by_timeout, by_wait_for, by_scope, by_task_group])
-async def test_any_kind_of_cancellation_waits_for_the_future_and_then_goes_on(
+async def test_every_kind_of_cancellation_takes_effect_after_the_future_is_done(
     leave: Callable[[Waiting], Awaitable[None]],
 ) -> None:
     waiting = Waiting()
@@ -98,7 +98,7 @@ async def test_any_kind_of_cancellation_waits_for_the_future_and_then_goes_on(
     assert not waiting.returned
 
 
-async def test_after_a_cancellation_it_waits_for_the_grace_at_most_and_the_future_lives_on() -> None:
+async def test_a_cancelled_wait_ends_after_the_grace_and_leaves_the_future_running() -> None:
     waiting = Waiting(grace=0.1)
     task = asyncio.create_task(waiting.wait())
     await spin()
@@ -110,7 +110,7 @@ async def test_after_a_cancellation_it_waits_for_the_grace_at_most_and_the_futur
     assert not waiting.future.done()
 
 
-async def test_without_a_cancellation_the_grace_does_not_count() -> None:
+async def test_the_grace_applies_only_after_a_cancellation() -> None:
     waiting = Waiting(grace=0.01)
     task = asyncio.create_task(waiting.wait())
     await asyncio.sleep(0.1)
@@ -126,7 +126,7 @@ async def test_a_limit_ends_the_wait_without_an_error() -> None:
     assert not waiting.future.done()
 
 
-async def test_a_limit_is_no_longer_and_no_shorter_for_a_cancellation() -> None:
+async def test_a_cancellation_does_not_change_the_limit() -> None:
     waiting = Waiting(limit=0.3)
     start = asyncio.get_running_loop().time()
     task = asyncio.create_task(waiting.wait())
@@ -139,7 +139,7 @@ async def test_a_limit_is_no_longer_and_no_shorter_for_a_cancellation() -> None:
     assert task.cancelled()
 
 
-async def test_a_future_that_was_cancelled_itself_is_done() -> None:
+async def test_a_cancelled_future_counts_as_done() -> None:
     waiting = Waiting()
     task = asyncio.create_task(waiting.wait())
     await spin()
@@ -168,7 +168,7 @@ async def test_an_owners_tasks_are_cancelled_when_it_is_closed_from_any_task() -
         owner.spawn(work, name="late")
 
 
-async def test_a_task_that_fails_is_kept_as_it_was_raised_and_told_of() -> None:
+async def test_the_error_of_a_failed_task_is_kept_and_reported() -> None:
     told: list[BaseException] = []
     failed = asyncio.Event()
 
@@ -190,7 +190,7 @@ async def test_a_task_that_fails_is_kept_as_it_was_raised_and_told_of() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_that_somebody_else_has_cancelled_a_task_is_told_of_since_it_ends_them_all(*, whole: bool) -> None:
+async def test_a_task_cancelled_by_others_ends_all_tasks_and_is_reported(*, whole: bool) -> None:
     told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     owner = TaskOwner("owner", told.set_result)
     await owner.start()

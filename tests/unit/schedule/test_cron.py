@@ -31,7 +31,7 @@ def following(expression: str, zone: str, after: str, count: int) -> list[str]:
     return utc(list(islice(Cron(expression, zone).after(ms(after, zone)), count)))
 
 
-def test_a_time_of_day_is_one_in_its_zone_in_summer_and_in_winter() -> None:
+def test_a_time_of_day_follows_its_zone_in_summer_and_in_winter() -> None:
     assert following("0 3 * * *", BERLIN, "2026-03-27T12:00", 3) == [
         "03-28 02:00:00",
         "03-29 01:00:00",
@@ -39,20 +39,20 @@ def test_a_time_of_day_is_one_in_its_zone_in_summer_and_in_winter() -> None:
     ]
 
 
-def test_a_time_that_the_clock_skips_comes_right_after_the_gap_and_once() -> None:
+def test_a_time_skipped_by_the_clock_occurs_once_right_after_the_gap() -> None:
     assert following("0,30 2 * * *", BERLIN, "2026-03-28T12:00", 2) == ["03-29 01:00:00", "03-30 00:00:00"]
 
 
-def test_a_time_that_comes_twice_occurs_the_first_time_only() -> None:
+def test_a_repeated_time_occurs_the_first_time_only() -> None:
     assert following("30 2 * * *", BERLIN, "2026-10-24T12:00", 2) == ["10-25 00:30:00", "10-26 01:30:00"]
 
 
-def test_a_scheduler_that_starts_in_the_repeated_hour_does_not_repeat_what_was_in_the_first() -> None:
+def test_a_scheduler_started_in_the_repeated_hour_repeats_no_occurrence_of_the_first() -> None:
     second_quarter_past_two = ms("2026-10-25T01:15")  # UTC: the clock shows 02:15 for the second time
     assert utc(list(islice(Cron("30 2 * * *", BERLIN).after(second_quarter_past_two), 1))) == ["10-26 01:30:00"]
 
 
-def test_every_quarter_of_an_hour_follows_the_time_that_passes() -> None:
+def test_a_step_of_fifteen_minutes_follows_elapsed_time() -> None:
     autumn = Cron("*/15 * * * *", BERLIN).after(ms("2026-10-25T01:45", BERLIN))
     moments = list(islice(autumn, 12))
     assert [after - before for before, after in pairwise(moments)] == [15 * MINUTE] * 11
@@ -80,12 +80,12 @@ def test_six_fields_begin_with_seconds() -> None:
         ("@hourly", "06-16 12:00:00"),
     ],
 )
-def test_the_nicknames_of_crontab_are_expressions(nickname: str, first: str) -> None:
+def test_crontab_nicknames_are_valid_expressions(nickname: str, first: str) -> None:
     assert following(nickname, "UTC", "2026-06-16T11:30", 1) == [first]
 
 
 @pytest.mark.parametrize(("nickname", "fields"), [("@daily", "0 0 * * *"), ("@hourly", "0 * * * *")])
-def test_a_nickname_follows_the_clock_as_its_fields_do(nickname: str, fields: str) -> None:
+def test_a_nickname_follows_clock_changes_as_its_fields_do(nickname: str, fields: str) -> None:
     for start in ("2026-03-28T12:00", "2026-10-24T12:00"):
         assert following(nickname, BERLIN, start, 30) == following(fields, BERLIN, start, 30)
 
@@ -93,19 +93,19 @@ def test_a_nickname_follows_the_clock_as_its_fields_do(nickname: str, fields: st
 @pytest.mark.parametrize(
     "expression", ["@reboot", "", "* * * *", "61 * * * *", "0 0 31 2 *", "0 0 30 2 *", "every day", "* * * * * * *"]
 )
-def test_what_is_no_expression_or_never_occurs_is_refused(expression: str) -> None:
+def test_an_expression_that_is_invalid_or_never_occurs_is_refused(expression: str) -> None:
     with pytest.raises(zq.InvalidScheduleError):
         Cron(expression)
 
 
 @pytest.mark.parametrize("expression", [5, None, ["* * * * *"]])
-def test_what_is_no_text_is_no_expression(expression: Any) -> None:
+def test_an_expression_that_is_not_text_is_refused(expression: Any) -> None:
     with pytest.raises(zq.InvalidScheduleError, match=r"is not a cron expression: give a text, such as '0 8 \* \* \*'"):
         Cron(expression)
 
 
 @pytest.mark.parametrize("zone", ["", "Mars/Olympus", "../../etc/passwd", "Europe"])
-def test_a_zone_nobody_knows_is_refused(zone: str) -> None:
+def test_an_unknown_time_zone_is_refused(zone: str) -> None:
     with pytest.raises(zq.InvalidScheduleError, match="time zone"):
         Cron("* * * * *", zone)
 
@@ -117,7 +117,9 @@ ZONES = st.sampled_from(["UTC", BERLIN, "America/Havana", "Australia/Lord_Howe",
 
 @given(EXPRESSIONS, ZONES, MOMENTS, st.integers(0, 40 * 24 * 60), st.integers(1, 50))
 @settings(max_examples=200, deadline=None)
-def test_the_latest_are_the_end_of_all(expression: str, zone: str, after: int, minutes: int, most: int) -> None:
+def test_the_latest_occurrences_are_the_last_of_all(
+    expression: str, zone: str, after: int, minutes: int, most: int
+) -> None:
     cron = Cron(expression, zone)
     until = after + minutes * MINUTE
     every = []
@@ -131,7 +133,7 @@ def test_the_latest_are_the_end_of_all(expression: str, zone: str, after: int, m
 
 @given(EXPRESSIONS, ZONES, MOMENTS, st.lists(st.integers(0, 3000), max_size=30), st.integers(0, 120))
 @settings(max_examples=200, deadline=None)
-def test_however_often_one_looks_nothing_comes_twice_and_nothing_timely_is_left_out(
+def test_each_timely_occurrence_is_put_once_however_often_the_scheduler_looks(
     expression: str, zone: str, start: int, steps: list[int], tolerance: int
 ) -> None:
     cron = Cron(expression, zone)
@@ -145,7 +147,7 @@ def test_however_often_one_looks_nothing_comes_twice_and_nothing_timely_is_left_
     assert put == cron.latest(start, now, 100_000)
 
 
-def test_of_what_was_missed_each_policy_makes_up_for_its_own() -> None:
+def test_each_policy_makes_up_for_the_right_missed_occurrences() -> None:
     cron = Cron("0 * * * *")
     last, now = ms("2026-01-01T00:00"), ms("2026-01-01T05:30")
 
@@ -162,7 +164,7 @@ def test_of_what_was_missed_each_policy_makes_up_for_its_own() -> None:
     assert due("all", tolerance=30 * MINUTE, limit=1) == ["04:00", "05:00"]
 
 
-def test_years_of_missed_seconds_cost_no_more_than_what_is_made_up_for() -> None:
+def test_the_cost_of_years_of_missed_occurrences_depends_only_on_those_made_up_for() -> None:
     cron = Cron("* * * * * *")
     now = ms("2026-01-01T00:00")
     due = to_put(cron, last=ms("2006-01-01T00:00"), now=now, missed="all", tolerance=0, limit=3)

@@ -38,7 +38,7 @@ async def reject(session: zq.QueueSession, queue: zq.Queue[Parcel], reason: str)
         tx.reject(message, reason)
 
 
-async def test_what_was_put_is_found_by_its_value_its_key_and_its_headers(parcels: zq.Queue[Parcel]) -> None:
+async def test_assert_put_finds_a_message_by_value_key_and_headers(parcels: zq.Queue[Parcel]) -> None:
     first = await parcels.put(Parcel(order=1))
     second = await parcels.put(Parcel(order=1), key="a", headers={"to": "Rome", "by": "mail"})
     assert (await assert_put(parcels, Parcel(order=1))).id == first
@@ -46,7 +46,7 @@ async def test_what_was_put_is_found_by_its_value_its_key_and_its_headers(parcel
     assert (await assert_put(parcels, headers={"to": "Rome"})).id == second
 
 
-async def test_what_was_not_put_is_told_of_with_what_was(parcels: zq.Queue[Parcel]) -> None:
+async def test_a_failed_assert_put_lists_the_messages_that_were_put(parcels: zq.Queue[Parcel]) -> None:
     assert await failure(assert_put(parcels, key="a")) == (
         "queue 'parcels' has no message with key 'a'; it has no messages and no dead letters"
     )
@@ -62,7 +62,7 @@ async def test_what_was_not_put_is_told_of_with_what_was(parcels: zq.Queue[Parce
     )
 
 
-async def test_what_failed_and_what_does_not_decode_is_shown_as_it_is(
+async def test_a_failed_assertion_shows_undecodable_and_delayed_messages(
     queue_session: zq.QueueSession, parcels: zq.Queue[Parcel]
 ) -> None:
     await queue_session.queue("parcels").put(b"no JSON")
@@ -73,7 +73,9 @@ async def test_what_failed_and_what_does_not_decode_is_shown_as_it_is(
     )
 
 
-async def test_only_the_first_of_many_are_shown_and_long_values_are_cut(queue_session: zq.QueueSession) -> None:
+async def test_a_failed_assertion_shows_the_first_messages_and_truncates_long_values(
+    queue_session: zq.QueueSession,
+) -> None:
     texts = queue_session.queue("texts", str)
     await texts.put_many(["x" * 10_000] * 12)
     told = await failure(assert_put(texts, "y"))
@@ -81,7 +83,7 @@ async def test_only_the_first_of_many_are_shown_and_long_values_are_cut(queue_se
     assert len(told) < 3_000
 
 
-async def test_a_queue_is_empty_when_no_message_is_even_held(
+async def test_assert_empty_also_counts_claimed_messages(
     queue_session: zq.QueueSession, parcels: zq.Queue[Parcel]
 ) -> None:
     await assert_empty(parcels)
@@ -94,7 +96,7 @@ async def test_a_queue_is_empty_when_no_message_is_even_held(
     await assert_empty(parcels)
 
 
-async def test_dead_letters_are_found_by_value_and_reason(
+async def test_assert_dead_lettered_finds_a_message_by_value_and_reason(
     queue_session: zq.QueueSession, parcels: zq.Queue[Parcel]
 ) -> None:
     await parcels.put(Parcel(order=1))
@@ -109,7 +111,7 @@ async def test_dead_letters_are_found_by_value_and_reason(
     assert "that is Parcel(order=2); it has" in await failure(assert_dead_lettered(parcels, Parcel(order=2)))
 
 
-async def test_with_a_timeout_it_waits_for_what_others_are_about_to_do(
+async def test_assertions_with_a_timeout_wait_until_they_hold(
     queue_session: zq.QueueSession, parcels: zq.Queue[Parcel]
 ) -> None:
     sent = queue_session.queue("sent", Parcel)

@@ -44,7 +44,7 @@ def engine(path: Path, answer: bytes | None) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("answer", "usable"), [(PONG, True), (b"HTTP/1.0 503 Service Unavailable\r\n\r\n", False), (b"", False)]
 )
-def test_only_an_engine_that_says_it_is_well_is_used(
+def test_only_a_container_engine_that_reports_health_is_used(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     answer: bytes,
@@ -55,7 +55,7 @@ def test_only_an_engine_that_says_it_is_well_is_used(
         assert engine_answers(30) is usable
 
 
-def test_an_engine_that_hangs_is_waited_for_no_longer_than_told(
+def test_the_wait_for_a_hanging_container_engine_ends_at_its_timeout(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with engine(tmp_path / "docker.sock", None) as address:
@@ -66,6 +66,6 @@ def test_an_engine_that_hangs_is_waited_for_no_longer_than_told(
 
 
 @pytest.mark.parametrize("address", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "nonsense", "tcp://:x"])
-def test_an_engine_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_a_missing_container_engine_raises_no_error(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", address)
     assert not engine_answers()

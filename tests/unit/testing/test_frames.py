@@ -11,7 +11,7 @@ from aiozkqueue.testing.frames import FrameSplitter
 
 
 @given(st.lists(st.binary(max_size=50)), st.lists(st.integers(1, 20)))
-def test_frames_cut_anywhere_come_out_whole_in_order_and_with_every_byte(frames: list[bytes], cuts: list[int]) -> None:
+def test_frames_split_anywhere_are_reassembled_in_order_with_every_byte(frames: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
     splitter, found, rest = FrameSplitter(), [], stream
     for cut in [*cuts, len(stream)]:
@@ -22,7 +22,7 @@ def test_frames_cut_anywhere_come_out_whole_in_order_and_with_every_byte(frames:
 
 
 @given(st.binary())
-def test_what_is_no_frame_goes_through_at_once_and_unchanged(rest: bytes) -> None:
+def test_bytes_that_are_no_frame_pass_at_once_and_unchanged(rest: bytes) -> None:
     splitter = FrameSplitter()
     assert splitter.feed(b"srvr" + rest) == [(b"srvr" + rest, b"")]
     assert b"".join(whole for whole, _ in splitter.feed(b"more")) == b"more"

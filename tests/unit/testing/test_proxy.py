@@ -75,7 +75,7 @@ async def silent(reader: asyncio.StreamReader, seconds: float = 0.1) -> bool:
     return False
 
 
-async def test_without_faults_every_byte_goes_through_unchanged(echo: tuple[Echo, FaultProxy]) -> None:
+async def test_every_byte_passes_unchanged_without_faults(echo: tuple[Echo, FaultProxy]) -> None:
     _, proxy = echo
     async with connected(proxy) as streams:
         blob = bytes(range(256)) * 4096
@@ -84,7 +84,7 @@ async def test_without_faults_every_byte_goes_through_unchanged(echo: tuple[Echo
         assert (proxy.accepted, proxy.connections) == (1, 1)
 
 
-async def test_the_clients_end_reaches_the_server_and_the_servers_end_the_client(echo: tuple[Echo, FaultProxy]) -> None:
+async def test_the_proxy_forwards_the_end_of_either_stream(echo: tuple[Echo, FaultProxy]) -> None:
     server, proxy = echo
     async with connected(proxy) as (reader, writer):
         writer.write(b"last words")
@@ -93,7 +93,7 @@ async def test_the_clients_end_reaches_the_server_and_the_servers_end_the_client
         await server.ended.wait()
 
 
-async def test_reset_connections_are_reset_and_new_ones_are_taken(echo: tuple[Echo, FaultProxy]) -> None:
+async def test_existing_connections_are_reset_and_new_ones_accepted(echo: tuple[Echo, FaultProxy]) -> None:
     server, proxy = echo
     async with connected(proxy) as first, connected(proxy) as second:
         assert await exchange(first, b"1") == b"1"
@@ -144,7 +144,7 @@ async def test_a_delay_keeps_order_and_pipelines(echo: tuple[Echo, FaultProxy]) 
         assert 0.8 <= time.monotonic() - began < 3.0
 
 
-async def test_a_cut_ends_the_connection_after_exactly_so_many_bytes_to_the_server(
+async def test_a_cut_ends_the_connection_after_the_given_bytes_to_the_server(
     echo: tuple[Echo, FaultProxy],
 ) -> None:
     server, proxy = echo
@@ -159,7 +159,7 @@ async def test_a_cut_ends_the_connection_after_exactly_so_many_bytes_to_the_serv
         assert await exchange(again, b"whole again") == b"whole again"
 
 
-async def test_a_cut_ends_the_connection_after_exactly_so_many_bytes_to_the_client(
+async def test_a_cut_ends_the_connection_after_the_given_bytes_to_the_client(
     echo: tuple[Echo, FaultProxy],
 ) -> None:
     server, proxy = echo
@@ -170,7 +170,7 @@ async def test_a_cut_ends_the_connection_after_exactly_so_many_bytes_to_the_clie
         assert server.received == b"abcdef"
 
 
-async def test_dropped_replies_never_come_though_the_request_arrived(echo: tuple[Echo, FaultProxy]) -> None:
+async def test_dropped_replies_never_arrive_although_their_requests_did(echo: tuple[Echo, FaultProxy]) -> None:
     server, proxy = echo
     async with connected(proxy) as (reader, writer):
         proxy.drop(Direction.TO_CLIENT)
@@ -213,7 +213,7 @@ async def test_a_refusing_proxy_refuses_new_connections_and_keeps_open_ones(echo
         assert await exchange(streams, b"again") == b"again"
 
 
-async def test_a_server_that_is_not_there_resets_the_client() -> None:
+async def test_a_missing_server_resets_the_client() -> None:
     async with FaultProxy("127.0.0.1:1") as proxy, connected(proxy) as (reader, _):
         with pytest.raises(ConnectionResetError):
             await reader.read(1)

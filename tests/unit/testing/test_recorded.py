@@ -31,7 +31,7 @@ class Opaque:
 INVOICES = testing.queue("invoices", Invoice)
 
 
-def test_a_delivery_shows_what_it_was_made_of() -> None:
+def test_a_recorded_delivery_shows_the_values_it_was_created_with() -> None:
     made = testing.delivery(Order(id=1), queue="orders", attempt=3, headers={"trace": "7"})
     assert made.value == Order(id=1)
     assert (made.queue, made.attempt, made.headers, made.body) == ("orders", 3, {"trace": "7"}, b'{"id":1}')
@@ -41,7 +41,7 @@ def test_a_delivery_shows_what_it_was_made_of() -> None:
 
 
 @pytest.mark.parametrize("value", [b"raw", Point(1), [1, 2], "text", None, {"a": 1}])
-def test_a_delivery_may_hold_any_value_that_a_queue_takes(value: object) -> None:
+def test_a_recorded_delivery_can_hold_any_value_that_a_queue_accepts(value: object) -> None:
     assert testing.delivery(value).value == value
 
 
@@ -60,7 +60,7 @@ async def test_a_handler_that_returns_leaves_a_committed_delivery() -> None:
     assert not made.settled
 
 
-async def test_a_block_commits_what_it_holds_and_a_second_commit_is_refused() -> None:
+async def test_a_block_commits_its_delivery_and_a_second_commit_is_refused() -> None:
     made = testing.delivery(b"1", queue="jobs")
     async with made:
         seen = made.outcome
@@ -75,7 +75,7 @@ async def test_a_block_commits_what_it_holds_and_a_second_commit_is_refused() ->
         made.put("other", b"late")
 
 
-async def test_a_block_left_by_an_error_rolls_back_and_forgets_the_puts() -> None:
+async def test_an_error_in_a_block_rolls_back_and_discards_the_puts() -> None:
     made = testing.delivery(b"1")
     with pytest.raises(KeyError):
         async with made:
@@ -87,7 +87,7 @@ async def test_a_block_left_by_an_error_rolls_back_and_forgets_the_puts() -> Non
         await made.commit()
 
 
-async def test_reject_tells_its_reason() -> None:
+async def test_reject_records_its_reason() -> None:
     made = testing.delivery(b"1")
     made.put("other", b"never")
     await made.reject("no such order")
@@ -141,7 +141,7 @@ def test_puts_are_checked_as_a_real_delivery_checks_them() -> None:
     assert made.puts == []
 
 
-def test_what_a_delivery_or_queue_is_made_of_is_checked() -> None:
+def test_the_arguments_of_a_recorded_delivery_or_queue_are_checked() -> None:
     with pytest.raises(zq.InvalidOptionError, match="attempt"):
         testing.delivery(b"", attempt=0)
     with pytest.raises(zq.InvalidNameError):

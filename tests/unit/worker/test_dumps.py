@@ -21,18 +21,18 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"aiozkqueue-dump-{os.geteuid()}-{os.getpid()}"
 
 
-def test_it_fills_the_file_that_was_made_for_it(asked: Path) -> None:
+def test_a_dump_is_written_to_the_requested_file(asked: Path) -> None:
     asked.touch(0o600)
     answer("9 tasks\n")
     assert asked.read_bytes() == b"9 tasks\n\0"
 
 
-def test_it_makes_no_file_that_nobody_asked_for(asked: Path) -> None:
+def test_a_dump_creates_no_file_without_a_request(asked: Path) -> None:
     answer("9 tasks\n")
     assert list(asked.parent.iterdir()) == []
 
 
-def test_it_does_not_follow_a_link_that_somebody_laid(asked: Path, tmp_path: Path) -> None:
+def test_a_dump_does_not_follow_a_symbolic_link(asked: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("untouched")
     asked.symlink_to(other)
@@ -40,12 +40,12 @@ def test_it_does_not_follow_a_link_that_somebody_laid(asked: Path, tmp_path: Pat
     assert other.read_text() == "untouched"
 
 
-def test_it_does_not_wait_for_the_reader_of_a_fifo_that_somebody_made(asked: Path) -> None:
+def test_a_dump_does_not_wait_for_the_reader_of_a_fifo(asked: Path) -> None:
     os.mkfifo(asked)
     answer("9 tasks\n")  # a signal handler that waits here freezes the worker
 
 
-def test_it_does_not_fill_a_file_that_has_another_name_as_well(asked: Path, tmp_path: Path) -> None:
+def test_a_dump_does_not_write_to_a_hard_linked_file(asked: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("untouched")
     asked.hardlink_to(other)

@@ -23,7 +23,7 @@ async def ask(address: tuple[str, int], path: str = "/live") -> bytes:
         writer.close()
 
 
-async def test_idle_connections_keep_no_probe_out_and_take_no_more_descriptors_than_a_few(
+async def test_idle_connections_do_not_block_probes_and_use_few_descriptors(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -43,7 +43,7 @@ async def test_idle_connections_keep_no_probe_out_and_take_no_more_descriptors_t
     assert not caplog.records
 
 
-async def test_an_answer_to_a_probe_is_sent_at_once() -> None:
+async def test_a_probe_is_answered_at_once() -> None:
     async with Health("127.0.0.1", 0) as health:
         assert health._server is not None
         for listening in health._server.sockets:

@@ -28,7 +28,7 @@ def as_before() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_what_was_there_is_not_searched_and_what_comes_is() -> None:
+def test_the_collector_skips_older_objects_and_searches_new_ones() -> None:
     there = Cycle()
     with settled_heap():
         assert gc.get_freeze_count() > 0
@@ -42,7 +42,7 @@ def test_what_was_there_is_not_searched_and_what_comes_is() -> None:
     assert gone() is None
 
 
-def test_the_young_are_searched_less_often_and_afterwards_as_before() -> None:
+def test_young_objects_are_collected_less_often_until_the_block_ends() -> None:
     gc.set_threshold(700, 10, 10)
     with settled_heap():
         assert gc.get_threshold() == (10_000, 10, 10)
@@ -50,7 +50,7 @@ def test_the_young_are_searched_less_often_and_afterwards_as_before() -> None:
 
 
 @pytest.mark.parametrize("chosen", [0, 50_000])
-def test_who_has_chosen_a_rarer_search_or_none_keeps_it(chosen: int) -> None:
+def test_a_rarer_or_disabled_collection_chosen_earlier_is_kept(chosen: int) -> None:
     gc.set_threshold(chosen, 10, 10)
     with settled_heap():
         assert gc.get_threshold()[0] == chosen

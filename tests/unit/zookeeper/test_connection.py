@@ -67,7 +67,7 @@ async def test_the_first_frame_is_the_answer_to_the_handshake() -> None:
     assert (connected.session_id, connected.timeout) == (7, 4.0)
 
 
-async def test_requests_of_one_loop_tick_go_out_in_one_write() -> None:
+async def test_requests_of_one_loop_tick_are_sent_in_one_write() -> None:
     peer = Opened()
     await asyncio.sleep(0)
     peer.transport.written.clear()
@@ -80,7 +80,7 @@ async def test_requests_of_one_loop_tick_go_out_in_one_write() -> None:
     assert [struct.unpack_from(">iii", written, n * 19)[1:] for n in range(3)] == [(1, 8), (2, 8), (3, 8)]
 
 
-async def test_an_awaiter_that_is_cancelled_leaves_the_order_of_the_others_intact() -> None:
+async def test_a_cancelled_request_does_not_disturb_the_order_of_the_others() -> None:
     peer = Opened()
     first, second = peer.request(), peer.request()
     first.cancel()
@@ -90,7 +90,7 @@ async def test_an_awaiter_that_is_cancelled_leaves_the_order_of_the_others_intac
     assert peer.connection.loss is None
 
 
-async def test_everything_pending_fails_the_moment_the_connection_is_lost_and_later_requests_are_not_sent() -> None:
+async def test_a_lost_connection_fails_pending_requests_at_once_and_sends_no_later_ones() -> None:
     peer = Opened()
     pending = [peer.request(), peer.request()]
     peer.connection.connection_lost(ConnectionResetError("reset by peer"))
@@ -104,7 +104,7 @@ async def test_everything_pending_fails_the_moment_the_connection_is_lost_and_la
 
 
 @given(st.lists(st.integers(1, 40)))
-def test_replies_are_put_together_however_the_stream_is_cut(cuts: list[int]) -> None:
+def test_replies_are_reassembled_however_the_stream_is_split(cuts: list[int]) -> None:
     async def main() -> None:
         peer = Opened()
         futures = [peer.request() for _ in range(3)]
@@ -137,7 +137,7 @@ def test_replies_are_put_together_however_the_stream_is_cut(cuts: list[int]) -> 
         frame(struct.pack(">iqiii", -1, -1, 0, 3, 3)),
     ],
 )
-async def test_bytes_that_are_not_the_protocol_end_the_connection_and_say_so(hostile: bytes) -> None:
+async def test_bytes_outside_the_protocol_end_the_connection_with_that_reason(hostile: bytes) -> None:
     peer = Opened()
     future = peer.request()
     peer.connection.data_received(hostile)
@@ -179,7 +179,7 @@ async def test_xids_stay_positive_after_two_billion_requests() -> None:
     assert await asyncio.gather(*futures) == [[], []]
 
 
-async def test_a_session_that_has_moved_leaves_the_outcome_unknown() -> None:
+async def test_a_reply_that_the_session_moved_leaves_the_outcome_unknown() -> None:
     peer = Opened()
     future = peer.request()
     peer.connection.data_received(reply(1, error=-118))
@@ -187,7 +187,7 @@ async def test_a_session_that_has_moved_leaves_the_outcome_unknown() -> None:
         await future
 
 
-async def test_a_multi_that_was_refused_since_the_session_is_over_is_the_servers_verdict() -> None:
+async def test_a_multi_refused_for_an_expired_session_is_certainly_not_applied() -> None:
     peer = Opened()
     multi = peer.connection.submit(wire.multi([Check("/a")], chroot="", acl=b""))
     refused = struct.pack(">ibii", -1, 0, -112, -112)

@@ -21,7 +21,7 @@ from aiozkqueue.zookeeper.hosts import Ensemble, Server, parse_hosts
         ("zoo_1:2181/", [("zoo_1", 2181)], ""),
     ],
 )
-def test_a_connection_string_is_read(hosts: str, servers: list[tuple[str, int]], chroot: str) -> None:
+def test_a_valid_connection_string_is_read(hosts: str, servers: list[tuple[str, int]], chroot: str) -> None:
     assert parse_hosts(hosts) == Ensemble(tuple(Server(*server) for server in servers), chroot)
 
 
@@ -50,14 +50,14 @@ def test_a_connection_string_is_read(hosts: str, servers: list[tuple[str, int]],
         ("h1:2181/app,h2:2181/app", "give the chroot once"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_once_and_named(hosts: str, named: str) -> None:
+def test_an_invalid_connection_string_is_refused_with_its_bad_part(hosts: str, named: str) -> None:
     with pytest.raises(InvalidOptionError, match="hosts") as refused:
         parse_hosts(hosts)
     assert named in str(refused.value)
 
 
 @pytest.mark.parametrize("hosts", [None, ["h1"], b"h1", 2181])
-def test_something_that_is_no_string_is_refused(hosts: object) -> None:
+def test_hosts_that_are_not_a_string_are_refused(hosts: object) -> None:
     with pytest.raises(InvalidOptionError, match=type(hosts).__name__):
         parse_hosts(hosts)
 

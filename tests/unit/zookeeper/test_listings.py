@@ -81,7 +81,7 @@ def asked(peer: Opened) -> tuple[asyncio.Future[Collected[Names]], list[Names]]:
 
 @settings(deadline=None)
 @given(_names, _cuts)
-def test_names_are_the_same_however_they_are_cut(names: list[str], cuts: list[int]) -> None:
+def test_names_are_the_same_however_the_listing_is_split(names: list[str], cuts: list[int]) -> None:
     collected, data = Names(), body(names)
     listing = Listing(len(data), collected.take, "done")
     for piece in cut(data, cuts):
@@ -93,7 +93,7 @@ def test_names_are_the_same_however_they_are_cut(names: list[str], cuts: list[in
 
 @settings(deadline=None)
 @given(_names, _cuts, st.integers(1, 400))
-def test_a_listing_that_ends_too_early_is_refused_and_no_name_of_it_is_wrong(
+def test_a_truncated_listing_is_refused_and_yields_no_wrong_name(
     names: list[str], cuts: list[int], missing: int
 ) -> None:
     data = body(names)
@@ -113,7 +113,7 @@ def test_a_listing_that_ends_too_early_is_refused_and_no_name_of_it_is_wrong(
 
 @settings(deadline=None)
 @given(st.binary(max_size=200), _cuts)
-def test_noise_is_a_listing_or_refused_as_it_would_be_whole(noise: bytes, cuts: list[int]) -> None:
+def test_random_bytes_are_read_or_refused_in_pieces_as_in_one(noise: bytes, cuts: list[int]) -> None:
     def read(pieces: list[bytes]) -> list[str] | None:
         collected = Names()
         listing = Listing(len(noise), collected.take, collected)
@@ -136,13 +136,13 @@ def test_noise_is_a_listing_or_refused_as_it_would_be_whole(noise: bytes, cuts: 
         struct.pack(">ii", 2, -2),
     ],
 )
-def test_a_count_or_length_that_cannot_be_is_refused_before_the_rest_has_come(hostile: bytes) -> None:
+def test_an_impossible_count_or_length_is_refused_before_the_rest_arrives(hostile: bytes) -> None:
     listing = Listing(1_000_000, list[object]().append, None)
     with pytest.raises(ProtocolError):
         listing.feed(hostile)
 
 
-def test_a_name_that_never_ends_is_gathered_once_and_not_once_a_piece() -> None:
+def test_the_pieces_of_an_endless_name_are_joined_only_once() -> None:
     """Gathering it anew with each of 16,000 pieces would move 130 GB."""
     collected, name = Names(), "x" * 2**24
     data = body([name])
@@ -153,7 +153,7 @@ def test_a_name_that_never_ends_is_gathered_once_and_not_once_a_piece() -> None:
     assert collected.all == [name]
 
 
-def test_no_more_than_a_piece_is_held() -> None:
+def test_a_listing_holds_at_most_one_piece_in_memory() -> None:
     data = body([f"item-{number:030d}" for number in range(200_000)])
     counted: list[int] = []
     listing = Listing(len(data), lambda names: counted.append(len(names)), None)
@@ -174,9 +174,7 @@ def test_no_more_than_a_piece_is_held() -> None:
 
 @settings(deadline=None)
 @given(_names, st.lists(st.integers(1, 60), max_size=20))
-def test_on_a_connection_every_reply_and_event_around_a_listing_comes_through(
-    names: list[str], sizes: list[int]
-) -> None:
+def test_replies_and_events_around_a_listing_are_all_received(names: list[str], sizes: list[int]) -> None:
     async def main() -> None:
         peer = Opened()
         first, (listed, _), (missing, unmade), plain = peer.request(), asked(peer), asked(peer), peer.request()
@@ -200,7 +198,7 @@ def test_on_a_connection_every_reply_and_event_around_a_listing_comes_through(
     asyncio.run(main())
 
 
-async def test_names_are_handed_on_before_the_reply_is_whole_and_the_zxid_is_believed_when_it_is() -> None:
+async def test_names_are_passed_on_before_the_reply_is_complete_and_its_zxid_only_then() -> None:
     peer = Opened()
     listed, made = asked(peer)
     data = reply(1, body=body(["abc", "def", "ghi"]), zxid=77)
@@ -214,7 +212,7 @@ async def test_names_are_handed_on_before_the_reply_is_whole_and_the_zxid_is_bel
     assert peer.connection.last_zxid == 77
 
 
-async def test_a_connection_lost_in_the_midst_of_a_listing_fails_it_and_what_is_behind_it() -> None:
+async def test_a_connection_lost_during_a_listing_fails_it_and_later_requests() -> None:
     peer = Opened()
     (listed, _), behind = asked(peer), peer.request()
     peer.connection.data_received(reply(1, body=body(["abc", "def"]))[:-3])
@@ -224,7 +222,7 @@ async def test_a_connection_lost_in_the_midst_of_a_listing_fails_it_and_what_is_
             await future
 
 
-async def test_a_listing_that_is_no_listing_in_the_midst_ends_the_connection() -> None:
+async def test_a_listing_that_becomes_malformed_ends_the_connection() -> None:
     peer = Opened()
     (listed, _), behind = asked(peer), peer.request()
     hostile = struct.pack(">i", 3) + b"\0\0\0\3abc" + struct.pack(">i", 2**30)
@@ -236,7 +234,7 @@ async def test_a_listing_that_is_no_listing_in_the_midst_ends_the_connection() -
         assert isinstance(lost.value.__cause__, ProtocolError)
 
 
-async def test_whoever_goes_away_in_the_midst_is_given_nothing_more_and_the_next_reply_is_read() -> None:
+async def test_a_cancelled_listing_gets_no_more_names_and_the_next_reply_is_read() -> None:
     peer = Opened()
     (listed, made), behind = asked(peer), peer.request()
     data = reply(1, body=body(["abc", "def", "ghi"]))
@@ -248,7 +246,7 @@ async def test_whoever_goes_away_in_the_midst_is_given_nothing_more_and_the_next
     assert peer.connection.loss is None
 
 
-async def test_what_a_collector_raises_is_raised_to_whoever_waits_and_the_connection_goes_on() -> None:
+async def test_an_error_of_a_collector_is_raised_to_its_caller_and_the_connection_stays_open() -> None:
     peer = Opened()
     listed = peer.connection.submit(wire.collect_children("/a", Once, chroot=""))
     behind = peer.request()
@@ -260,7 +258,7 @@ async def test_what_a_collector_raises_is_raised_to_whoever_waits_and_the_connec
     assert await behind == ["x"]
 
 
-async def test_a_listing_larger_than_any_is_refused_at_its_head() -> None:
+async def test_a_listing_over_the_size_limit_is_refused_at_its_header() -> None:
     peer = Opened()
     listed, made = asked(peer)
     peer.connection.data_received(struct.pack(">iiqi", MAX_REPLY + 1, 1, 5, 0) + body(["abc"]))

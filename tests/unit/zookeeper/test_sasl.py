@@ -15,7 +15,7 @@ def _example() -> DigestMd5:
     return DigestMd5(Auth.sasl("chris", "secret"), uri="imap/elwood.innosoft.com", cnonce="OA6MHXh6VqTrRk")
 
 
-def test_the_exchange_of_the_rfc_is_reproduced() -> None:
+def test_the_example_exchange_of_the_rfc_is_reproduced() -> None:
     exchange = _example()
     response = parse_directives(exchange.respond(_CHALLENGE))
     assert response == {
@@ -33,14 +33,14 @@ def test_the_exchange_of_the_rfc_is_reproduced() -> None:
 
 
 @pytest.mark.parametrize("proof", [b"", b"rspauth=", b"rspauth=ea40f60335c427b5527b84dbabcdfffe", b"other=1"])
-def test_a_server_that_does_not_know_the_password_is_not_believed(proof: bytes) -> None:
+def test_a_server_that_does_not_know_the_password_is_refused(proof: bytes) -> None:
     exchange = _example()
     exchange.respond(_CHALLENGE)
     with pytest.raises(AuthFailedError):
         exchange.verify(proof)
 
 
-def test_a_proof_before_the_challenge_is_not_believed() -> None:
+def test_a_proof_before_the_challenge_is_refused() -> None:
     with pytest.raises(AuthFailedError):
         _example().verify(b'rspauth=""')
 
@@ -64,7 +64,7 @@ def test_a_challenge_that_cannot_be_answered_is_refused(challenge: bytes) -> Non
 
 
 @given(st.binary(max_size=300))
-def test_any_challenge_is_answered_or_refused_and_tells_no_secret(challenge: bytes) -> None:
+def test_any_challenge_is_answered_or_refused_without_revealing_a_secret(challenge: bytes) -> None:
     exchange, said = DigestMd5(Auth.sasl("chris", "t0p-s3cret")), b""
     try:
         said = exchange.respond(challenge)
@@ -74,7 +74,7 @@ def test_any_challenge_is_answered_or_refused_and_tells_no_secret(challenge: byt
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
-def test_quotes_and_other_alphabets_in_a_name_survive(name: str) -> None:
+def test_a_user_name_can_contain_quotes_and_other_alphabets(name: str) -> None:
     user = name.replace(":", "") or "x"
     answer = DigestMd5(Auth.sasl(user, "p")).respond(b'nonce="1",algorithm=md5-sess,charset=utf-8')
     if len(answer) <= 2048:

@@ -22,7 +22,7 @@ _LEGAL = {
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(State, State)))
-def test_only_moves_that_exist_are_made(source: State, target: State) -> None:
+def test_only_legal_state_transitions_are_made(source: State, target: State) -> None:
     machine = StateMachine()
     machine.state = source
     if (source, target) in _LEGAL:
@@ -34,7 +34,7 @@ def test_only_moves_that_exist_are_made(source: State, target: State) -> None:
         assert machine.state is source
 
 
-def test_a_generation_is_over_when_the_server_has_said_so_and_not_before() -> None:
+def test_a_session_generation_ends_only_when_the_session_is_lost() -> None:
     machine = StateMachine()
     machine.move(State.CONNECTED, new_session=True)
     machine.move(State.SUSPENDED)
@@ -45,7 +45,7 @@ def test_a_generation_is_over_when_the_server_has_said_so_and_not_before() -> No
     assert (machine.generation, machine.is_over(1), machine.is_over(2)) == (2, True, False)
 
 
-def test_a_listener_that_fails_keeps_nobody_from_being_told() -> None:
+def test_a_failing_state_listener_does_not_block_the_others() -> None:
     machine, told = StateMachine(), list[tuple[State, int]]()
 
     def fails(_state: State, _generation: int) -> None:
@@ -60,7 +60,7 @@ def test_a_listener_that_fails_keeps_nobody_from_being_told() -> None:
     assert told == [(State.CONNECTED, 1)]
 
 
-async def test_waiters_wake_at_the_next_move_and_cancelled_ones_leave_nothing() -> None:
+async def test_waiters_wake_at_the_next_transition_and_cancelled_ones_leave_nothing() -> None:
     machine = StateMachine()
     waiting = [asyncio.create_task(machine.changed()) for _ in range(3)]
     await asyncio.sleep(0)

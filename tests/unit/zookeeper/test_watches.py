@@ -22,7 +22,7 @@ def _dispatch(registry: WatchRegistry, kind: int, path: str) -> None:
     registry.dispatch(Event(kind, 3, path))
 
 
-def test_a_plain_watch_hears_of_its_own_znode_and_a_recursive_one_of_all_below() -> None:
+def test_a_plain_watch_reports_its_own_znode_and_a_recursive_one_all_below() -> None:
     registry = WatchRegistry()
     plain, deep, root = (
         _Told(registry, "/a"),
@@ -37,7 +37,7 @@ def test_a_plain_watch_hears_of_its_own_znode_and_a_recursive_one_of_all_below()
     assert root == [WatchEvent(EventKind.CREATED, "/a/b/c"), WatchEvent(EventKind.CHANGED, "/ab")]
 
 
-def test_a_plain_watch_hears_of_children_even_where_a_recursive_one_has_taken_its_place() -> None:
+def test_a_plain_watch_still_reports_children_after_a_recursive_one_replaced_it() -> None:
     registry = WatchRegistry()
     plain, recursive = _Told(registry, "/a"), _Told(registry, "/a", recursive=True)
     assert registry.mode("/a") is Mode.RECURSIVE
@@ -53,7 +53,7 @@ def test_a_plain_watch_hears_of_children_even_where_a_recursive_one_has_taken_it
     assert registry.mode("/a") is None
 
 
-def test_a_watcher_that_fails_keeps_nobody_from_being_told() -> None:
+def test_a_failing_watcher_does_not_block_the_others() -> None:
     registry = WatchRegistry()
 
     def fails(_event: WatchEvent) -> None:
@@ -66,7 +66,7 @@ def test_a_watcher_that_fails_keeps_nobody_from_being_told() -> None:
     assert [event.kind for event in told] == [EventKind.CHANGED, EventKind.MISSED]
 
 
-def test_a_watcher_may_cancel_itself_while_it_is_told() -> None:
+def test_a_watcher_can_cancel_itself_during_its_call() -> None:
     registry = WatchRegistry()
     registration = Registration("/a", lambda _event: registry.remove(registration), recursive=False)
     registry.add(registration)
@@ -75,7 +75,7 @@ def test_a_watcher_may_cancel_itself_while_it_is_told() -> None:
     assert len(told) == 1
 
 
-def test_any_number_of_watches_is_armed_again_in_requests_that_the_server_takes() -> None:
+def test_any_number_of_watches_is_rearmed_in_requests_of_legal_size() -> None:
     registry = WatchRegistry()
     for number in range(5000):
         _Told(registry, f"/{number:0100}", recursive=bool(number % 2))
@@ -85,7 +85,7 @@ def test_any_number_of_watches_is_armed_again_in_requests_that_the_server_takes(
     assert all(sum(len(path) + 4 for path in [*p.persistent, *p.recursive]) < 140_000 for p in portions)
 
 
-async def test_one_shot_watches_are_armed_by_what_they_wait_for() -> None:
+async def test_one_shot_watches_are_armed_by_their_kind_of_event() -> None:
     registry, told = WatchRegistry(), list[str]()
     for kind, path in ((CREATED, "/c"), (DELETED, "/d"), (CHANGED, "/x"), (CHILDREN, "/k")):
         registry.one_shot[kind, path].add(told.append)

@@ -78,7 +78,7 @@ def _refused(codes: Sequence[int]) -> bytes:
 
 
 @given(_operations, _chroots)
-def test_a_multi_says_what_was_asked_in_aiozks_reading(operations: list[Operation], chroot: str) -> None:
+def test_aiozk_reads_a_multi_with_the_same_operations(operations: list[Operation], chroot: str) -> None:
     body = wire.multi(operations, chroot=chroot, acl=_ACL_BYTES).body
     records = {
         1: protocol.CreateRequest,
@@ -116,7 +116,7 @@ def test_the_size_of_a_multi_is_known_without_building_it(operations: list[Opera
 
 
 @given(_operations, _chroots, st.data())
-def test_a_multis_results_come_back_in_order_with_the_true_names(
+def test_the_results_of_a_multi_are_in_order_and_have_the_actual_names(
     operations: list[Operation], chroot: str, data: st.DataObject
 ) -> None:
     reply, expected = b"", list[Result]()
@@ -152,7 +152,7 @@ def test_a_refused_multi_names_the_first_operation_that_failed_and_its_path(resu
     assert refused.value.error.path == "/c"
 
 
-def test_a_multi_refused_because_the_session_is_over_says_that_and_not_which_operation() -> None:
+def test_a_multi_refused_for_an_expired_session_names_no_operation() -> None:
     """A server that closes the session answers so, inside the multi's results."""
     decode = wire.multi([Create("/a"), Delete("/b")], chroot="", acl=_ACL_BYTES).decode
     with pytest.raises(SessionExpiredError):
@@ -173,13 +173,13 @@ def test_a_multi_refused_because_the_session_is_over_says_that_and_not_which_ope
         _head(99) * 2 + _END,
     ],
 )
-def test_a_multis_reply_that_does_not_fit_is_refused(reply: bytes) -> None:
+def test_a_multi_reply_that_does_not_match_its_request_is_refused(reply: bytes) -> None:
     with pytest.raises((ProtocolError, MultiError)):
         wire.multi([Check("/a"), Check("/b")], chroot="", acl=_ACL_BYTES).decode(reply, 0)
 
 
 @given(st.lists(st.one_of(st.none(), st.builds(Node, st.binary(max_size=50), _stats)), max_size=6))
-def test_a_multi_read_gives_each_node_or_none(nodes: list[Node | None]) -> None:
+def test_a_multi_read_returns_each_node_or_none(nodes: list[Node | None]) -> None:
     reply = b"".join(
         _head(-1) + struct.pack(">i", -101) if node is None else _head(4) + _bytes(node.data) + _stat(node.stat)
         for node in nodes
@@ -191,14 +191,14 @@ def test_a_multi_read_gives_each_node_or_none(nodes: list[Node | None]) -> None:
             decode((reply + _END)[:cut], 0)
 
 
-def test_a_multi_read_that_may_not_read_says_so() -> None:
+def test_a_multi_read_without_permission_raises_an_error() -> None:
     decode = wire.multi_read(["/a", "/b"], chroot="").decode
     with pytest.raises(ZooKeeperError, match="/b: not allowed"):
         decode(_refused([-101, -102]), 0)
 
 
 @given(st.lists(_names, max_size=10))
-def test_children_come_back_and_a_cut_reply_is_refused(names: list[str]) -> None:
+def test_children_are_decoded_and_a_truncated_reply_is_refused(names: list[str]) -> None:
     decode = wire.get_children("/", chroot="").decode
     reply = struct.pack(">i", len(names)) + b"".join(map(_text, names))
     assert decode(reply, 0) == names
@@ -212,14 +212,14 @@ def test_children_come_back_and_a_cut_reply_is_refused(names: list[str]) -> None
         lambda size: st.lists(st.text("ab\0\4\5\x7fé", min_size=size, max_size=size), min_size=2, max_size=5)
     )
 )
-def test_children_with_names_of_one_length_come_back_too(names: list[str]) -> None:
+def test_children_with_names_of_equal_length_are_decoded_too(names: list[str]) -> None:
     decode = wire.get_children("/", chroot="").decode
     reply = struct.pack(">i", len(names)) + b"".join(map(_text, names))
     assert decode(reply, 0) == names
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_decoded_or_refused_and_nothing_else(noise: bytes) -> None:
+def test_random_bytes_are_either_decoded_or_refused(noise: bytes) -> None:
     operations: list[Operation] = [Create("/a"), SetData("/b", b""), Delete("/c")]
     decoders: list[Any] = [
         wire.get_data("/", chroot="").decode,
@@ -238,7 +238,7 @@ def test_noise_is_decoded_or_refused_and_nothing_else(noise: bytes) -> None:
             continue
 
 
-def test_a_count_that_is_not_there_costs_no_memory() -> None:
+def test_a_false_count_allocates_no_memory() -> None:
     decode = wire.get_children("/", chroot="").decode
     tracemalloc.start()
     try:
@@ -250,14 +250,14 @@ def test_a_count_that_is_not_there_costs_no_memory() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a", "a/b"])
-def test_a_path_that_does_not_start_at_the_root_is_a_mistake_of_the_caller(path: str) -> None:
+def test_a_path_that_does_not_start_at_the_root_raises_an_error(path: str) -> None:
     with pytest.raises(ValueError, match="starts with '/'"):
         wire.multi([Check(path)], chroot="", acl=_ACL_BYTES)
     with pytest.raises(ValueError, match="starts with '/'"):
         wire.full_path(path, "/app")
 
 
-def test_codes_and_exceptions_correspond() -> None:
+def test_error_codes_and_exceptions_correspond() -> None:
     for code in (-101, -102, -103, -110, -111, -114, -999):
         assert wire.code_of(wire.error_of(code, "/p")) == code
     assert wire.code_of(ProtocolError("x")) is None
