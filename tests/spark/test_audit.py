@@ -106,7 +106,7 @@ def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str],
 
 
 @pytest.mark.slow
-def test_an_audit_killed_before_any_step_and_run_again_loses_and_duplicates_nothing(
+def test_a_run_killed_before_any_step_and_repeated_loses_and_duplicates_nothing(
     spark: SparkSession, servers: dict[str, str], tmp_path: Path
 ) -> None:
     ends, folder, ids = Ends(servers), tmp_path / "audit", set[str]()

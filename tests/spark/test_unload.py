@@ -51,7 +51,7 @@ def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str],
 
 
 @pytest.mark.slow
-def test_an_audit_killed_before_any_step_and_run_again_loses_and_duplicates_nothing(
+def test_a_run_killed_before_any_step_and_repeated_loses_and_duplicates_nothing(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     folder, bodies = tmp_path / "orders", set[bytes]()

@@ -16,7 +16,7 @@ def defined(*folders: str) -> set[str]:
     return {name for names in found for name in names}
 
 
-def test_the_capability_table_names_existing_tests() -> None:
+def test_every_named_test_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", TABLE))
     assert len(named) > 60
     assert named <= defined("acceptance", "integration", "simulation", "unit")

@@ -24,7 +24,7 @@ def named() -> dict[Path, set[str]]:
     return found
 
 
-def test_the_capability_table_names_existing_tests() -> None:
+def test_every_named_test_exists() -> None:
     for file, tests in named().items():
         assert tests <= defined(file), file.name
     text = (HERE / "README.md").read_text()

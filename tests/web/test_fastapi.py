@@ -131,9 +131,7 @@ async def test_a_request_that_raises_is_rolled_back(
     assert (await client.post("/move")).json() is not None
 
 
-async def test_a_failed_commit_returns_an_error_and_the_request_can_be_retried(
-    calling: Calling, session: zq.QueueSession
-) -> None:
+async def test_a_failed_commit_returns_an_error_that_allows_a_retry(calling: Calling, session: zq.QueueSession) -> None:
     await session.queue("jobs").put(b"job")
     client = await calling(_app())
     answer = await client.post("/robbed")

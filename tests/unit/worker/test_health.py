@@ -43,7 +43,7 @@ async def test_idle_connections_do_not_block_probes_and_use_few_descriptors(
     assert not caplog.records
 
 
-async def test_a_probe_is_answered_at_once() -> None:
+async def test_the_answer_to_a_probe_is_sent_without_delay() -> None:
     async with Health("127.0.0.1", 0) as health:
         assert health._server is not None
         for listening in health._server.sockets:

@@ -187,7 +187,7 @@ async def test_a_reply_that_the_session_moved_leaves_the_outcome_unknown() -> No
         await future
 
 
-async def test_a_multi_refused_for_an_expired_session_is_certainly_not_applied() -> None:
+async def test_a_multi_refused_for_an_expired_session_raises_session_expired() -> None:
     peer = Opened()
     multi = peer.connection.submit(wire.multi([Check("/a")], chroot="", acl=b""))
     refused = struct.pack(">ibii", -1, 0, -112, -112)
