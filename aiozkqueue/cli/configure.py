@@ -123,9 +123,10 @@ async def configure(
             now = (await target.configuration()).policy or zq.AtLeastOnce()
             changed["policy"] = _policy(now, policy, backoff, exhausted)
         if not changed and not await target.exists():
-            connection.note_absent(queue)
+            await connection.note_absent(session, queue)
             return Exit.NOTHING
         if changed:
+            await connection.note_new(session, queue)
             await target.configure(zq.QueueConfig(**changed))  # type: ignore[arg-type]  # checked by its own hand
         config = await target.configuration()
     record: dict[str, Json] = {"queue": queue, "policy": None if config.policy is None else str(config.policy)}

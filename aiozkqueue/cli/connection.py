@@ -20,6 +20,8 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.queue.admin.similar import absence, similar_queue
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import parse_hosts
 
 P = ParamSpec("P")
@@ -77,16 +79,24 @@ class Connection:
             asked = AskedQueue(queue) if isinstance(queue, str) else queue
             target = asked.of(session)
             if not await target.exists():
-                self.note_absent(asked)
+                await self.note_absent(session, asked)
             yield target
 
-    def note_absent(self, queue: AskedQueue | str) -> None:
-        """Print that the queue does not exist, with the path that was searched."""
+    async def note_absent(self, session: zq.QueueSession, queue: AskedQueue | str) -> None:
+        """Print that the queue does not exist, with the path that was searched and the most similar name."""
         if isinstance(queue, str) or queue.program is None:
-            name = queue if isinstance(queue, str) else queue.name
-            output.note(f"there is no queue {name!r} below {self.root}")
+            output.note(await absence(core_of(session), queue if isinstance(queue, str) else queue.name))
         else:
             output.note(f"there is no {queue.program.capitalize()} queue at {queue.name!r}")
+
+    async def note_new(self, session: zq.QueueSession, queue: AskedQueue | str) -> None:
+        """Print a note if the queue does not exist, the command will create it, and another has a similar name."""
+        asked = AskedQueue(queue) if isinstance(queue, str) else queue
+        if asked.program is not None or await asked.of(session).exists():
+            return
+        similar = await similar_queue(core_of(session), asked.name)
+        if similar is not None:
+            output.note(f"queue {asked.name!r} is new; did you mean {similar!r}?")
 
     def environment(self) -> dict[str, str]:
         """Return variables with the same connection for a child process, whose arguments other users could read."""

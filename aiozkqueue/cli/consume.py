@@ -93,6 +93,9 @@ async def consume(
     condition = parse_filters(filters or (), enums or ())
     async with connection.open() as session:
         target = queue.of(session)
+        if not follow and not await target.exists():
+            await connection.note_absent(session, queue)
+            return Exit.NOTHING
         consumer = target.consume(
             prefetch=min(_PREFETCH, limit or _PREFETCH),
             settle="explicit",

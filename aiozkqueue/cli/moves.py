@@ -41,7 +41,7 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
         there, total = await queue.exists(), await queue.size()
         reference = await session.moves.start(*ends)
         if not there:
-            connection.note_absent(source)
+            await connection.note_absent(session, source)
         status = await _watched(session, reference, total)
     if as_json:
         output.print_json(_record(status))

@@ -38,7 +38,8 @@ async def _set(connection: Connection, queues: list[str], *, paused: bool) -> Ex
     async with connection.open() as session:
         for name in queues:
             queue = session.queue(name)
-            known = await queue.exists()
+            new = "" if await queue.exists() else "; it is new"
+            await connection.note_new(session, name)
             await queue.configure(zq.QueueConfig(paused=paused))
-            output.note(f"queue {name!r} {'is paused' if paused else 'goes on'}{'' if known else '; it is new'}")
+            output.note(f"queue {name!r} is {'paused' if paused else 'resumed'}{new}")
     return Exit.OK

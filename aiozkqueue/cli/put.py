@@ -118,6 +118,7 @@ async def put(
         options["priority"] = priority
     async with connection.open() as session:
         target = queue.of(session)
+        await connection.note_new(session, queue)
         if body is not None:
             _print(queue.name, [await target.put(os.fsencode(body), timeout=timeout, **options)], as_json=as_json)
         elif file is not None:

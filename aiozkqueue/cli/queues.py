@@ -98,14 +98,14 @@ async def stats(
     async with connection.open() as session:
         asked = [(name, name.of(session)) for name in names or map(AskedQueue, await session.queues())]
         seen = await _look_at(asked, Budget(budget))
-    for name in seen.absent:
-        connection.note_absent(name)
+        for name in seen.absent:
+            await connection.note_absent(session, name)
     if not asked:
         output.note("there are no queues")
     if as_json:
         for one in seen.found:
             output.print_json(_record(one, seen.staged[one.queue]))
-    else:
+    elif seen.found:
         _print_stats(seen.found, seen.staged)
     _note_the_rest(seen)
     if seen.failed:

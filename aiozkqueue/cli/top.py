@@ -24,6 +24,7 @@ from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.signals import draining
+from aiozkqueue.queue.admin.similar import absence
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import State
 
@@ -98,7 +99,11 @@ async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[
     for name in queues or await session.queues():
         try:
             async with asyncio.timeout(2 * _PATIENCE):
-                found[name] = await session.queue(name).stats(budget=_PATIENCE)
+                queue = session.queue(name)
+                if queues and not await queue.exists():
+                    found[name] = await absence(core_of(session), name)
+                else:
+                    found[name] = await queue.stats(budget=_PATIENCE)
         except (zq.AccessDeniedError, zq.PayloadError) as error:
             found[name] = str(error)
         except TimeoutError:

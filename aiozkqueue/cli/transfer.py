@@ -16,6 +16,8 @@ from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
+from aiozkqueue.queue.admin.similar import absence
+from aiozkqueue.queue.internals import core_of
 
 _PATTERN: Final = re.compile(r"[*?\[{]")
 
@@ -116,9 +118,6 @@ def unload(
     aiozkqueue unload orders --to ./orders --schema 'id int, article string' --json[/dim]
     """
     depth = asyncio.run(_depth(connection, queue))
-    if depth is None:
-        msg = f"there is no queue {queue!r} below {connection.root}; its first put creates it"
-        raise zq.NotFoundError(msg)
     options = options_of(connection) | {"queue": queue, "maxOffsetsPerTrigger": str(batch)}
     if strict:
         options["mode"] = "FAILFAST"
@@ -133,11 +132,13 @@ def unload(
     return Exit.OK if done.messages else Exit.NOTHING
 
 
-async def _depth(connection: Connection, queue: str) -> int | None:
-    """Return the number of messages; None: there is no such queue.
+async def _depth(connection: Connection, queue: str) -> int:
+    """Return the number of messages. It is called before Spark starts, so that an error does not wait for Spark.
 
-    It is called before Spark starts, so that an error does not wait for Spark.
+    Raises: NotFoundError: the queue does not exist.
     """
     async with connection.open() as session:
         target = session.queue(queue)
-        return await target.size() if queue in await session.queues() else None
+        if not await target.exists():
+            raise zq.NotFoundError(await absence(core_of(session), queue))
+        return await target.size()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, TypeVarTuple
 from anyio.from_thread import start_blocking_portal
 
 from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
+from aiozkqueue.queue.admin.similar import absence
 from aiozkqueue.queue.connect import connect
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.runtime.acl_errors import access_denied
@@ -138,9 +139,7 @@ def linked(options: Options) -> Iterator[Link]:
 async def require_queue(link: Link) -> None:
     """Refuse to read what is not there. Raises: NotFoundError."""
     if not await link.state.exists():
-        options = link.options
-        msg = f"there is no queue {options.queue!r} below {options.root} of {options.hosts}; its first put creates it"
-        raise NotFoundError(msg)
+        raise NotFoundError(await absence(core_of(link.session), link.options.queue))
 
 
 async def _zookeeper_of(session: QueueSession) -> ZooKeeper:

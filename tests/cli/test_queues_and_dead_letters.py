@@ -92,6 +92,38 @@ def test_commands_on_a_missing_queue_fail_with_the_reason(command: str, cli: Cli
     assert [one["queue"] for one in cli("stats", "--json").records if one["queue"] != "elsewhere"] == ["orders"]
 
 
+@pytest.mark.parametrize("command", ["stats", "peek", "consume", "history", "dlq list", "configure", "unload --to=x"])
+def test_a_mistyped_queue_name_gets_a_suggestion(command: str, cli: Cli, queue_root: str) -> None:
+    cli("put", "orders", "x")
+    mistyped = cli(*command.split(), "ordrs")
+    said = f"aiozkqueue: there is no queue 'ordrs' below {queue_root}; did you mean 'orders'?"
+    assert (mistyped.status, mistyped.stderr.splitlines()[0]) == (1, said)
+    assert [one["queue"] for one in cli("stats", "--json").records] == ["orders"]
+
+
+def test_the_suggestion_is_the_most_similar_name_of_a_queue_and_is_omitted_if_none_is(cli: Cli) -> None:
+    cli("put", "orders", "x")
+    cli("put", "order-lines", "x")
+    assert cli("stats", "order-line").stderr.endswith("did you mean 'order-lines'?\n")
+    assert cli("stats", "parcels").stderr.endswith("its first put creates it\n")
+
+
+@pytest.mark.parametrize("command", ["put ordrs x", "configure ordrs --max-size 5", "pause ordrs", "resume ordrs"])
+def test_a_command_that_creates_a_queue_names_a_similar_one(command: str, cli: Cli) -> None:
+    cli("put", "orders", "x")
+    note = "aiozkqueue: queue 'ordrs' is new; did you mean 'orders'?"
+    first = cli(*command.split())
+    assert (first.status, note in first.stderr.splitlines()) == (0, True)
+    assert note not in cli(*command.split()).stderr.splitlines()
+
+
+def test_doctor_and_top_suggest_a_name(cli: Cli) -> None:
+    cli("put", "orders", "x")
+    assert "did you mean 'orders'?" in cli("doctor", "ordrs", "--json").text
+    [row] = cli("top", "ordrs", "--once", "--json").records
+    assert row["unreadable"].endswith("did you mean 'orders'?")
+
+
 def test_purge_empties_a_queue_and_prints_the_number_removed(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
     assert cli("purge", "q", "--yes", "--json").records == [{"queue": "q", "purged": 3}]

@@ -191,6 +191,22 @@ async def test_anonymous_visitors_can_read_but_not_change_anything(
     assert await session.queue("jobs").dead_letters.size() == 3
 
 
+async def test_a_missing_queue_suggests_only_a_queue_that_the_key_may_see(
+    service: Service, session: zq.QueueSession
+) -> None:
+    await session.queue("orders").put(b"1")
+    await session.queue("order-audit").put(b"1")
+    key = await Keys(core_of(session)).create("orders", ["queue|get_status|order*"])
+    narrow = await Keys(core_of(session)).create("narrow", ["queue|get_status|ordrs", "queue|get_status|order-audit"])
+    for given, suggested in ((key, True), (narrow, False)):
+        async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
+            await client.post("/sign-in", data={"key": given})
+            answer = await client.get("/queues/orders-" if given == key else "/queues/ordrs")
+            assert answer.status_code == 404
+            assert ("Did you mean &#39;orders&#39;?" in answer.text) is suggested
+            assert ("Did you mean" in answer.text) is suggested
+
+
 async def test_signing_out_forgets_the_key(browser: httpx.AsyncClient) -> None:
     out = await browser.post("/sign-out", data={"proof": proof_in(await browser.get("/"))})
     assert "API key" in out.text

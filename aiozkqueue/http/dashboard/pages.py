@@ -17,6 +17,7 @@ from aiozkqueue.http.core import bodies, problems
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.core.service import is_there
 from aiozkqueue.queue.admin.budget import Budget
+from aiozkqueue.queue.admin.similar import similar_queue
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import UnreadableError, rates_between
 
@@ -231,8 +232,17 @@ class Pages:
         except InvalidNameError as error:
             raise _PageError(404, "No such queue", str(error)) from None
         if not there:
-            raise _PageError(404, "No such queue", f"There is no queue {name!r}.")
+            raise _PageError(404, "No such queue", await self._absence(visitor, name))
         return visitor, self._backend.session.queue(name)
+
+    async def _absence(self, visitor: sign_in.Visitor, name: str) -> str:
+        """Say that there is no such queue, and suggest a similar one that the visitor may see."""
+
+        def may_see(other: str) -> bool:
+            return visitor.may(Verb.GET_STATUS, other)
+
+        similar = await similar_queue(core_of(self._backend.session), name, visible=may_see)
+        return f"There is no queue {name!r}.{'' if similar is None else f' Did you mean {similar!r}?'}"
 
     async def _changing(
         self, request: Request, name: str

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError, UnreadBatchError
 from aiozkqueue.layout import id_at, parse_lock
 from aiozkqueue.queue.admin.ledger_pages import Entry, Manifest, is_page, read_page, write_page
+from aiozkqueue.queue.admin.similar import absence
 from aiozkqueue.queue.admin.stats import put_into
 from aiozkqueue.queue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import (
@@ -99,8 +100,7 @@ class Ledger(Removing):
             return
         state = self._state
         if not await state.exists():
-            msg = f"there is no queue {state.name!r}; its first put creates it"
-            raise NotFoundError(msg)
+            raise NotFoundError(await absence(self._handle.runtime, state.name))
         await self._reopen()
         await self._take_over()
 

@@ -35,6 +35,7 @@ from aiozkqueue.errors import (
     NotFoundError,
 )
 from aiozkqueue.queue.admin.history_pins import pin, pins, unpin
+from aiozkqueue.queue.admin.similar import absence
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.spark.connection import opened
@@ -266,8 +267,7 @@ async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[s
     there = await session.queues()
     missing = sorted(set(queues or ()) - set(there))
     if missing:
-        msg = f"there is no queue {missing[0]!r} below {core_of(session).root}"
-        raise NotFoundError(msg)
+        raise NotFoundError(await absence(core_of(session), missing[0]))
     return there if queues is None else sorted(set(queues))
 
 

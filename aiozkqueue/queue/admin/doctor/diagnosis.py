@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
+from aiozkqueue.queue.admin.similar import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,6 +117,8 @@ class QueueFacts:
 
     name: str
     exists: bool = True
+    similar: str | None = None
+    """The existing queue with the most similar name, if this one does not exist."""
     trouble: str | None = None
     """Why it could not be read."""
     complete: bool = True
@@ -275,7 +278,7 @@ def _of_budget(ensemble: EnsembleFacts, unexamined: Sequence[str]) -> Iterator[F
 def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
     name = facts.name
     if not facts.exists:
-        yield Finding(Severity.ERROR, name, "there is no such queue", "its first put or take creates it")
+        yield Finding(Severity.ERROR, name, "there is no such queue", remedy(facts.similar))
         return
     if facts.trouble is not None:
         yield Finding(

@@ -17,6 +17,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.admin.budget import BUDGET, Budget
 from aiozkqueue.queue.admin.orphans import old_clients
+from aiozkqueue.queue.admin.similar import similar_queue
 from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.zookeeper import (
     PAGE,
@@ -171,7 +172,7 @@ class _Examination:
             probe = QueueProbe(self._runtime, paths, configuration_of(paths, data), self._now)
             return probe.facts(complete=await budget.allows(probe.run()))
         except NoNodeError:
-            return QueueFacts(name=name, exists=False)
+            return QueueFacts(name=name, exists=False, similar=await similar_queue(self._runtime, name))
         except (NoAuthError, AccessDeniedError) as error:
             return QueueFacts(name=name, trouble=f"this user may not read it: {error}")
         except PayloadError as error:
