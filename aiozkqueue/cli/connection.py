@@ -20,7 +20,7 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.queue.admin.similar import absence, similar_queue
+from aiozkqueue.queue.admin.similar import ALIKE, absence, similar_queue
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import parse_hosts
 
@@ -94,7 +94,7 @@ class Connection:
         asked = AskedQueue(queue) if isinstance(queue, str) else queue
         if asked.program is not None or await asked.of(session).exists():
             return
-        similar = await similar_queue(core_of(session), asked.name)
+        similar = await similar_queue(core_of(session), asked.name, similarity=ALIKE)
         if similar is not None:
             output.note(f"queue {asked.name!r} is new; did you mean {similar!r}?")
 

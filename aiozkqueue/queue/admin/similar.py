@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The similarity from which a name is suggested, as `difflib` computes it: one typing error in a name of four letters.
 SIMILAR: Final = 0.75
+#: The similarity from which a name is suggested for a queue that is being created, where a mistake is less likely.
+ALIKE: Final = 0.9
 #: The largest number of names that are compared. The comparison blocks the event loop.
 COMPARED: Final = 1_000
 _SUGGESTED: Final = 3
@@ -34,7 +36,7 @@ def remedy(similar: str | None) -> str:
 
 
 async def similar_queue(
-    runtime: Runtime, name: str, *, visible: Callable[[str], bool] = lambda _name: True
+    runtime: Runtime, name: str, *, similarity: float = SIMILAR, visible: Callable[[str], bool] = lambda _name: True
 ) -> str | None:
     """Return the existing queue whose name is most similar to ``name``, among those that are ``visible``.
 
@@ -42,8 +44,8 @@ async def similar_queue(
     """
     try:
         names = await below(runtime.zookeeper, runtime.root)
-        possible = (other for other in sorted(names) if _could_be(name, other) and visible(other))
-        for other in get_close_matches(name, islice(possible, COMPARED), _SUGGESTED, SIMILAR):
+        possible = (other for other in sorted(names) if _could_be(name, other, similarity) and visible(other))
+        for other in get_close_matches(name, islice(possible, COMPARED), _SUGGESTED, similarity):
             if await runtime.zookeeper.exists(QueuePaths(runtime.root, other).items) is not None:
                 return other
     except (NoAuthError, ConnectionLossError, SessionExpiredError):
@@ -51,7 +53,7 @@ async def similar_queue(
     return None
 
 
-def _could_be(name: str, other: str) -> bool:
+def _could_be(name: str, other: str, similarity: float) -> bool:
     """Whether a name is similar enough by its length alone, and is a queue's."""
     shorter, longer = sorted((len(name), len(other)))
-    return other != name and 2 * shorter >= SIMILAR * (shorter + longer) and is_queue_name(other)
+    return other != name and 2 * shorter >= similarity * (shorter + longer) and is_queue_name(other)
