@@ -282,7 +282,8 @@ class UnitOfWork:
     async def commit(self, timeout: float | None = None) -> None:
         """Commit. Raises: NotCommittedError, OutcomeUnknownError, TransactionClosedError, SessionClosedError."""
         self.runtime.check()
-        self.require_open()
+        if self._state is not _OPEN:
+            self.require_open()
         deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
         try:
             if self._puts and not self.ready:
@@ -319,7 +320,8 @@ class UnitOfWork:
             TransactionTooLargeError: it is larger than a request may be; nothing was sent.
             SessionClosedError: the session has been closed.
         """
-        self.require_open()
+        if self._state is not _OPEN:
+            self.require_open()
         if not self._claims and not self._puts and not self._alterations:
             self._move(_SETTLING)
             self._move(_COMMITTED)

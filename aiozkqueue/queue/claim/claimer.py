@@ -464,7 +464,8 @@ class Claimer:
             if meta is not None:
                 claim.meta_version = meta.version
             return Disposition("dead", reason=f"what is stored does not decode: {malformed}")
-        return exhausted(claim, error) if claim.used_up else None
+        # Every limit allows one attempt, so a message without a counted one is not used up.
+        return exhausted(claim, error) if claim.attempts and claim.used_up else None
 
     def examine_name(self, claim: Claim, locked: int) -> Disposition | None:
         """Return the disposition of a message that had expired when ZooKeeper created the lock."""
