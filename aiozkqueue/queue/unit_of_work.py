@@ -282,8 +282,7 @@ class UnitOfWork:
     async def commit(self, timeout: float | None = None) -> None:
         """Commit. Raises: NotCommittedError, OutcomeUnknownError, TransactionClosedError, SessionClosedError."""
         self.runtime.check()
-        if self._state is not _OPEN:
-            self.require_open()
+        self.require_open()
         deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
         try:
             if self._puts and not self.ready:
