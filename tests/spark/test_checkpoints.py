@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from kazoo.client import KazooClient
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -16,6 +17,7 @@ import aiozkqueue as zq
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 from tests.spark.streams import started
 from tests.spark.test_batch import drained, put
 from tests.spark.test_stream import left
@@ -44,6 +46,18 @@ def bodies(spark: SparkSession, *folders: Path) -> Counter[bytes]:
     """What the files hold."""
     found = [bytes(row.body) for folder in folders for row in spark.read.parquet(str(folder)).collect()]
     return Counter(found)
+
+
+def stored(options: Mapping[str, str]) -> Counter[bytes]:
+    """What is in the queue, by kazoo."""
+    client = KazooClient(options["hosts"])
+    client.start(30)
+    try:
+        items = f"{options['root']}/{options['queue']}/items"
+        return Counter(client.get(f"{items}/{name}")[0] for name in client.get_children(items))
+    finally:
+        client.stop()
+        client.close()
 
 
 class Driver:
@@ -78,27 +92,41 @@ def begun(drivers: list[Driver], options: Mapping[str, str], **more: str) -> Dri
     return driver
 
 
-def test_a_checkpoint_with_another_group_queue_or_root_is_refused_and_no_message_is_lost(
+@pytest.mark.parametrize("change", ["group", "queue", "root", "servers"])
+def test_a_checkpoint_with_another_group_queue_root_or_ensemble_is_refused_and_no_message_is_lost(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path, change: str
+) -> None:
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    with ExitStack() as stack:
+        if change == "servers":
+            rebuilt = stack.enter_context(EmbeddedZooKeeper(ServerOptions(fsync=False)))
+            other = {**options, "hosts": rebuilt.hosts}
+        else:
+            other = {**options, change: f"{options.get(change, '')}-other"}
+        old, new = [b"%d" % n for n in range(6)], [b"%d" % n for n in range(10, 30)]
+        put(options, *old)
+        drain(spark, options, checkpoint, out, maxOffsetsPerTrigger="2")
+        put(other, *new)
+        for more in ({}, {"maxOffsetsPerTrigger": "3"}):
+            with pytest.raises(PySparkException, match="CheckpointError"):
+                drain(spark, other, checkpoint, out, **more)
+        assert stored(other) == Counter(new)
+        assert bodies(spark, out) == Counter(old)
+
+
+def test_a_checkpoint_of_another_root_continues_with_what_is_there_if_an_option_says_so(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b"1", b"2", b"3", b"4")
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     drain(spark, options, checkpoint, out, maxOffsetsPerTrigger="2")
-    others = [
-        {**options, "group": "renamed"},
-        {**options, "queue": "invoices"},
-        {**options, "root": f"{options['root']}/rebuilt"},
-    ]
-    for index, other in enumerate(others):
-        numbers = [b"%d" % n for n in range(10 * index, 10 * index + 5)]
-        put(other, *numbers)
-        with pytest.raises(PySparkException, match=r"CheckpointError.* of ledger .* has ledger .*failOnDataLoss=false"):
-            drain(spark, other, checkpoint, out, maxOffsetsPerTrigger="2")
-        assert left(other)[0] == 5
-    other = others[2]  # whoever says so continues with what is there, and gets all of it
+    other = {**options, "root": f"{options['root']}/rebuilt"}
+    put(other, b"10", b"11", b"12", b"13", b"14")
+    with pytest.raises(PySparkException, match=r"CheckpointError.* of ledger .* has ledger .*failOnDataLoss=false"):
+        drain(spark, other, checkpoint, out, maxOffsetsPerTrigger="2")
     drain(spark, other, checkpoint, out, maxOffsetsPerTrigger="2", failOnDataLoss="false")
     assert left(other) == (0, 0, 0)
-    assert bodies(spark, out) == Counter([b"1", b"2", b"3", b"4", *(b"%d" % n for n in range(20, 25))])
+    assert bodies(spark, out) == Counter([b"1", b"2", b"3", b"4", b"10", b"11", b"12", b"13", b"14"])
 
 
 def test_a_new_checkpoint_with_an_old_folder_is_refused_and_no_message_is_lost(
