@@ -34,9 +34,6 @@ INTERNAL: Final = {
     "Keys": {"caller"},
     "HistoryRecord": {"decode", "encode", "place", "unknown"},
     "OpenTelemetry": {"around", "creating", "handling", "received", "sending", "settling"},
-    "QueueConfig": {"changed", "counts", "decode", "encode", "grouped", "grown", "lanes", "tiers"}
-    # What is stored beside what users decide.
-    | {"counted", "generations", "groups", "priorities", "scheduled", "stored", "width"},
 }
 
 

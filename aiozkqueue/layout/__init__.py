@@ -5,14 +5,14 @@ except its errors.
 
 For a put, `IdSource` makes the id, `item_prefix` the name, and `encode` the bytes of a znode under `QueuePaths.items`.
 A consumer parses names with `item_id`, `item_sequence` and `ItemName.parse`, claims with a `LockRecord`, reads with
-`decode`, and counts its attempts in an `AttemptRecord`. `QueueConfig` holds the `Policy`, which determines how often
+`decode`, and counts its attempts in an `AttemptRecord`. `StoredConfig` holds the `Policy`, which determines how often
 and how soon a message is redelivered. Tests pin names and bytes, so that other languages can implement them. Bytes that
 another program wrote are read within bounds, and refused with `MalformedError`.
 """
 
 from __future__ import annotations
 
-from .configuration import MOST_REAPED, QueueConfig
+from .configuration import StoredConfig
 from .envelope import EMPTY_HEADER, HEADER_LIMIT, MAGIC, DeadLetter, Header, decode, encode, encoded_size
 from .errors import MalformedError
 from .fields import LAST_MOMENT
@@ -91,6 +91,7 @@ from .policy import (
     positive_seconds,
 )
 from .records import AttemptRecord, LockRecord
+from .settings import MOST_REAPED, QueueConfig
 from .tokens import lease_token, leased_place
 
 __all__ = [
@@ -138,6 +139,7 @@ __all__ = [
     "QueuePaths",
     "Schedule",
     "Seconds",
+    "StoredConfig",
     "TagValue",
     "Tags",
     "Tier",

@@ -53,11 +53,9 @@ from .policy import (
     Fixed,
     Policy,
     Schedule,
-    Seconds,
-    check_integer,
     lifetime,
-    positive_seconds,
 )
+from .settings import MOST_REAPED, Affinity, QueueConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -65,70 +63,16 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
     from pydantic_core import CoreSchema
 
-Affinity = Literal["producer", "any"]
-
-_CHOICES: Final[dict[str, tuple[object, ...]]] = {
-    "collapse": (True, False),
-    "expired": ("drop", "dead-letter"),
-    "affinity": ("producer", "any"),
-    "ordered": (True, False),
-    "paused": (True, False),
-}
-
-#: Maximum number of messages of a sticky queue that one check reassigns: all their bodies are in memory at once.
-MOST_REAPED: Final = 1000
-
-_INTEGERS: Final = {
-    "shards": (1, MOST_SHARDS, ""),
-    "max_size": (0, LARGEST_NUMBER, " (no limit)"),
-    "reap_limit": (1, MOST_REAPED, ""),
-}
 _WHAT: Final = "the configuration of the queue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueConfig:
-    """The settings of a queue, which apply to all its clients. A setting of None keeps its stored or default value.
+class StoredConfig(QueueConfig):
+    """A queue's configuration: its settings, and the facts that its clients record beside them.
 
-    Args:
-        policy: how often and how soon failed messages are redelivered; None: not chosen yet.
-        shards: the number of lanes for new messages, 1 to 1,024; default: 1. More than one keeps every listing of a
-            deep queue short, but gives up the put order between messages.
-        history: the records to keep of ended messages; False: write no more records; default: no history.
-        clean_every: the interval of the queue's clean-up, in seconds or a timedelta; default: five minutes.
-        max_size: the maximum number of messages, including claimed and delayed ones; 0: unlimited; default: unlimited.
-            A put waits for room, or raises `QueueFullError`.
-        collapse: compaction: whether a take delivers only the newest of the messages in the queue that have the same
-        key (or the same payload, if they have no key); default: no. ttl: the seconds that a message may wait to be
-        taken, from its due time; ``math.inf``: forever; default: forever. A put's own ``ttl=`` takes precedence.
-        affinity: ``"producer"``: only the node that put a message takes it (`connect`'s ``node``); ``"any"``: any node
-        may take it; default: ``"any"``. reap_after: the seconds after its due time until a message that its node has
-        not taken is reassigned to all nodes; default: ten minutes. reap_every: the seconds between two checks for such
-        messages; default: three minutes. reap_limit: the maximum number of messages that one check reassigns, 1 to
-        1,000; default: ten. expired: what happens to an expired message; default: ``"drop"``. ordered: whether messages
-        are delivered strictly one after the other, in the order of their puts; default: no. For an order among some of
-        the messages only, put them with ``group=``. paused: whether no client may claim messages; claimed messages are
-        finished, and puts continue; default: no.
-
-    Raises:
-        InvalidOptionError: ``policy`` is not one of this package's, a setting is out of range, ``ordered`` is combined
-            with more than one shard, or shards and priorities make more than 4,096 lanes.
+    Raises: as `QueueConfig`; InvalidOptionError: shards and priorities make more than 4,096 lanes.
     """
 
-    policy: Policy | None = None
-    shards: int | None = None
-    history: History | Literal[False] | None = None
-    clean_every: Seconds | None = None
-    max_size: int | None = None
-    collapse: bool | None = None
-    ttl: Seconds | None = None
-    expired: Exhausted | None = None
-    affinity: Affinity | None = None
-    reap_after: Seconds | None = None
-    reap_every: Seconds | None = None
-    reap_limit: int | None = None
-    ordered: bool | None = None
-    paused: bool | None = None
     groups: int | None = field(default=None, repr=False, compare=False)
     """The number of shards for groups, fixed at the first put with a group, so that a group stays in its shard; None:
     there are no groups."""
@@ -152,32 +96,14 @@ class QueueConfig:
     """The JSON that this was decoded from. `encode` keeps its unknown fields, so change a stored configuration with
     `dataclasses.replace`."""
 
-    def __post_init__(self) -> None:  # noqa: C901 - one check per setting
-        if self.policy is not None and not isinstance(self.policy, AtLeastOnce | ConsumeTimes | ConsumeOnce):
-            raise InvalidOptionError(
-                f"policy is {type(self.policy).__name__}: it must be an AtLeastOnce, ConsumeTimes or ConsumeOnce"
-            )
-        for name, allowed in _INTEGERS.items():
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), *allowed)
-        if not (self.history is None or self.history is False or isinstance(self.history, History)):
-            raise InvalidOptionError(f"history={self.history!r}: it must be a History, or False for none")
-        if self.ttl is not None:
-            object.__setattr__(self, "ttl", lifetime(self.ttl))
-        for name in ("clean_every", "reap_after", "reap_every"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, positive_seconds(name, getattr(self, name)))
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in (None, *choices):
-                words = " or ".join(repr(choice) for choice in choices)
-                raise InvalidOptionError(f"{name}={getattr(self, name)!r}: it must be {words}")
-        if self.ordered and self.collapse:
-            raise InvalidOptionError("ordered=True, collapse=True: collapsed messages have no order")
-        if self.ordered and (self.shards or 1) > 1:
-            raise InvalidOptionError(f"ordered=True, shards={self.shards}: messages of several shards have no order")
-        if self.ordered and self.affinity == "producer":
-            raise InvalidOptionError("ordered=True, affinity='producer': messages of several nodes have no order")
+    def __post_init__(self) -> None:
+        QueueConfig.__post_init__(self)  # `super()` does not find the class that ``slots=True`` replaces
         _refuse(excess_of(self._width, {**self.priorities, 0: self.generations}.values()))
+
+    @property
+    def settings(self) -> QueueConfig:
+        """The settings alone, as users see them."""
+        return QueueConfig(**{setting.name: getattr(self, setting.name) for setting in fields(QueueConfig)})
 
     @property
     def grouped(self) -> bool:
@@ -189,9 +115,9 @@ class QueueConfig:
         """The seconds that a message may wait; None: forever."""
         return None if self.ttl is None or self.ttl == math.inf else lifetime(self.ttl)
 
-    def changed(self, by: QueueConfig) -> QueueConfig:
+    def changed(self, by: QueueConfig) -> StoredConfig:
         """Return a copy with the settings of ``by`` that are not None."""
-        settings = (setting.name for setting in fields(self) if setting.default is None)
+        settings = (setting.name for setting in fields(QueueConfig))
         chosen = {name: value for name in settings if (value := getattr(by, name)) is not None}
         merged = replace(self, **chosen)
         return replace(merged, counted=True) if self.counts and not merged.counts else merged
@@ -222,7 +148,7 @@ class QueueConfig:
         """Every lane that may hold items, relative to the queue, the most urgent first."""
         return tuple(lane for tier in self.tiers for shard in tier.shard_lanes for lane in shard)
 
-    def grown(self, priority: int, shard: int, oldest: int, newest: int) -> QueueConfig:
+    def grown(self, priority: int, shard: int, oldest: int, newest: int) -> StoredConfig:
         """Return a copy with other generations of one shard of a priority."""
         if not priority:
             return replace(self, generations={**self.generations, shard: (oldest, newest)})
@@ -234,7 +160,7 @@ class QueueConfig:
         """The lanes of the generations that get no new items, relative to the queue."""
         return tuple(lane for tier in self.tiers for shard in tier.shard_lanes for lane in shard[:-1])
 
-    def without(self, empty: Collection[str]) -> QueueConfig:
+    def without(self, empty: Collection[str]) -> StoredConfig:
         """Return this without the oldest generations of each shard that are empty; the newest one stays."""
         return replace(
             self,
@@ -277,7 +203,7 @@ class QueueConfig:
         return data
 
     @classmethod
-    def decode(cls, data: bytes) -> QueueConfig:
+    def decode(cls, data: bytes) -> StoredConfig:
         """Decode a configuration; empty bytes are the default one, of a queue that another program made.
 
         Raises:

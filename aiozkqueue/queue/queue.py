@@ -367,7 +367,7 @@ class Queue(Destination[T]):
         return await consumers(self._handle)
 
     async def configuration(self) -> QueueConfig:
-        """Read the current configuration. Like a put, this creates the queue if needed, with the policy given.
+        """Read the current settings. Like a put, this creates the queue if needed, with the policy given.
 
         Raises: PayloadError: the stored data is not a configuration; AccessDeniedError, SessionClosedError,
         WrongLoopError.
@@ -375,10 +375,10 @@ class Queue(Destination[T]):
         state = self._state
         state.invalidate()
         await state.open()
-        return state.config
+        return state.config.settings
 
     async def configure(self, config: QueueConfig) -> None:
-        """Store a configuration; every consumer follows it from its next claim on.
+        """Store settings; every consumer follows it from its next claim on.
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """

@@ -15,7 +15,7 @@ from aiozkqueue.layout import (
     ItemName,
     LockRecord,
     MalformedError,
-    QueueConfig,
+    StoredConfig,
     decode,
     item_id,
     item_sequence,
@@ -39,8 +39,8 @@ def envelope(data: bytes) -> None:
 
 
 def config(data: bytes) -> None:
-    again = QueueConfig.decode(data)
-    assert QueueConfig.decode(again.encode()) == again
+    again = StoredConfig.decode(data)
+    assert StoredConfig.decode(again.encode()) == again
 
 
 def lock(data: bytes) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import FULL_GROUP, LEARN_EVERY
+from aiozkqueue.queue.internals import state_of
 from aiozkqueue.queue.state import queue_state
 from aiozkqueue.testing import run_virtual, simulated
 
@@ -29,6 +30,7 @@ def test_lanes_change_their_generation_in_time_despite_other_commits_between_the
             for _ in range(10 * LEARN_EVERY):
                 await asyncio.gather(*(jobs.put(b"") for _ in range(FULL_GROUP)))
                 await others.put(b"every other commit is of this")
-            return len((await jobs.configuration()).generations)
+            await jobs.configuration()  # reads it again
+            return len(state_of(jobs).config.generations)
 
     assert run_virtual(main) >= 5

@@ -26,7 +26,6 @@ MAX_COMPLEXITY = 20
 #: Classes with more attributes: records with one field per figure or setting, the records of the hot path, and the
 #: objects that own a session or a server.
 WIDE_CLASSES = {
-    "layout/configuration.py QueueConfig",
     "layout/configuration.py _Configuration",
     "queue/admin/doctor/diagnosis.py QueueFacts",
     "queue/admin/stats.py QueueStats",
@@ -46,7 +45,7 @@ LONG_SIGNATURES = {
 }
 #: Functions of a higher complexity: one loop that handles every message, and one check per setting.
 COMPLEX_FUNCTIONS = {
-    "layout/configuration.py __post_init__",
+    "layout/settings.py __post_init__",
     "queue/claim/claimer.py claim",
     "queue/claim/groups.py _read",
     "zookeeper/wire.py _decode_multi",

@@ -55,7 +55,7 @@ from .ttl import sweep_expired
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.layout import QueueConfig
+    from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.admin.history_pins import Pins
     from aiozkqueue.queue.admin.orphans import Left
     from aiozkqueue.queue.commit.runtime import Runtime
@@ -337,7 +337,7 @@ class _Cleaning:
             total += self._counts[hour]
         return newer
 
-    async def tags(self, config: QueueConfig) -> int:
+    async def tags(self, config: StoredConfig) -> int:
         """Remove records of unused tags: no put can depend on a removed record (see `tag_records`)."""
         paths = self._paths
         stat = await self._zookeeper.exists(paths.filters)

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, QueueConfig, decode
+from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, StoredConfig, decode
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.commit.history import process_of
@@ -109,7 +109,7 @@ async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str
     return found[0] if found else None
 
 
-async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: QueueConfig) -> bool:
+async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: StoredConfig) -> bool:
     """Whether a message is the one that its group's lock holds."""
     group = lock_id(config, placed.item.text)
     first = await first_items(handle, await lanes(handle), 1, lambda name: lock_id(config, name) == group)
@@ -118,7 +118,7 @@ async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: Que
 
 async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState | None:
     paths, message_id = handle.paths, placed.item.id
-    config = await configuration(handle) or QueueConfig()  # another program's queue need not have one
+    config = await configuration(handle) or StoredConfig()  # another program's queue need not have one
     locked_by = handle.state.locked_by(placed.item.text, config)
     node, lock, meta = await read_all(handle, [placed.path, paths.lock(locked_by), paths.meta(message_id)])
     if node is None:

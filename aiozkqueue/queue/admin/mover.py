@@ -27,7 +27,7 @@ from aiozkqueue.errors import (
     SessionClosedError,
     SessionExpiredError,
 )
-from aiozkqueue.layout import QueueConfig
+from aiozkqueue.layout import StoredConfig
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -290,7 +290,7 @@ async def survey(runtime: Runtime, source: QueueState, target: QueueState) -> in
         AccessDeniedError.
     """
     await runtime.learn_time()
-    config = await configuration(QueueHandle(runtime, target)) or QueueConfig()
+    config = await configuration(QueueHandle(runtime, target)) or StoredConfig()
     following = 0
     async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source)), ordered=False):
         items = {source.paths.place_of(one.path): one.item for one in placed}

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError
-from aiozkqueue.layout import QueueConfig
+from aiozkqueue.layout import StoredConfig
 from aiozkqueue.queue.commit.unclaimed import read_sets, record_of_attempts
 from aiozkqueue.queue.runtime.acl_errors import name_some
 
@@ -36,7 +36,7 @@ async def peek(handle: QueueHandle[Runtime], limit: int) -> list[Content]:
     Messages that this user may not read are left out, with a warning in the log, and later ones are read instead.
     """
     folders = await lanes(handle)
-    config = await configuration(handle) or QueueConfig()
+    config = await configuration(handle) or StoredConfig()
 
     async def read(placed: Sequence[Placed]) -> list[Content | AccessDeniedError | None]:
         return await _read(handle, placed, config)
@@ -60,7 +60,7 @@ def log_unreadable(state: QueueState, message_ids: Sequence[str]) -> None:
 
 
 async def _read(
-    handle: QueueHandle[Runtime], placed: Sequence[Placed], config: QueueConfig
+    handle: QueueHandle[Runtime], placed: Sequence[Placed], config: StoredConfig
 ) -> list[Content | AccessDeniedError | None]:
     """Read items with their attempts; None: the item is gone."""
     paths = handle.paths

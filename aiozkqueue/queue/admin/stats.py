@@ -16,7 +16,7 @@ from aiozkqueue.layout import (
     ItemName,
     LockRecord,
     MalformedError,
-    QueueConfig,
+    StoredConfig,
     decode,
     item_node,
     parse_due,
@@ -141,7 +141,7 @@ async def count(handle: QueueHandle[Runtime], path: str) -> int:
     return 0 if stat is None else stat.num_children
 
 
-async def configuration(handle: QueueHandle[Runtime]) -> QueueConfig | None:
+async def configuration(handle: QueueHandle[Runtime]) -> StoredConfig | None:
     """Read the configuration of a queue without creating anything; None if the queue does not exist.
 
     Raises: AccessDeniedError, PayloadError.
@@ -159,7 +159,7 @@ async def lanes(handle: QueueHandle[Runtime]) -> list[str]:
     return await lanes_of(handle, await configuration(handle))
 
 
-async def lanes_of(handle: QueueHandle[Runtime], config: QueueConfig | None) -> list[str]:
+async def lanes_of(handle: QueueHandle[Runtime], config: StoredConfig | None) -> list[str]:
     """Return the paths of all folders that may hold items of a queue with this configuration; see `configuration`."""
     if config is None:
         return [handle.paths.items]
@@ -241,7 +241,7 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
 class _Look:
     """Reads the figures from the lanes, history and ledgers of a queue; each part can be cut short."""
 
-    def __init__(self, handle: QueueHandle[Runtime], config: QueueConfig | None) -> None:
+    def __init__(self, handle: QueueHandle[Runtime], config: StoredConfig | None) -> None:
         self._handle = handle
         self._runtime = handle.runtime
         self._state = handle.state
@@ -361,7 +361,7 @@ class _Named(NamedTuple):
     bound: int = 0
 
 
-async def _read_names(handle: QueueHandle[Runtime], config: QueueConfig | None, folders: Sequence[str]) -> _Named:
+async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None, folders: Sequence[str]) -> _Named:
     """Count figures from item names; a queue whose configuration has no such feature is not listed."""
     if config is None:
         return _Named()
@@ -385,7 +385,7 @@ async def _read_names(handle: QueueHandle[Runtime], config: QueueConfig | None, 
     return _Named(len(groups), len(groups & held), duplicates, expired, bound)
 
 
-async def count_staged(handle: QueueHandle[Runtime], config: QueueConfig | None) -> int:
+async def count_staged(handle: QueueHandle[Runtime], config: StoredConfig | None) -> int:
     """Count the incomplete batches; each has a lock."""
     return len(await closed_stages(handle)) if config is not None and config.staged else 0
 

@@ -26,7 +26,7 @@ from .collectors import Earliest, sequence_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from aiozkqueue.layout import QueueConfig, QueuePaths
+    from aiozkqueue.layout import QueuePaths, StoredConfig
     from aiozkqueue.queue.runtime.clock import Clock
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
@@ -76,7 +76,7 @@ class DelayedQueue(Protocol):
         ...
 
     @property
-    def config(self) -> QueueConfig:
+    def config(self) -> StoredConfig:
         """Its configuration."""
         ...
 

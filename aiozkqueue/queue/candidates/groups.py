@@ -24,13 +24,13 @@ from aiozkqueue.layout import MalformedError, generation_of, item_group, item_id
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from aiozkqueue.layout import ItemName, QueueConfig
+    from aiozkqueue.layout import ItemName, StoredConfig
 
 #: The one group of an ordered queue. No user's group has this hash, because group names are not empty.
 ORDERED: Final = "g" + key_hash("")
 
 
-def lock_id(config: QueueConfig, name: str) -> str:
+def lock_id(config: StoredConfig, name: str) -> str:
     """Return the lock id of an item: ``g`` and the hash of its group, or its own id.
 
     Raises:
@@ -64,7 +64,7 @@ class Heard(enum.Enum):
 class GroupIndex:
     """The remaining items of each group, oldest first, that one consumer knows."""
 
-    def __init__(self, config: QueueConfig) -> None:
+    def __init__(self, config: StoredConfig) -> None:
         self.config = config
         self.blocked: bool = False
         """Whether locks of other rules are held, because `ordered` has just been changed."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .runtime import Runtime
 
 if TYPE_CHECKING:
-    from aiozkqueue.layout import QueueConfig, QueuePaths
+    from aiozkqueue.layout import QueuePaths, StoredConfig
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import ZooKeeper
 
@@ -40,6 +40,6 @@ class QueueHandle(Generic[RuntimeT_co]):
         return self.state.paths
 
     @property
-    def config(self) -> QueueConfig:
+    def config(self) -> StoredConfig:
         """The queue's configuration, as last read."""
         return self.state.config

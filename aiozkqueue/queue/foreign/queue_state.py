@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.state.queue_state import SessionLinks
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
@@ -58,7 +59,7 @@ class ForeignQueueState(QueueState):
         self._visibility_checked = False
         self.longest_id: int = dialect.longest_name
 
-    def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
+    def locked_by(self, name: str, config: StoredConfig | None = None) -> str:
         """See `QueueState`: an item's lock has the item's name."""
         del config
         return self._layout.id_of(name)
@@ -136,7 +137,7 @@ class ForeignQueueState(QueueState):
     async def configure(self, config: QueueConfig) -> None:
         """See `QueueState`. Raises: InvalidOptionError: a setting has no place in this layout."""
         neutral = QueueConfig()
-        for setting in (field.name for field in fields(QueueConfig) if field.compare):
+        for setting in (field.name for field in fields(QueueConfig)):
             if setting not in SETTINGS and getattr(config, setting) != getattr(neutral, setting):
                 msg = (
                     f"queue {self.name!r}: {setting}={getattr(config, setting)!r}: {self._layout.title()} does not "

@@ -14,7 +14,7 @@ from aiozkqueue.layout import item_node, key_hash, with_field
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozkqueue.layout import QueueConfig
+    from aiozkqueue.layout import StoredConfig
 
 #: Characters of a node's hash: 60 bits.
 _LETTERS: Final = 12
@@ -32,7 +32,7 @@ def with_node(prefix: str, node: str) -> str:
     return with_field(prefix, f"n{node}")
 
 
-def chooser(config: QueueConfig, node: str) -> Callable[[str], bool] | None:
+def chooser(config: StoredConfig, node: str) -> Callable[[str], bool] | None:
     """Return the predicate on item names that selects this node's items; None: this node takes all items."""
     if config.affinity != "producer":
         return None

@@ -19,7 +19,7 @@ from aiozkqueue.queue.commit.put_plan import PutPlan
 from aiozkqueue.zookeeper import MultiError
 
 if TYPE_CHECKING:
-    from aiozkqueue.layout import QueueConfig
+    from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.commit.put_plan import Place
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -75,7 +75,7 @@ def lasting(plan: PutPlan | None, state: QueueState, clock: ServerClock, seconds
     return replace(plan, place=TtlPlace(state, clock, seconds, plan.place))
 
 
-def at_its_end(config: QueueConfig, end: int) -> Disposition:
+def at_its_end(config: StoredConfig, end: int) -> Disposition:
     """Return the disposition of an expired message."""
     if config.expired != "dead-letter":
         return EXPIRED

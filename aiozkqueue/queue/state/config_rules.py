@@ -11,7 +11,7 @@ from aiozkqueue.layout import MOST_GENERATIONS, MOST_LANES, SPARE_LANES, QueueCo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.layout import Policy
+    from aiozkqueue.layout import Policy, StoredConfig
 
 #: Lanes that an error names.
 _NAMED = 3
@@ -81,7 +81,7 @@ class PolicyChoice:
         self.required = None
 
 
-def check_change(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
+def check_change(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
     """Check new settings against the stored ones.
 
     Raises: ConfigConflictError; InvalidOptionError: too many shards for the number of priorities of the queue.
@@ -91,7 +91,7 @@ def check_change(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
     _refuse_to_stick(queue, config, wanted)
 
 
-def with_lane(queue: str, config: QueueConfig, priority: int, *, scheduled: bool) -> QueueConfig:
+def with_lane(queue: str, config: StoredConfig, priority: int, *, scheduled: bool) -> StoredConfig:
     """Return the configuration that a queue needs for messages of a priority, and for messages with a delay.
 
     Raises: InvalidOptionError: the queue is ordered, or would have too many lanes.
@@ -110,7 +110,7 @@ def with_lane(queue: str, config: QueueConfig, priority: int, *, scheduled: bool
     return config
 
 
-def check_priority(queue: str, config: QueueConfig, priority: int) -> None:
+def check_priority(queue: str, config: StoredConfig, priority: int) -> None:
     """Check that a new priority does not give the queue too many lanes. Raises: InvalidOptionError."""
     width = max(config.width, config.shards or 1)
     number = config.lane_count + width
@@ -122,7 +122,7 @@ def check_priority(queue: str, config: QueueConfig, priority: int) -> None:
         )
 
 
-def check_generation(queue: str, config: QueueConfig, lane: str) -> None:
+def check_generation(queue: str, config: StoredConfig, lane: str) -> None:
     """Check that a new generation of a shard does not give the queue too many lanes.
 
     Raises: QueueFullError.
@@ -149,7 +149,7 @@ def check_span(queue: str, lane: str, generations: Sequence[str]) -> None:
         )
 
 
-def is_full(config: QueueConfig) -> bool:
+def is_full(config: StoredConfig) -> bool:
     """Whether a queue has too many lanes for another generation of any shard."""
     return config.lane_count >= MOST_LANES + SPARE_LANES
 
@@ -167,7 +167,7 @@ def policies_conflict(queue: str, wanted: Policy, stored: Policy) -> ConfigConfl
     )
 
 
-def _refuse_to_order(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
+def _refuse_to_order(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
     """Raise ConfigConflictError if the queue is to become ordered and its settings or history prevent that."""
     if not (config.ordered if wanted.ordered is None else wanted.ordered):
         return
@@ -185,7 +185,7 @@ def _refuse_to_order(queue: str, config: QueueConfig, wanted: QueueConfig) -> No
             )
 
 
-def _refuse_to_widen(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
+def _refuse_to_widen(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
     """Raise InvalidOptionError if the wanted shards would make too many lanes."""
     if wanted.shards is None or wanted.shards <= max(config.width, config.shards or 1):
         return
@@ -195,7 +195,7 @@ def _refuse_to_widen(queue: str, config: QueueConfig, wanted: QueueConfig) -> No
         raise InvalidOptionError(f"queue {queue!r}: {excess}; use at most {most} shards, or another queue")
 
 
-def _refuse_to_stick(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
+def _refuse_to_stick(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
     """Raise ConfigConflictError if a queue with groups is to become sticky."""
     if wanted.affinity == "producer" and config.groups is not None:
         raise ConfigConflictError(

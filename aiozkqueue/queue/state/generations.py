@@ -12,7 +12,7 @@ from .config_rules import check_generation, check_span, is_full
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.layout import QueueConfig, QueuePaths
+    from aiozkqueue.layout import QueuePaths, StoredConfig
     from aiozkqueue.zookeeper import ZooKeeper
 
 #: Lanes read together.
@@ -26,14 +26,14 @@ class ConfiguredQueue(Protocol):
     paths: QueuePaths
 
     @property
-    def config(self) -> QueueConfig:
+    def config(self) -> StoredConfig:
         """The configuration last read."""
         ...
 
     async def open(self) -> None:
         """Read the configuration, unless it is known."""
 
-    async def replace_config(self, config: QueueConfig) -> bool:
+    async def replace_config(self, config: StoredConfig) -> bool:
         """Try once to store a configuration in place of the known one; return whether that is known to have worked."""
         ...
 
@@ -69,8 +69,8 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
 
 
 async def _without_empty(
-    zookeeper: ZooKeeper, state: ConfiguredQueue, config: QueueConfig, lanes: Sequence[str]
-) -> QueueConfig:
+    zookeeper: ZooKeeper, state: ConfiguredQueue, config: StoredConfig, lanes: Sequence[str]
+) -> StoredConfig:
     """Return the configuration without the given old lanes that are empty."""
     empty: set[str] = set()
     for start in range(0, len(lanes), PAGE):

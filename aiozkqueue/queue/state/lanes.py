@@ -10,7 +10,7 @@ from aiozkqueue.layout import lane_of
 if TYPE_CHECKING:
     from random import Random
 
-    from aiozkqueue.layout import QueueConfig, QueuePaths
+    from aiozkqueue.layout import QueuePaths, StoredConfig
 
 
 class PutLanes:
@@ -18,7 +18,7 @@ class PutLanes:
 
     __slots__ = ("_chosen", "_config", "_lanes", "_only_path", "_paths", "_plain", "turn")
 
-    def __init__(self, config: QueueConfig, paths: QueuePaths, random: Random | None = None) -> None:
+    def __init__(self, config: StoredConfig, paths: QueuePaths, random: Random | None = None) -> None:
         self._config = config
         self._lanes = {tier.priority: tier.put_lanes for tier in config.tiers}
         self._plain = self._lanes[0]

@@ -14,7 +14,7 @@ from aiozkqueue.zookeeper import Check, Create, Delete, MultiError, NoAuthError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiozkqueue.layout import QueueConfig, QueuePaths
+    from aiozkqueue.layout import QueuePaths, StoredConfig
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 #: Lanes created in one multi.
@@ -41,7 +41,7 @@ class MissingLanes:
         """The reason why a wanted lane was not created: an ACL forbids it."""
         return self._refused.get(lane)
 
-    async def make(self, config: QueueConfig, base: Stat) -> bool:
+    async def make(self, config: StoredConfig, base: Stat) -> bool:
         """Create the wanted lanes that the configuration names.
 
         ``base`` is the stat of the queue's znode as the configuration was read. Returns False if the queue was deleted

@@ -16,8 +16,8 @@ from aiozkqueue.layout import (
     LANE_END,
     ItemName,
     MalformedError,
-    QueueConfig,
     QueuePaths,
+    StoredConfig,
     is_lane,
     is_later,
     item_id,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.dialects import Dialect
-    from aiozkqueue.layout import Policy
+    from aiozkqueue.layout import Policy, QueueConfig
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Node, Operation, Stat, ZooKeeperError
 
@@ -103,7 +103,7 @@ class QueueState:
         """The dispatchers of its claims, one for each filter by which this session consumes."""
         self.tags: TagRecords = TagRecords(zookeeper, self.paths)
         """The tags that the digests in item names stand for."""
-        self.snapshot: QueueSnapshot = QueueSnapshot.of(QueueConfig(), PutLanes(QueueConfig(), self.paths))
+        self.snapshot: QueueSnapshot = QueueSnapshot.of(StoredConfig(), PutLanes(StoredConfig(), self.paths))
         """The configuration last read."""
         self.forced_version: int = 0
         """The version of the locks znode at some earlier time. Each lock that is removed by force raises it."""
@@ -119,7 +119,7 @@ class QueueState:
         self._config_listeners: list[Callable[[], None]] = []
 
     @property
-    def config(self) -> QueueConfig:
+    def config(self) -> StoredConfig:
         """The configuration last read."""
         return self.snapshot.config
 
@@ -201,7 +201,7 @@ class QueueState:
             self.invalidate()
         self._groups_expected = True
 
-    def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
+    def locked_by(self, name: str, config: StoredConfig | None = None) -> str:
         """Return the id in the lock of an item; ``config`` overrides the known one. Raises: MalformedError."""
         return lock_id(config or self.config, name)
 
@@ -311,7 +311,7 @@ class QueueState:
         """
         await open_next_generation(self._zookeeper, self, path)
 
-    async def replace_config(self, config: QueueConfig, operations: Sequence[Operation] = ()) -> bool:
+    async def replace_config(self, config: StoredConfig, operations: Sequence[Operation] = ()) -> bool:
         """Try once to store a configuration in place of the known one.
 
         Return whether that is known to have worked. If not, the caller checks whether it has.
@@ -448,7 +448,7 @@ class QueueState:
             data, stat = await self._zookeeper.read(paths.base)
         except NoNodeError:
             await self._zookeeper.ensure(paths.root)
-            config = QueueConfig(policy=self._choice.initial)
+            config = StoredConfig(policy=self._choice.initial)
             folders = [Create(path) for path in self._folders()]
             await self._zookeeper.multi([Create(paths.base, config.encode()), *folders])
             data, stat = await self._zookeeper.read(paths.base)
@@ -473,7 +473,7 @@ class QueueState:
         self._choice.settled()
         self._adopt(config, stat)
 
-    def _adopt(self, config: QueueConfig, stat: Stat) -> None:
+    def _adopt(self, config: StoredConfig, stat: Stat) -> None:
         """Replace the snapshot by the one of a configuration that has been read."""
         same = self.snapshot.revision == (stat.czxid, stat.version)
         lanes = self.snapshot.lanes if same else PutLanes(config, self.paths, self._links.random)
@@ -489,10 +489,10 @@ class QueueState:
         return folders_of(self.paths)
 
 
-def configuration_of(paths: QueuePaths, data: bytes) -> QueueConfig:
+def configuration_of(paths: QueuePaths, data: bytes) -> StoredConfig:
     """Decode a stored configuration. Raises: PayloadError."""
     try:
-        return QueueConfig.decode(data)
+        return StoredConfig.decode(data)
     except MalformedError as error:
         msg = (
             f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}; "

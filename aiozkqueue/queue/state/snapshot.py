@@ -10,7 +10,7 @@ from aiozkqueue.layout import AtLeastOnce
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozkqueue.layout import Policy, QueueConfig, Tier
+    from aiozkqueue.layout import Policy, StoredConfig, Tier
 
     from .hooks import CapacityLimit, EndHook
     from .lanes import PutLanes
@@ -22,7 +22,7 @@ DEFAULT_POLICY: Final = AtLeastOnce()
 class QueueSnapshot:
     """A configuration, its version, and the hooks that the queue's features take from it."""
 
-    config: QueueConfig
+    config: StoredConfig
     policy: Policy
     """The policy in force."""
     tiers: tuple[Tier, ...]
@@ -44,7 +44,7 @@ class QueueSnapshot:
     """The capacity gate of a bounded queue; None: the queue is unbounded."""
 
     @classmethod
-    def of(cls, config: QueueConfig, lanes: PutLanes, *, version: int = -1, created: int = 0) -> Self:
+    def of(cls, config: StoredConfig, lanes: PutLanes, *, version: int = -1, created: int = 0) -> Self:
         """Return the snapshot of a configuration, without hooks."""
         return cls(config, config.policy or DEFAULT_POLICY, config.tiers, lanes, version, created)
 

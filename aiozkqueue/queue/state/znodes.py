@@ -12,7 +12,7 @@ from aiozkqueue.zookeeper import Create
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.layout import QueueConfig, QueuePaths
+    from aiozkqueue.layout import QueuePaths, StoredConfig
     from aiozkqueue.zookeeper import ZooKeeper
 
 
@@ -21,7 +21,7 @@ def folders_of(paths: QueuePaths) -> list[str]:
     return [paths.items, paths.lanes, paths.locks, paths.metas, paths.dlq, paths.consumers, paths.due, paths.keys]
 
 
-async def complete(zookeeper: ZooKeeper, paths: QueuePaths, folders: Sequence[str], config: QueueConfig) -> None:
+async def complete(zookeeper: ZooKeeper, paths: QueuePaths, folders: Sequence[str], config: StoredConfig) -> None:
     """Create the missing znodes of a queue: ``folders``, and others that its configuration requires.
 
     Raises: ZooKeeperError: MultiError also if another process has created one of them meanwhile.

@@ -20,6 +20,7 @@ from aiozkqueue.layout import (
     MalformedError,
     QueueConfig,
     Schedule,
+    StoredConfig,
 )
 
 from .hostile import HOSTILE_JSON, json_objects, json_values, unknown_fields
@@ -47,7 +48,7 @@ policies = (
 )
 lifetimes = st.none() | st.floats(0.001, 1e9)
 configurations = st.builds(
-    QueueConfig,
+    StoredConfig,
     policy=st.none() | policies,
     max_size=st.none() | st.integers(0, 2**31 - 1),
     collapse=st.none() | st.booleans(),
@@ -85,39 +86,39 @@ configurations = st.builds(
     ],
 )
 def test_the_stored_bytes_are_pinned(policy: AtLeastOnce | None, stored: str) -> None:
-    assert QueueConfig(policy=policy).encode() == stored.encode()
-    assert QueueConfig.decode(stored.encode()) == QueueConfig(policy=policy)
+    assert StoredConfig(policy=policy).encode() == stored.encode()
+    assert StoredConfig.decode(stored.encode()) == StoredConfig(policy=policy)
 
 
 def test_a_queue_made_by_another_program_has_the_default_configuration() -> None:
-    assert QueueConfig.decode(b"") == QueueConfig()
-    assert QueueConfig().policy is None
-    assert QueueConfig.decode(b'{"policy": null}') == QueueConfig()
+    assert StoredConfig.decode(b"") == StoredConfig()
+    assert StoredConfig().policy is None
+    assert StoredConfig.decode(b'{"policy": null}') == StoredConfig()
 
 
 def test_whole_seconds_without_a_decimal_point_are_read_too() -> None:
     stored = b'{"policy":{"kind":"at-least-once","backoff":{"kind":"schedule","delays":[1,2]}}}'
-    assert QueueConfig.decode(stored).policy == AtLeastOnce(backoff=Schedule([1, 2]))
+    assert StoredConfig.decode(stored).policy == AtLeastOnce(backoff=Schedule([1, 2]))
 
 
 @given(configurations)
-def test_a_configuration_is_read_back(config: QueueConfig) -> None:
-    assert QueueConfig.decode(config.encode()) == config
+def test_a_configuration_is_read_back(config: StoredConfig) -> None:
+    assert StoredConfig.decode(config.encode()) == config
 
 
 @given(configurations, unknown_fields, configurations)
 def test_an_older_client_never_erases_settings_of_a_newer_one(
-    config: QueueConfig, newer: dict[str, JsonValue], other: QueueConfig
+    config: StoredConfig, newer: dict[str, JsonValue], other: StoredConfig
 ) -> None:
     stored = {**newer, **json.loads(config.encode())}
-    read = QueueConfig.decode(json.dumps(stored).encode())
+    read = StoredConfig.decode(json.dumps(stored).encode())
     assert json.loads(read.encode()) == stored
     rewritten = replace(other, stored=read.stored)
     assert json.loads(rewritten.encode()) == {**newer, **json.loads(other.encode())}
 
 
 def test_a_newer_setting_inside_a_policy_is_kept_by_a_policy_of_the_same_kind() -> None:
-    read = QueueConfig.decode(
+    read = StoredConfig.decode(
         b'{"policy":{"kind":"consume-times","times":5,"exhausted":"drop","per":"day",'
         b'"backoff":{"kind":"fixed","delay":1,"spread":2}}}'
     )
@@ -139,7 +140,7 @@ def test_a_newer_setting_inside_a_policy_is_kept_by_a_policy_of_the_same_kind() 
 @pytest.mark.parametrize("data", [text for text in HOSTILE_JSON if text])
 def test_a_configuration_that_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedError):
-        QueueConfig.decode(data.replace(b"attempts", b"policy"))
+        StoredConfig.decode(data.replace(b"attempts", b"policy"))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_a_configuration_that_is_no_json_object_is_refused(data: bytes) -> None:
 )
 def test_an_invalid_stored_policy_is_refused_with_a_reason(policy: str, said: str) -> None:
     with pytest.raises(MalformedError, match=said):
-        QueueConfig.decode(f'{{"policy":{policy}}}'.encode())
+        StoredConfig.decode(f'{{"policy":{policy}}}'.encode())
 
 
 @given(
@@ -176,10 +177,10 @@ def test_an_invalid_stored_policy_is_refused_with_a_reason(policy: str, said: st
 )
 def test_hostile_bytes_are_either_read_or_refused(data: bytes) -> None:
     try:
-        config = QueueConfig.decode(data)
+        config = StoredConfig.decode(data)
     except MalformedError:
         return
-    assert QueueConfig.decode(config.encode()) == config
+    assert StoredConfig.decode(config.encode()) == config
 
 
 def test_a_value_that_is_no_policy_is_refused() -> None:
@@ -194,13 +195,13 @@ def test_a_max_size_that_is_no_count_is_refused(size: int) -> None:
 
 
 def test_a_change_of_shards_or_size_keeps_the_other_settings() -> None:
-    decided = QueueConfig(policy=ConsumeOnce(), max_size=5)
-    assert decided.changed(QueueConfig(shards=3)) == QueueConfig(policy=ConsumeOnce(), max_size=5, shards=3)
+    decided = StoredConfig(policy=ConsumeOnce(), max_size=5)
+    assert decided.changed(QueueConfig(shards=3)) == StoredConfig(policy=ConsumeOnce(), max_size=5, shards=3)
     assert decided.changed(QueueConfig(max_size=0)).max_size == 0
 
 
 def test_a_configuration_that_could_not_be_read_again_is_not_written() -> None:
-    crowded = QueueConfig.decode(b'{"x":"' + b"y" * (65_536 - 8) + b'"}')
+    crowded = StoredConfig.decode(b'{"x":"' + b"y" * (65_536 - 8) + b'"}')
     with pytest.raises(InvalidOptionError, match="65536"):
         replace(crowded, policy=ConsumeOnce()).encode()
 
@@ -224,23 +225,23 @@ def test_a_setting_out_of_range_is_refused(settings: dict[str, object]) -> None:
 
 
 def test_a_change_of_flags_keeps_the_other_settings() -> None:
-    config = QueueConfig(policy=ConsumeOnce(), ttl=timedelta(minutes=1), collapse=True)
+    config = StoredConfig(policy=ConsumeOnce(), ttl=timedelta(minutes=1), collapse=True)
     changed = config.changed(QueueConfig(expired="dead-letter", collapse=False))
-    assert changed == QueueConfig(policy=ConsumeOnce(), ttl=60, collapse=False, expired="dead-letter")
+    assert changed == StoredConfig(policy=ConsumeOnce(), ttl=60, collapse=False, expired="dead-letter")
 
 
 def test_an_infinite_ttl_removes_the_lifetime() -> None:
-    config = QueueConfig(ttl=60).changed(QueueConfig(ttl=math.inf))
+    config = StoredConfig(ttl=60).changed(QueueConfig(ttl=math.inf))
     assert config.lifetime is None
-    assert QueueConfig.decode(config.encode()) == QueueConfig()
+    assert StoredConfig.decode(config.encode()) == StoredConfig()
 
 
 def test_a_configuration_remembers_that_an_earlier_policy_counted_attempts() -> None:
-    counting, other = QueueConfig(policy=ConsumeTimes(3)), QueueConfig(policy=AtLeastOnce())
+    counting, other = StoredConfig(policy=ConsumeTimes(3)), StoredConfig(policy=AtLeastOnce())
     assert not other.changed(by=QueueConfig(shards=2)).counts
     switched = counting.changed(by=other)
     assert switched.counts
-    assert QueueConfig.decode(switched.encode()).counts
+    assert StoredConfig.decode(switched.encode()).counts
     assert switched.changed(by=QueueConfig(ttl=5)).counts
 
 
@@ -254,21 +255,21 @@ def test_a_configuration_remembers_that_an_earlier_policy_counted_attempts() -> 
     ],
 )
 def test_the_lane_count_equals_the_number_of_listed_lanes(settings: dict[str, object], number: int) -> None:
-    config = QueueConfig(**settings)  # type: ignore[arg-type]
+    config = StoredConfig(**settings)  # type: ignore[arg-type]
     assert config.lane_count == len(config.lanes) == number
-    assert QueueConfig.decode(config.encode()) == config
+    assert StoredConfig.decode(config.encode()) == config
 
 
 def test_the_widest_queue_can_keep_some_older_generations() -> None:
     widest: dict[str, object] = {"shards": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}
     spare = {str(one): [0, 1] for one in range(1024)}
-    assert QueueConfig.decode(json.dumps({**widest, "generations": spare}).encode()).lane_count == 5120
+    assert StoredConfig.decode(json.dumps({**widest, "generations": spare}).encode()).lane_count == 5120
     with pytest.raises(MalformedError, match="make 5121 lanes, more than 4096, and 1024 more for older generations"):
-        QueueConfig.decode(json.dumps({**widest, "generations": {**spare, "0": [0, 2]}}).encode())
+        StoredConfig.decode(json.dumps({**widest, "generations": {**spare, "0": [0, 2]}}).encode())
 
 
 def test_the_oldest_empty_generations_are_left_out() -> None:
-    config = QueueConfig(shards=2, generations={0: (3, 6), 1: (0, 1)}, priorities={5: {1: (7, 9)}})
+    config = StoredConfig(shards=2, generations={0: (3, 6), 1: (0, 1)}, priorities={5: {1: (7, 9)}})
     plain = ("lanes/s0g3", "lanes/s0g4", "lanes/s0g5", "lanes/s1g0")
     assert config.older_lanes == (*plain, "lanes/p133s1g7", "lanes/p133s1g8")
     left = config.without({"lanes/s0g3", "lanes/s0g5", "lanes/s1g0", "lanes/s1g1", "lanes/p133s1g7", "lanes/p133s1g8"})
@@ -286,6 +287,15 @@ def test_the_oldest_empty_generations_are_left_out() -> None:
 )
 def test_more_lanes_than_a_consumer_should_visit_are_refused_in_a_configuration(settings: dict[str, object]) -> None:
     with pytest.raises(MalformedError, match="lanes, more than 4096"):
-        QueueConfig.decode(json.dumps(settings).encode())
+        StoredConfig.decode(json.dumps(settings).encode())
     with pytest.raises(InvalidOptionError, match="use fewer shards or fewer priorities"):
-        QueueConfig(shards=1024, priorities={one: {} for one in range(1, 5)})
+        StoredConfig(shards=1024, priorities={one: {} for one in range(1, 5)})
+
+
+def test_the_settings_of_a_configuration_show_nothing_that_clients_record_beside_them() -> None:
+    recorded = {"shards": 2, "groups": 2, "width": 4, "scheduled": True, "priorities": {"5": {}}, "newer": 1}
+    config = StoredConfig.decode(json.dumps(recorded).encode())
+    assert config.settings == QueueConfig(shards=2)
+    assert type(config.settings) is QueueConfig
+    assert not {"groups", "width", "scheduled", "priorities", "stored"} & set(dir(config.settings))
+    assert json.loads(config.changed(by=config.settings).encode()) == recorded

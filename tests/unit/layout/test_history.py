@@ -18,6 +18,7 @@ from aiozkqueue.layout import (
     HistoryRecord,
     MalformedError,
     QueueConfig,
+    StoredConfig,
     hour_end,
     hour_of,
     parse_hour,
@@ -114,13 +115,13 @@ def test_fields_of_newer_versions_are_kept() -> None:
 
 @pytest.mark.parametrize("history", [None, False, History(), History(lifetime=timedelta(days=1), most=5, payload=True)])
 def test_a_configuration_stores_the_history_settings(history: History | None) -> None:
-    config = QueueConfig(history=history, clean_every=timedelta(minutes=1))
-    assert QueueConfig.decode(config.encode()) == config
+    config = StoredConfig(history=history, clean_every=timedelta(minutes=1))
+    assert StoredConfig.decode(config.encode()) == config
 
 
 def test_history_settings_of_a_newer_version_are_kept() -> None:
     stored = b'{"history":{"kind":"history","lifetime":60.0,"most":5,"colour":"red"}}'
-    config = QueueConfig.decode(stored)
+    config = StoredConfig.decode(stored)
     assert config.history == History(lifetime=60, most=5)
     assert b'"colour": "red"' in replace(config, history=History(lifetime=30)).encode()
 
@@ -137,7 +138,7 @@ def test_history_settings_of_a_newer_version_are_kept() -> None:
 )
 def test_an_invalid_stored_history_is_refused(stored: bytes) -> None:
     with pytest.raises(MalformedError):
-        QueueConfig.decode(stored)
+        StoredConfig.decode(stored)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 10**9 + 1, float("nan"), float("inf"), True, "1"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.layout import HOUR, QueueConfig, QueuePaths, later_of
+from aiozkqueue.layout import HOUR, QueuePaths, StoredConfig, later_of
 from aiozkqueue.queue.candidates.delay import CHECKED, LEAD, DelayedIndex
 from aiozkqueue.queue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Stat
@@ -41,7 +41,7 @@ class Folders:
 
 
 def later_on(folders: Folders) -> DelayedIndex:
-    state: Any = SimpleNamespace(paths=QueuePaths("/zms", "q"), config=QueueConfig())
+    state: Any = SimpleNamespace(paths=QueuePaths("/zms", "q"), config=StoredConfig())
     return DelayedIndex(folders, state, Clock())  # type: ignore[arg-type]  # as much of a client as it uses
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import QueueConfig, parse_lock, parse_meta
+from aiozkqueue.layout import StoredConfig, parse_lock, parse_meta
 from aiozkqueue.queue.admin.batch_writers import writers
 from aiozkqueue.queue.admin.orphans import Locks, bad_locks, orphan_metas, stray_dues
 from aiozkqueue.queue.admin.stats import put_into
@@ -40,7 +40,7 @@ OBSTACLE_SAMPLE: Final = 1000
 class QueueProbe:
     """One reading of one queue. ``now`` is the time by the leader's clock, seconds since 1970."""
 
-    def __init__(self, runtime: Runtime, paths: QueuePaths, config: QueueConfig, now: float) -> None:
+    def __init__(self, runtime: Runtime, paths: QueuePaths, config: StoredConfig, now: float) -> None:
         self._runtime = runtime
         self._zookeeper = runtime.zookeeper
         self._paths = paths
