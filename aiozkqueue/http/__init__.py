@@ -21,7 +21,7 @@ __all__ = ["KeyInfo", "Keys", "Permissions", "Settings", "Verb", "create_app"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
-    """Import what needs the extra when it is asked for."""
+    """Import the names that need the extra on their first use."""
     if name == "create_app":
         with needs("http"):
             from .app import create_app  # noqa: PLC0415 - needs the extra

@@ -1,7 +1,7 @@
-"""EmoDB's QueueService and DedupQueueService over HTTP: every row of their contract is a function here.
+"""EmoDB's QueueService and DedupQueueService over HTTP: each operation of their contract is a function here.
 
-The order in which a request is judged is EmoDB's: the route and the type of its body, the key, the parameters and the
-body, their ranges.
+A request is checked in EmoDB's order: the route and the content type, the key, the parameters and the body, their
+ranges.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Api:
     # -- putting
 
     async def send(self, request: Request, queue: str) -> Response:
-        """Put one message, any JSON."""
+        """Put one message, which may be any JSON."""
         _check_type(request)
         await self._gate.admit(request, Verb.POST, queue)
         sent = await self._sent(request, Shape.VALUE)
@@ -75,7 +75,7 @@ class Api:
         return _ok()
 
     async def send_batches(self, request: Request) -> Response:
-        """Put arrays of messages into several queues; all are checked before any is put."""
+        """Put arrays of messages into several queues. All are checked before any is put."""
         _check_type(request)
         caller = await self._gate.caller(request)
         sent = await self._sent(request, Shape.ARRAYS, lambda queue: caller.permissions.allows(Verb.POST, queue))
@@ -103,10 +103,10 @@ class Api:
         await bodies.read(request, self._small, Shape.ARRAY, self.backend.pace, take)
         return ids
 
-    # -- taking
+    # -- consuming
 
     async def poll(self, request: Request, queue: str) -> Response:
-        """Claim messages for a time; with ``wait``, wait this many seconds for the first. A HEAD claims nothing."""
+        """Claim messages for a time, and wait up to ``wait`` seconds for the first. A HEAD claims nothing."""
         await self._gate.admit(request, Verb.POLL, queue)
         query = request.query_params
         ttl = parameters.integer(query, "ttl", DEFAULT_TTL)
@@ -128,13 +128,13 @@ class Api:
         return MessagesResponse(polled, release if polled else None)
 
     async def peek(self, request: Request, queue: str) -> Response:
-        """Show messages, claimed ones too."""
+        """Show messages, including claimed ones."""
         await self._gate.admit(request, Verb.POLL, queue)
         limit = parameters.integer(request.query_params, "limit", DEFAULT_LIMIT)
         return MessagesResponse(await self._service.peek(parameters.check_name(queue), parameters.check_limit(limit)))
 
     async def acknowledge(self, request: Request, queue: str) -> Response:
-        """Remove messages, by their ids."""
+        """Remove messages by their ids."""
         _check_type(request)
         await self._gate.admit(request, Verb.POLL, queue)
         ids = await self._ids(request)
@@ -146,7 +146,7 @@ class Api:
         return _ok()
 
     async def renew(self, request: Request, queue: str) -> Response:
-        """Lengthen claims, or end them."""
+        """Extend claims, or end them."""
         _check_type(request)
         await self._gate.admit(request, Verb.POLL, queue)
         ttl = parameters.integer(request.query_params, "ttl", DEFAULT_TTL)
@@ -158,7 +158,7 @@ class Api:
             raise problems.illegal(str(error)) from error
         return _ok()
 
-    # -- looking, and looking after
+    # -- status and administration
 
     async def size(self, request: Request, queue: str) -> Response:
         """Count the messages."""
@@ -180,13 +180,13 @@ class Api:
         return _ok()
 
     async def purge(self, request: Request, queue: str) -> Response:
-        """Remove all messages; 202: this goes on, and the same request again waits for its end."""
+        """Remove all messages. After a 202 the removal continues, and repeating the request waits for its end."""
         await self._gate.admit(request, self._purge_verb, queue)
         done = await self._service.purge(parameters.check_name(queue))
         return _ok() if done else JSONResponse({"success": True}, 202)
 
     async def move(self, request: Request) -> Response:
-        """Start moving all messages of one queue to another."""
+        """Start a move of all messages of one queue to another."""
         caller = await self._gate.caller(request)
         source, target = request.query_params.get("from"), request.query_params.get("to")
         if not source or not target:
@@ -216,7 +216,7 @@ def router(api: Api, kind: Kind) -> APIRouter:
     """Return the routes of one service, below ``/<kind>/1``."""
     routes = APIRouter(prefix=f"/{kind}/1", tags=[str(kind)])
     table: tuple[tuple[str, str, Handler, dict[str, Any], dict[str, Any]], ...] = (
-        # The fixed names first: no queue's name begins with one underscore.
+        # Fixed names come first: the name of a queue does not begin with a single underscore.
         ("POST", "/_sendbatch", api.send_batches, _OK, _takes(_BATCHES)),
         ("POST", "/_move", api.move, _REFERENCE, _with(_text("from"), _text("to"))),
         ("GET", "/_move/{reference}", api.move_status, _MOVE, {}),
@@ -250,7 +250,7 @@ def _patient(backend: Backend, handler: Handler) -> Handler:
 
 
 def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> Handler:
-    """Return a handler whose answers are counted, where there are metrics."""
+    """Return a handler whose responses are counted if metrics are enabled."""
     metrics = backend.metrics
     if metrics is None:
         return handler
@@ -269,7 +269,7 @@ def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> 
 
 
 def _check_type(request: Request) -> None:
-    """Refuse a body that is not said to be JSON, or is encoded in an unknown way. Raises: ProblemError."""
+    """Refuse a body that is not declared as JSON or has an unknown encoding. Raises: ProblemError."""
     parameters.check_json_type(request)
     bodies.encoding_of(request)
 
@@ -278,7 +278,7 @@ def _ok() -> Response:
     return JSONResponse({"success": True})
 
 
-# -- what OpenAPI is told, since the handlers read their requests themselves
+# -- OpenAPI's descriptions of requests, which the handlers read themselves
 
 
 def _takes(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The ASGI application: both services, and what tells whether the server is well."""
+"""The ASGI application: both services and the health checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Service(FastAPI):
-    """An application whose document tells how a key is given."""
+    """An application whose OpenAPI document describes how to send a key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -51,11 +51,12 @@ def create_app(
 ) -> FastAPI:
     """Return the service as an ASGI application, to be run by uvicorn or mounted in another.
 
-    ``connecting`` opens the queue session, ``lambda: aiozkqueue.connect(...)``: when the application's lifespan begins;
-    it is closed when that ends. An application that mounts it runs that lifespan within its own:
-    ``async with service.router.lifespan_context(service): ...``. Before its server stops it may call
-    ``service.state.leave()``: requests that wait for messages are answered at once, with none, and ``/ready`` is 503.
-    ``service.state.admin`` is an ASGI application for an admin port: `health.PATHS`.
+    ``connecting`` opens the queue session when the application's lifespan begins, e.g. ``lambda:
+    aiozkqueue.connect(...)``; the session is closed when the lifespan ends. An application that mounts the service must
+    run the service's lifespan within its own: ``async with service.router.lifespan_context(service): ...``. Call
+    ``service.state.leave()`` before the server stops: requests that wait for messages then return immediately without
+    any, and ``/ready`` returns 503. ``service.state.admin`` is an ASGI application for an admin port, with the paths of
+    `health.PATHS`.
     """
     backend = Backend(settings or Settings())
 
@@ -70,7 +71,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would name the host and scheme that its client, or a proxy, made up
+        redirect_slashes=False,  # a redirect would contain the host of the request, which a client or proxy can forge
     )
     app.state.leave = backend.leaving.set
     app.state.admin = health.admin(backend)
@@ -85,7 +86,7 @@ def create_app(
 def _add_metrics(app: FastAPI, backend: Backend) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
-        """For Prometheus: its key may see the status of all queues."""
+        """Metrics for Prometheus. The key must allow the status of all queues."""
         return await backend.patient(_metrics_of(backend))(request)
 
 

@@ -1,8 +1,8 @@
-"""A client of the service, for asyncio: EmoDB's ``QueueService`` interface, its names in snake case.
+"""An asyncio client of the service: EmoDB's ``QueueService`` interface, with names in snake case.
 
-A request that fails by the network or by a server's trouble (5xx) is made again, up to `RETRIES` times, each after a
-random time that grows from 50 ms to a second, at an end point chosen again. So a message may be sent twice: like
-EmoDB's, this service delivers at least once.
+A request that fails because of the network or a server error (5xx) is repeated up to `RETRIES` times. Each retry
+chooses a server again, after a random delay that grows from 50 ms to a second. A message may therefore be sent twice:
+like EmoDB's, this service delivers at least once.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ log: Final = logging.getLogger(__name__)
 
 RETRIES: Final = 5
 FIRST_DELAY: Final = 0.05
-#: Registered addresses that are refused and remembered, so that each is logged once.
+#: Maximum number of refused addresses that are remembered, so that each is logged once.
 REFUSED_KEPT: Final = 1000
 LONGEST_DELAY: Final = 1.0
 _GOES_ON: Final = 202
@@ -67,28 +67,28 @@ _FORBIDDEN: Final = 403
 
 
 class ServiceError(QueueError):
-    """A request was refused, or could not be made."""
+    """A request was refused or could not be sent."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        """The HTTP status; None when no server answered."""
+        """The HTTP status; None if no server answered."""
 
 
 class UnauthorizedError(ServiceError):
-    """The key is missing or unknown, or may not do this."""
+    """The key is missing or unknown, or does not allow this."""
 
 
 class IllegalArgumentError(ServiceError, ValueError):
-    """A name, a message or a parameter is out of its range."""
+    """A name, a message or a parameter is out of range."""
 
 
 class UnknownMoveReferenceError(ServiceError, LookupError):
-    """There is no move of this reference."""
+    """There is no move with this reference."""
 
 
 class ServiceUnavailableError(ServiceError):
-    """No server answered, or none that reaches ZooKeeper."""
+    """No server answered, or no server is connected to ZooKeeper."""
 
 
 _BY_NAME: Final[dict[str, type[ServiceError]]] = {
@@ -99,14 +99,14 @@ _BY_NAME: Final[dict[str, type[ServiceError]]] = {
 
 
 class ServiceMessage(NamedTuple):
-    """A message that was polled or peeked."""
+    """A message, as `poll` and `peek` return it."""
 
     id: str
     payload: JsonValue
 
 
 class ServiceMove(NamedTuple):
-    """How far a move is: ``IN_PROGRESS``, ``COMPLETE`` or ``ERROR``."""
+    """The state of a move: ``IN_PROGRESS``, ``COMPLETE`` or ``ERROR``."""
 
     source: str
     target: str
@@ -114,18 +114,18 @@ class ServiceMove(NamedTuple):
 
 
 class Discovery(Protocol):
-    """Where servers are found."""
+    """A source of servers' addresses."""
 
     async def urls(self, kind: Kind) -> Sequence[str]:
-        """Return the services' addresses, each ending in ``/queue/1`` or ``/dedupq/1``.
+        """Return the services' addresses. Each ends with ``/queue/1`` or ``/dedupq/1``.
 
-        Raises: ServiceUnavailableError: they cannot be looked up now; it is tried again.
+        Raises: ServiceUnavailableError: the look-up failed; the client tries again.
         """
         ...
 
 
 class FixedHosts:
-    """Servers at known addresses, such as ``"http://host:8080"``.
+    """Servers at fixed addresses, such as ``"http://host:8080"``.
 
     Raises:
         InvalidOptionError: an address is invalid or missing.
@@ -144,20 +144,20 @@ class FixedHosts:
 
 
 class RegisteredHosts:
-    """The servers of a cluster that are registered in ZooKeeper now.
+    """The servers of a cluster that are currently registered in ZooKeeper.
 
-    The client sends its API key to every address that is registered, over HTTP unless the address says HTTPS. Anybody
-    who may write below ``/ostrich`` can register one. Name the hosts that are yours with ``allow``, or give
-    ``/ostrich`` an access control list.
+    The client sends its API key to every registered address, over plain HTTP unless the address begins with ``https``.
+    Anybody with write access to ``/ostrich`` can register an address. Restrict the hosts with ``allow``, or protect
+    ``/ostrich`` with an access control list.
 
     Args:
-        session: reads the registrations.
-        cluster: as the servers' ``--cluster``.
-        allow: patterns of hosts that the key may be sent to, such as ``"*.internal"`` or ``"10.1.*"``, or with a scheme
-            ``"https://*.internal"``; other registrations are left out, and logged. None: any host.
+        session: the session that reads the registrations.
+        cluster: the name that the servers got with ``--cluster``.
+        allow: patterns of hosts to which the key may be sent, such as ``"*.internal"`` or ``"10.1.*"``, or with a
+        scheme ``"https://*.internal"``. Other registrations are ignored and logged. None: any host.
 
     Raises:
-        InvalidOptionError: ``allow`` is one str, or holds something else than texts.
+        InvalidOptionError: ``allow`` is a single str, or contains something other than strings.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class RegisteredHosts:
         self._refused: set[str] = set()
 
     async def urls(self, kind: Kind) -> Sequence[str]:
-        """Return those registered now. Raises: ServiceUnavailableError: ZooKeeper does not tell."""
+        """Return the registered addresses. Raises: ServiceUnavailableError: ZooKeeper does not answer."""
         try:
             urls = await service_urls(core_of(self._session).zookeeper, self._cluster, kind)
         except ZooKeeperError as error:
@@ -186,7 +186,9 @@ class RegisteredHosts:
         if url not in self._refused and len(self._refused) < REFUSED_KEPT:
             self._refused.add(url)
             log.warning(
-                "cluster %s: %r is registered, and gets no requests: `allow` does not name it", self._cluster, url
+                "cluster %s: %r is registered but gets no requests, because `allow` does not match it",
+                self._cluster,
+                url,
             )
         return False
 
@@ -195,11 +197,11 @@ class QueueServiceClient:
     """Queues over HTTP: ``async with QueueServiceClient("http://host:8080", key=...) as queues``.
 
     Args:
-        servers: one address, or where servers are found.
+        servers: one address, or a source of addresses.
         key: the API key.
-        dedup: use the service that collapses equal messages.
-        timeout: seconds that a request may take, besides what a poll asks to wait.
-        transport: how requests are made; one of httpx's, with TLS of your own for instance.
+        dedup: whether to use the service that collapses equal messages.
+        timeout: the maximum duration of a request in seconds; the ``wait`` of a poll is added.
+        transport: a transport of httpx, for example one with your own TLS settings.
 
     Raises:
         InvalidOptionError: the key, the address or the timeout is invalid.
@@ -237,18 +239,18 @@ class QueueServiceClient:
     # -- messages
 
     async def send(self, queue: str, message: JsonValue) -> None:
-        """Put a message, any JSON. Raises: PayloadError: it is not; ServiceError."""
+        """Put a message, which may be any JSON. Raises: PayloadError: it is not JSON; ServiceError."""
         await self._request("POST", f"{_part(queue)}/send", content=_json(message))
 
     async def send_all(
         self, queue: str | Mapping[str, Sequence[JsonValue]], messages: Sequence[JsonValue] | None = None
     ) -> None:
-        """Put several messages into a queue, or into several: ``send_all({"a": [1, 2], "b": [3]})``.
+        """Put several messages into a queue, or into several queues: ``send_all({"a": [1, 2], "b": [3]})``.
 
         Raises:
-            InvalidOptionError: the messages of a queue are one str, bytes or mapping; none was sent.
+            InvalidOptionError: the messages of a queue are a single str, bytes or mapping; none was sent.
             PayloadError: a message is not JSON; none was sent.
-            ServiceError: some may have been put.
+            ServiceError: some messages may have been put.
         """
         if isinstance(queue, str):
             if messages is None:
@@ -265,9 +267,9 @@ class QueueServiceClient:
     async def poll(
         self, queue: str, claim_ttl: Seconds = 30, limit: int = 10, *, wait: Seconds = 0
     ) -> list[ServiceMessage]:
-        """Claim messages for ``claim_ttl`` seconds; wait up to ``wait`` seconds for the first.
+        """Claim messages for ``claim_ttl`` seconds. Wait up to ``wait`` seconds for the first.
 
-        The service counts in whole seconds: both are rounded up. With ``claim_ttl=0`` nothing is claimed.
+        Both are rounded up to whole seconds. With ``claim_ttl=0``, messages are returned without being claimed.
 
         Raises: InvalidOptionError, ServiceError.
         """
@@ -276,15 +278,15 @@ class QueueServiceClient:
         return _messages(await self._request("GET", f"{_part(queue)}/poll", parameters, patience=waiting))
 
     async def peek(self, queue: str, limit: int = 10) -> list[ServiceMessage]:
-        """Show messages, claimed ones too. Raises: ServiceError."""
+        """Show messages, including claimed ones. Raises: ServiceError."""
         return _messages(await self._request("GET", f"{_part(queue)}/peek", {"limit": limit}))
 
     async def acknowledge(self, queue: str, message_ids: Collection[str]) -> None:
-        """Remove messages that were polled. May be repeated. Raises: InvalidOptionError, ServiceError."""
+        """Remove polled messages. The call may be repeated. Raises: InvalidOptionError, ServiceError."""
         await self._request("POST", f"{_part(queue)}/ack", content=_ids(message_ids))
 
     async def renew(self, queue: str, message_ids: Collection[str], claim_ttl: Seconds = 30) -> None:
-        """Lengthen claims to ``claim_ttl`` seconds from now, rounded up to whole seconds; with 0, end them.
+        """Extend claims to ``claim_ttl`` seconds from now, rounded up to whole seconds; 0 ends them.
 
         Raises: InvalidOptionError, ServiceError.
         """
@@ -309,12 +311,12 @@ class QueueServiceClient:
         await self._request("POST", f"{_part(queue)}/unclaimall")
 
     async def purge(self, queue: str) -> None:
-        """Remove all messages, and wait until that is done. Raises: ServiceError: some may be left; call it again."""
+        """Remove all messages and wait for the end. Raises: ServiceError: some may be left; call it again."""
         while (await self._send("DELETE", _part(queue))).status_code == _GOES_ON:
-            pass  # each request waits some seconds at the server
+            pass  # the server lets each request wait for some seconds
 
     async def move_async(self, source: str, target: str) -> str:
-        """Begin to move all messages to another queue; return the reference. Raises: ServiceError."""
+        """Start a move of all messages to another queue, and return its reference. Raises: ServiceError."""
         answer = await self._request("POST", "_move", {"from": source, "to": target})
         if not isinstance(answer, dict) or not isinstance(reference := answer.get("id"), str):
             msg = f"the answer to a move holds no reference: {answer!r}"
@@ -322,7 +324,7 @@ class QueueServiceClient:
         return reference
 
     async def get_move_status(self, reference: str) -> ServiceMove:
-        """Tell how far a move is. Raises: UnknownMoveReferenceError, ServiceError."""
+        """Return the state of a move. Raises: UnknownMoveReferenceError, ServiceError."""
         answer = await self._request("GET", f"_move/{_part(reference)}")
         if not isinstance(answer, dict):
             msg = f"the status of a move is no object: {answer!r}"
@@ -353,7 +355,7 @@ class QueueServiceClient:
     ) -> httpx.Response:
         headers = {} if content is None else {"Content-Type": "application/json"}
         trouble: ServiceError = ServiceUnavailableError(f"no server of {self._kind} is known")
-        failed: set[str] = set()  # so that one dead server of several is met once
+        failed: set[str] = set()  # so that a retry does not choose the same dead server
         for attempt in range(RETRIES + 1):
             if attempt:
                 longest = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt)
@@ -424,7 +426,7 @@ def _messages(answer: JsonValue) -> list[ServiceMessage]:
 
 
 def _part(name: str) -> str:
-    """Return a name as one part of a path, whatever it is."""
+    """Return a name as one segment of a path, with special characters escaped."""
     return quote(name, safe="").replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
 
 
@@ -445,14 +447,14 @@ def _is_address(text: str) -> bool:
 
 
 def _matches(url: str, pattern: str) -> bool:
-    """Tell whether an address is of a host, and where the pattern has one of a scheme, that a pattern describes."""
+    """Return whether a pattern matches the host of an address, and the scheme if the pattern has one."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     return fnmatchcase(f"{parts.scheme}://{host}" if "://" in pattern else host, pattern.lower())
 
 
 def _whole(value: Seconds) -> int:
-    return ceil(required_seconds(value, "claim_ttl"))  # never 0 for a positive time: that claims nothing, or releases
+    return ceil(required_seconds(value, "claim_ttl"))  # never 0 for a positive time, since 0 claims nothing or releases
 
 
 def _listed(queue: str, messages: Sequence[JsonValue]) -> list[JsonValue]:

@@ -1,7 +1,7 @@
-"""Which connection has to go when there are too many. Pure.
+"""The choice of the connection to close if there are too many. Pure.
 
-A connection without a request under way costs its client nothing, so strangers can open any number. When the server is
-full, or one address has more than its share, the connection that has been without a request for the longest goes.
+An idle connection costs its client nothing, so strangers can open any number. If the server is full, or one address has
+more than its share, the connection that has been idle for the longest time is closed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ C = TypeVar("C")
 
 
 class Crowd(Generic[C]):
-    """The connections of a server, by the addresses from which they come.
+    """The connections of a server, by client address.
 
     Args:
-        most: connections in all.
-        share: connections from one address.
+        most: the maximum number of connections.
+        share: the maximum number of connections from one address.
     """
 
     def __init__(self, most: int, share: int) -> None:
@@ -25,13 +25,13 @@ class Crowd(Generic[C]):
         self._share = share
         self._peers: dict[C, str] = {}
         self._numbers: Counter[str] = Counter()
-        self._idle: dict[str, OrderedDict[C, None]] = {}  # by address, the next to go first
+        self._idle: dict[str, OrderedDict[C, None]] = {}  # by address; the next connection to close is first
 
     def __len__(self) -> int:
         return len(self._peers)
 
     def enter(self, one: C, peer: str) -> tuple[bool, C | None]:
-        """Take in a connection. Return whether there is room, and the connection that has to go to make it."""
+        """Add a connection. Return whether there is room, and the connection that must be closed to make room."""
         self._peers[one] = peer
         self._numbers[peer] += 1
         if self._numbers[peer] > self._share:
@@ -48,7 +48,7 @@ class Crowd(Generic[C]):
         return victim is not None, victim
 
     def leave(self, one: C) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         peer = self._peers.pop(one, None)
         if peer is not None:
             self._wake(one, peer)
@@ -57,18 +57,18 @@ class Crowd(Generic[C]):
                 del self._numbers[peer]
 
     def rest(self, one: C) -> None:
-        """Take note that a connection has no request under way from now on."""
+        """Record that a connection is idle from now on."""
         if one in self._peers:
             self._idle.setdefault(self._peers[one], OrderedDict()).setdefault(one)
 
     def finish(self, one: C) -> None:
-        """Take note that a connection has its last answer, and is to go before all others."""
+        """Record that a connection has its last response, and is closed before all others."""
         self.rest(one)
         if one in self._peers:
             self._idle[self._peers[one]].move_to_end(one, last=False)
 
     def work(self, one: C) -> None:
-        """Take note that a connection has a request under way."""
+        """Record that a connection has an active request."""
         if one in self._peers:
             self._wake(one, self._peers[one])
 

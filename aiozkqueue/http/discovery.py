@@ -1,7 +1,7 @@
-"""How clients find the servers: the registry of Bazaarvoice's Ostrich, in ZooKeeper.
+"""The registry in which clients find servers: that of Bazaarvoice's Ostrich, in ZooKeeper.
 
-``/ostrich/<cluster>-emodb-queue-1/<host:port>``, and with ``dedupq``: an ephemeral znode for each server, whose
-JSON holds the service's address in a JSON text of its own. EmoDB's Java clients read it, and `QueueServiceClient` does.
+Each server has an ephemeral znode ``/ostrich/<cluster>-emodb-queue-1/<host:port>``, and one with ``dedupq``. Its JSON
+contains the service's address as a JSON text within a string. EmoDB's Java clients and `QueueServiceClient` read it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 ROOT: Final = "/ostrich"
 DEFAULT_CLUSTER: Final = "local_default"
-#: Seconds for which to wait until ZooKeeper has deleted each of the two entries.
+#: Seconds to wait for ZooKeeper to delete each of the two entries.
 WITHDRAWAL: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where a server can be reached."""
+    """The address of a server."""
 
     cluster: str
     address: str
-    """``host:port``, as clients see it."""
+    """``host:port``, as clients reach it."""
     admin_address: str
 
     def entries(self, now: datetime) -> dict[str, bytes]:
-        """Return what to register: paths, and what they hold."""
+        """Return the entries to register: their data by path."""
         return {f"{folder(self.cluster, kind)}/{self.address}": self._entry(kind, now) for kind in Kind}
 
     def _entry(self, kind: Kind, now: datetime) -> bytes:
@@ -70,7 +70,7 @@ class Registration:
 
 
 def folder(cluster: str, kind: Kind) -> str:
-    """Return where the servers of one service of a cluster are registered."""
+    """Return the path below which the servers of a cluster's service are registered."""
     return f"{ROOT}/{_service(cluster, kind)}"
 
 
@@ -89,7 +89,7 @@ def service_url(data: bytes) -> str | None:
 
 
 async def service_urls(zookeeper: ZooKeeper, cluster: str, kind: Kind) -> list[str]:
-    """Return the addresses of all servers registered now. Raises: ZooKeeperError."""
+    """Return the addresses of all registered servers. Raises: ZooKeeperError."""
     path = folder(cluster, kind)
     nodes = await read_pages(zookeeper, [f"{path}/{name}" for name in await below(zookeeper, path)])
     return [url for node in nodes if node is not None and (url := service_url(node.data)) is not None]
@@ -97,10 +97,10 @@ async def service_urls(zookeeper: ZooKeeper, cluster: str, kind: Kind) -> list[s
 
 @asynccontextmanager
 async def registered(runtime: SessionCore, registration: Registration) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Keep a server registered while the block lasts, across its ZooKeeper sessions.
+    """Keep a server registered during the block, across ZooKeeper sessions.
 
-    Yields a function that withdraws the registration before the block ends. It takes at most `WITHDRAWAL` seconds: a
-    registration that cannot be deleted goes with its session.
+    Yields a function that removes the registration before the block ends. It takes at most `WITHDRAWAL` seconds: an
+    entry that cannot be deleted disappears with its session.
     """
     keeping = asyncio.create_task(_keep(runtime.zookeeper, registration), name="registration with Ostrich")
 
@@ -139,7 +139,8 @@ async def _register(zookeeper: ZooKeeper, registration: Registration, generation
                 if isinstance(error.error, NoNodeError):
                     await zookeeper.ensure(path.rpartition("/")[0])
                 elif isinstance(error.error, NodeExistsError):
-                    # Of a session before this one, which has not ended yet; it would take this with it.
+                    # The entry belongs to an earlier session that has not ended yet; ZooKeeper would delete it with
+                    # that session.
                     with suppress(MultiError):
                         await zookeeper.multi([Delete(path)], generation=generation)
                 else:

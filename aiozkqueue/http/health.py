@@ -1,4 +1,4 @@
-"""The health of a server, also on a port of its own, where the tools of Ostrich and Dropwizard ask."""
+"""The health checks of a server, also on a separate port for the tools of Ostrich and Dropwizard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .core.backend import Backend
 
-#: Paths that are answered even when all connections are taken.
+#: Paths that are served even if the maximum number of connections is reached.
 PATHS: Final = frozenset({"/ping", "/live", "/ready", "/healthcheck"})
 
 
@@ -25,25 +25,25 @@ class Health:
         self._backend = backend
 
     async def ping(self, _: Request) -> Response:
-        """Say ``pong``."""
+        """Return ``pong``."""
         return PlainTextResponse("pong")
 
     async def live(self, _: Request) -> Response:
-        """The process serves requests: restart it when this fails."""
+        """Report that the process serves requests. Restart it if this fails."""
         return JSONResponse({"live": True})
 
     async def ready(self, _: Request) -> Response:
-        """ZooKeeper answers, too, and the server is not about to stop: send no requests here while this fails."""
+        """Report that ZooKeeper answers and the server is not stopping. Send no requests here while this fails."""
         return JSONResponse({"ready": self._backend.connected}, 200 if self._backend.connected else 503)
 
     async def healthcheck(self, _: Request) -> Response:
-        """The same in Dropwizard's form; EmoDB's Java clients leave a server out while it is not 200."""
+        """Report the same in Dropwizard's format. EmoDB's Java clients skip a server while this is not 200."""
         healthy = self._backend.connected
         return JSONResponse({"zookeeper": {"healthy": healthy}}, 200 if healthy else 503)
 
 
 def router(backend: Backend) -> APIRouter:
-    """Return the routes for the service itself."""
+    """Return the routes for the service's own port."""
     health, routes = Health(backend), APIRouter(include_in_schema=False)
     for path in sorted(PATHS):
         routes.add_route(path, getattr(health, path.removeprefix("/")), methods=["GET"])
@@ -51,6 +51,6 @@ def router(backend: Backend) -> APIRouter:
 
 
 def admin(backend: Backend) -> Starlette:
-    """Return an application with these routes alone, for the admin port."""
+    """Return an application with only these routes, for the admin port."""
     health = Health(backend)
     return Starlette(routes=[Route(path, getattr(health, path.removeprefix("/"))) for path in sorted(PATHS)])

@@ -1,4 +1,4 @@
-"""Sockets to listen on."""
+"""Listening sockets."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ try:
 except ImportError:  # pragma: no cover - not on Windows
     resource = None  # type: ignore[assignment]
 
-#: Connections that the system keeps until they are accepted, and that are accepted in one turn of the loop: fewer than
-#: one address may have, so that those of one turn do not push each other out before any is heard.
+#: The length of the system's accept queue, and the number of connections accepted in one turn of the event loop. It is
+#: less than the share of one address: connections of one turn then do not close each other before any sends a request.
 BACKLOG: Final = 256
-#: File descriptors that are kept for ZooKeeper, files and health checks.
+#: File descriptors that are reserved for ZooKeeper, files and health checks.
 _SPARED: Final = 128
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address, whose connections send what is written at once.
+    """Return a socket that listens on an address and whose connections send without delay.
 
-    asyncio sets TCP_NODELAY only on sockets that say that they are TCP, which those of `socket.create_server` do not.
-    Without it an answer's body waits until the client has acknowledged its head, 40 ms later.
+    asyncio sets TCP_NODELAY only on sockets whose protocol is TCP, and `socket.create_server` does not set the
+    protocol. Without TCP_NODELAY, the body of a response waits until the client has acknowledged the head, 40 ms later.
 
     Raises: OSError.
     """
@@ -43,13 +43,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """Return where a socket listens, as ``host:port``."""
+    """Return the address of a socket as ``host:port``."""
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def most_connections(wanted: int) -> int:
-    """Return how many connections this process can have, at most ``wanted``: each takes a file descriptor."""
+    """Return the number of connections that the file descriptors of this process allow, up to ``wanted``."""
     if resource is None:
         return wanted  # type: ignore[unreachable]
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""The answer that holds messages. A thousand of 30 KiB are made and sent in steps that are short for the event loop."""
+"""The response with messages. A thousand messages of 30 KiB are encoded and sent in short steps of the event loop."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     from .core.service import Polled
 
-#: The extension of our own server: a function that tells whether the client has gone.
+#: The extension of our own server: a function that returns whether the client has disconnected.
 GONE: Final = "aiozkqueue.gone"
-#: Bytes that are written to the connection at a time.
+#: The number of bytes that are written to the connection at a time.
 _PORTION: Final = 256 * 1024
 
 
 class MessagesResponse(Response):
-    """Messages as EmoDB shows them.
+    """Messages in EmoDB's format.
 
-    They are written as JSON when nothing can be cancelled any more: what a poll has claimed would stay so.
-    ``undelivered`` is called if the client has gone before all of it has been written.
+    They are encoded when the request can no longer be cancelled; otherwise the messages of a poll would stay claimed.
+    ``undelivered`` is called if the client disconnects before everything is written.
     """
 
     media_type = "application/json"
@@ -41,12 +41,12 @@ class MessagesResponse(Response):
         self._undelivered = undelivered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
+        """Send the response."""
         parts = await self._parts()
         gone = scope.get("extensions", {}).get(GONE)
         if self._undelivered is None:
             await self._send(parts, send)
-        elif gone is None:  # another server than ours, which can be asked beforehand only
+        elif gone is None:  # another server than ours, which can only be asked before the response
             await (self._undelivered() if await Request(scope, receive).is_disconnected() else self._send(parts, send))
         else:
             await self._deliver(parts, send, gone, self._undelivered)
@@ -54,9 +54,9 @@ class MessagesResponse(Response):
     async def _deliver(
         self, parts: list[bytes], send: Send, gone: Callable[[], bool], undelivered: Callable[[], Awaitable[object]]
     ) -> None:
-        """Send the answer; look at the connection immediately before each write, because a lost write raises nothing.
+        """Send the response. Check the connection immediately before each write, because a lost write raises nothing.
 
-        Between the look and the write no other task runs.
+        No other task runs between the check and the write.
         """
         complete = True
 

@@ -1,4 +1,4 @@
-"""HEAD and OPTIONS for every path, and the headers that every answer has."""
+"""HEAD and OPTIONS for every path, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 _METHODS: Final = ("DELETE", "GET", "POST")
 _ONLY_LOOKS: Final = "aiozkqueue.head"
-#: Browsers must not guess what an answer is; no cache may keep one: a poll changes things.
+#: Browsers must not guess a content type, and caches must not store a response: a poll changes the queue.
 _SAFE: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
 def as_routed(scope: Scope) -> Scope:
-    """Return a HEAD as a GET that only looks: the server leaves the body of its answer out."""
+    """Return a HEAD as a GET that changes nothing. The server omits the body of the response."""
     return {**scope, "method": "GET", _ONLY_LOOKS: True} if scope["method"] == "HEAD" else scope
 
 
 def only_looks(request: Request) -> bool:
-    """Whether this is a HEAD, which must change nothing."""
+    """Whether the request is a HEAD, which must change nothing."""
     return _ONLY_LOOKS in request.scope
 
 
 def allowed(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
-    """Return the methods that a path has; none: there is no such path."""
+    """Return the methods of a path; empty if there is no such path."""
     found = {
         method
         for method in _METHODS
@@ -43,14 +43,14 @@ def allowed(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
 
 
 def options(methods: Sequence[str]) -> Response:
-    """Return the answer to OPTIONS. It allows no other site anything: it has no headers of CORS."""
+    """Return the response to OPTIONS. It has no CORS headers, so other sites are not allowed anything."""
     return Response(
         status_code=204, headers={"Allow": ", ".join(methods), **{k.decode(): v.decode() for k, v in _SAFE}}
     )
 
 
 def with_safe_headers(send: Send, routes: Sequence[BaseRoute], scope: Scope) -> Send:
-    """Return a ``send`` that adds headers where an answer does not have them, and drops the body of one to a HEAD."""
+    """Return a ``send`` that adds missing headers, and drops the body of the response to a HEAD."""
 
     async def added(message: Message) -> None:
         if message["type"] == "http.response.start":

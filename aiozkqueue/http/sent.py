@@ -1,7 +1,7 @@
-"""The messages of a request, collected while its body comes in. Pure.
+"""The messages of a request, collected while its body arrives. Pure.
 
-The order in which a body is judged is EmoDB's: its JSON, then permissions, then names and sizes. So what is found wrong
-with one message is kept until the whole body has been read.
+A body is checked in EmoDB's order: its JSON, then permissions, then names and sizes. An error in one message is
+therefore kept until the whole body has been read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Sent:
-    """Messages as they are stored, by the names under which they were sent.
+    """Messages in their stored form, by the name of the queue in the request.
 
     Args:
-        limit: how many messages a request may send.
-        allowed: whether the caller may put to the queue of a name.
+        limit: the maximum number of messages in a request.
+        allowed: whether the caller may put to the queue with a given name.
     """
 
     def __init__(self, limit: int, allowed: Callable[[str], bool]) -> None:
@@ -33,13 +33,13 @@ class Sent:
 
     @property
     def queues(self) -> list[str]:
-        """The names, in the order in which they came."""
+        """The names, in the order of the request."""
         return list(self._messages)
 
     def take(self, name: str, text: str | None) -> None:
-        """Take the JSON of one message, or with None a name. Raises: ProblemError: there are too many; NotJsonError."""
+        """Add the JSON of one message, or a name if it is None. Raises: ProblemError: too many; NotJsonError."""
         if text is None:
-            self._messages[name] = []  # of two equal names, the later counts
+            self._messages[name] = []  # of two equal names, the last one counts
             if self._forbidden is None and not self._allowed(name):
                 self._forbidden = name
             return
@@ -56,12 +56,12 @@ class Sent:
             self._wrong = problem
 
     def check_allowed(self) -> None:
-        """Refuse a request that names a queue of others. Raises: ProblemError."""
+        """Refuse a request for a queue that the caller may not put to. Raises: ProblemError."""
         if self._forbidden is not None:
             raise problems.forbidden_queue(self._forbidden)
 
     def checked(self) -> dict[str, list[bytes]]:
-        """Return all messages. Raises: ProblemError: one is too large."""
+        """Return all messages. Raises: ProblemError: a message is too large."""
         if self._wrong is not None:
             raise self._wrong
         return self._messages

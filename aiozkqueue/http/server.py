@@ -1,7 +1,7 @@
-"""uvicorn, hardened: a client that is slow, or gone, costs nobody else anything.
+"""A hardened uvicorn: slow or lost clients do not affect other clients.
 
-uvicorn itself waits without end for a request's head, for the rest of a body that nobody reads, and for a client to
-read its answer. Here every state of a connection has a deadline.
+uvicorn itself waits forever for the head of a request, for the rest of a body that nobody reads, and for a client that
+does not read its response. Here every state of a connection has a deadline.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Seconds in which a request's head must have come, from the connection's beginning, or from its own first byte on.
+#: Seconds for the head of a request to arrive, from the start of the connection or the first byte of the head.
 HEAD_PATIENCE: Final = 20.0
-#: Seconds in which a client must have read its answer.
+#: Seconds for a client to read its response.
 ANSWER_PATIENCE: Final = 60.0
-#: Seconds for which a connection whose answer was sent before its body had come is kept: its client sees the answer.
+#: Seconds for which a connection stays open after a response before the end of the body: the client can read it.
 FAREWELL: Final = 2.0
-#: Seconds for which a connection is kept without a request: longer than proxies and clients keep theirs.
+#: Seconds for which an idle connection stays open: longer than proxies and clients keep theirs open.
 KEEP_ALIVE: Final = 75
-#: Seconds that requests have to finish after a stop.
+#: Seconds for active requests to finish after a stop.
 GOODBYE: Final = 20
-#: Bytes that a request's head may have.
+#: The maximum size of the head of a request, bytes.
 HEAD_LIMIT: Final = 32 * 1024
-#: Connections at a time; `PATHS` are answered on some more.
+#: The maximum number of connections. `PATHS` are served on some more.
 MOST_CONNECTIONS: Final = 2_000
-#: The part of these that one address may have.
+#: The maximum share of one address.
 SHARE: Final = 0.5
-#: Connections beyond those, on which only `PATHS` are answered.
+#: The number of further connections, on which only `PATHS` are served.
 SPARE_CONNECTIONS: Final = 100
-#: Connections of an admin port.
+#: The maximum number of connections to an admin port.
 ADMIN_CONNECTIONS: Final = 100
-#: Seconds for which the same line is not logged again.
+#: Seconds during which the same line is not logged again.
 QUIET: Final = 10.0
 
 _CLOSE: Final = (b"connection", b"close")
@@ -58,7 +58,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class _At(Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     IDLE = auto()
     HEAD = auto()
@@ -68,18 +68,18 @@ class _At(Enum):
 
 
 class PatientProtocol(H11Protocol):
-    """A connection whose client has to keep up."""
+    """A connection with deadlines for its client."""
 
-    crowd: Crowd[PatientProtocol]  # of the server; each has a class of its own
+    crowd: Crowd[PatientProtocol]  # set on a subclass for each server
     _at: _At | None = None
     _deadline: asyncio.TimerHandle | None = None
-    _read_by: float | None = None  # when the present answer must have been read, once its client has not kept up
+    _read_by: float | None = None  # the deadline for reading the current response, once its client is slow
     _blocked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start to wait for the first request."""
         super().connection_made(transport)
-        self.access_log = False  # whatever logging is set up to: a URL may hold a key
+        self.access_log = False  # even if logging is configured for it: a URL may contain a key
         has_room, victim = self.crowd.enter(self, self.client[0] if self.client else "")
         if victim is not None:
             victim.transport.abort()
@@ -90,18 +90,18 @@ class PatientProtocol(H11Protocol):
         self._look()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Process received data."""
         super().data_received(data)
         self._look()
 
     def eof_received(self) -> None:
-        """Take the end of what is sent for the client's going, as uvicorn does, from this moment on."""
+        """Treat the end of the client's data as its disconnection from now on, as uvicorn does."""
         if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison] - it is, before the first request
             self.cycle.disconnected = True
             self.cycle.message_event.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the client."""
+        """Remove the connection."""
         self.crowd.leave(self)
         self.resume_writing()
         super().connection_lost(exc)
@@ -109,13 +109,13 @@ class PatientProtocol(H11Protocol):
         self._unset_keepalive_if_required()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read on."""
+        """Wait until the client has read more."""
         super().pause_writing()
         self._blocked = True
         self._look()
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Continue, because the client has read."""
         self._blocked = False
         super().resume_writing()
         self._look()
@@ -126,19 +126,19 @@ class PatientProtocol(H11Protocol):
         self._look()
 
     def shutdown(self) -> None:
-        """Close the connection, after the present request if there is one."""
+        """Close the connection, after the current request if there is one."""
         super().shutdown()
         self._look()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close the connection: no request came."""
+        """Close the connection, because no request came."""
         super().timeout_keep_alive_handler()
         self._look()
 
     # -- deadlines
 
     def _look(self) -> None:
-        """See where the connection stands now, and until when it may."""
+        """Update the state of the connection and its deadline."""
         at = self._state()
         if at is self._at:
             return
@@ -147,7 +147,7 @@ class PatientProtocol(H11Protocol):
             self.crowd.work(self)
         else:
             self.crowd.rest(self)
-        # Idle connections have uvicorn's timer, requests the patience of their handlers.
+        # Idle connections have uvicorn's timer, and requests have the time limits of their handlers.
         if at is _At.HEAD:
             self._watch(HEAD_PATIENCE)
         elif at in {_At.ANSWER, _At.END}:
@@ -158,7 +158,7 @@ class PatientProtocol(H11Protocol):
             self._read_by = None
 
     def _left_to_read(self) -> float:
-        """Return the seconds that are left to read the present answer, however many portions it is sent in."""
+        """Return the seconds left to read the current response, regardless of its number of portions."""
         now = self.loop.time()
         self._read_by = now + ANSWER_PATIENCE if self._read_by is None else self._read_by
         return max(0.0, self._read_by - now)
@@ -191,9 +191,9 @@ class PatientProtocol(H11Protocol):
         return serve
 
     def _closing(self, receive: Receive, send: Send) -> Send:
-        """Return a ``send`` that ends the connection when its request's body had not come by the time of the answer.
+        """Return a ``send`` that closes the connection if the body has not arrived before the response.
 
-        Nobody reads such a body. To close at once could take the answer from a client that still sends.
+        Nobody reads such a body. Closing immediately could discard the response while the client still sends.
         """
         unread = False
 
@@ -225,13 +225,13 @@ def _head_length(scope: Scope) -> int:
 
 
 def _full(app: ASGIApp) -> ASGIApp:
-    """Return an application that answers only whether the server is well."""
+    """Return an application that serves only the health checks."""
 
     async def only_health(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].removeprefix(scope.get("root_path", "")) in PATHS:
             await app(scope, receive, send)
             return
-        log.warning("all connections are taken, or all of one address: a request was answered with 503")
+        log.warning("the maximum number of connections (in all, or of one address) is reached: a request got a 503")
         await _answer(send, 503, b"too many connections", (b"retry-after", b"5"))
 
     return only_health
@@ -248,14 +248,14 @@ async def _answer(send: Send, status: int, text: bytes, *headers: tuple[bytes, b
 
 
 class _OncePerWhile(logging.Filter):
-    """Lets the same line through once in `QUIET` seconds: strangers can cause any number of them."""
+    """Passes the same line once in `QUIET` seconds, because strangers can cause any number of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._since: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log this."""
+        """Return whether to log this record."""
         if record.levelno > logging.WARNING or record.args:
             return True
         now, text = time.monotonic(), str(record.msg)
@@ -269,29 +269,29 @@ _QUIET_LINES: Final = _OncePerWhile()
 
 
 class Server(uvicorn.Server):
-    """A server that tells the application when it is about to stop, and leaves signals to its caller.
+    """A server that notifies the application before it stops, and leaves signals to its caller.
 
-    uvicorn raises a signal again when it has stopped, and the process would die of it before its session is closed.
+    uvicorn raises a signal again after it has stopped, which would end the process before its session is closed.
     """
 
     def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
         super().__init__(config)
         self._leave = leave
         self.withdraw: Callable[[], Awaitable[None]] | None = None
-        """What to wait for before anything else when the server stops."""
+        """Called and awaited first when the server stops."""
 
     def stop(self) -> None:
-        """Stop, when the requests under way have ended; at the second call, at once."""
+        """Stop after the active requests have ended; a second call stops immediately."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take no signals."""
+        """Install no signal handlers."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let no more clients be sent here, send those home who wait for messages, then stop."""
+        """Fail the readiness check, end waiting requests, then stop."""
         if self.withdraw is not None:
             await self.withdraw()
         self._leave()
@@ -307,11 +307,11 @@ def server(
     keep_alive: int = KEEP_ALIVE,
     forwarded_allow_ips: str | None = None,
 ) -> Server:
-    """Return a server for the application that `create_app` made.
+    """Return a server for the application made by `create_app`.
 
-    It writes no log of requests: an EmoDB client may give its key in the URL. The headers ``X-Forwarded-For`` and
-    ``X-Forwarded-Proto`` are believed from ``forwarded_allow_ips`` alone: addresses and networks with commas between
-    them, by default ``127.0.0.1``.
+    It does not log requests, because an EmoDB client may send its key in the URL. The headers ``X-Forwarded-For`` and
+    ``X-Forwarded-Proto`` are accepted only from ``forwarded_allow_ips``: a comma-separated list of addresses and
+    networks, by default ``127.0.0.1``.
     """
     most = most_connections(MOST_CONNECTIONS)
     crowd = Crowd[PatientProtocol](most, max(1, int(most * SHARE)))
@@ -326,7 +326,7 @@ def server(
 
 
 def admin_server(app: FastAPI) -> Server:
-    """Return a server for the admin port of the application that `create_app` made."""
+    """Return a server for the admin port of the application made by `create_app`."""
     crowd = Crowd[PatientProtocol](ADMIN_CONNECTIONS, ADMIN_CONNECTIONS)
     return Server(_config(app.state.admin, crowd, lifespan="off"), leave=lambda: None)
 

@@ -1,4 +1,4 @@
-"""Waiting on behalf of a client: for as long as it is there, and the server stays."""
+"""Work on behalf of a client, as long as the client is connected and the server runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 async def while_wanted(request: Request, leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """Do the work; cancel it, and return None, when its client goes away or the server is about to stop."""
+    """Await the work. Cancel it and return None if the client disconnects or the server is about to stop."""
     task = asyncio.ensure_future(work)
     ends = [asyncio.create_task(_gone(request)), asyncio.create_task(leaving.wait())]
     try:
         await asyncio.wait([task, *ends], return_when=asyncio.FIRST_COMPLETED)
     finally:
         for one in [task, *ends]:
-            one.cancel()  # of one that is done, this does nothing
+            one.cancel()  # has no effect on a finished task
         with suppress(asyncio.CancelledError):
             await asyncio.wait([task, *ends])
     return None if task.cancelled() else task.result()

@@ -1,8 +1,8 @@
-"""The dashboard: pages rendered here, for people, with the same keys and permissions as the service.
+"""The dashboard: pages rendered on the server, with the same keys and permissions as the service.
 
-Looking needs ``get_status`` on a queue, a payload ``poll``, and whatever changes something ``manage``. A key is given
-once, on the page to sign in, and is in a cookie that no script reads; see `sign_in`. The pages work without
-JavaScript; with it, they keep themselves up to date.
+Viewing a queue needs the permission ``get_status``, reading payloads needs ``poll``, and changes need ``manage``. The
+user enters a key once, on the sign-in page. It is stored in a cookie that scripts cannot read; see `sign_in`. The pages
+work without JavaScript; with JavaScript, they update themselves.
 """
 
 from __future__ import annotations

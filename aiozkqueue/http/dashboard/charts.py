@@ -1,4 +1,4 @@
-"""Charts of the last hour, as inline SVG: no script draws them, and a screen reader is told what they show."""
+"""Charts of the last hour as inline SVG, without scripts and with a description for screen readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOP: Final = 8
 
 
 def chart(label: str, points: Sequence[tuple[float, float]], now: float) -> Markup:
-    """Draw values over time (seconds since 1970); what is older than an hour is left out."""
+    """Draw the values of the last hour over time (seconds since 1970)."""
     shown = [(at, value) for at, value in points if now - _HOUR <= at <= now]
     most = max((value for _, value in shown), default=0.0)
     last = shown[-1][1] if shown else 0.0

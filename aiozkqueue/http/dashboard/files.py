@@ -1,4 +1,4 @@
-"""Templates, style and script, read once, when the service is imported."""
+"""Templates, style sheet and script, read once at import."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TEMPLATES: Final = (
     "sign_in.html",
     "problem.html",
 )
-#: What a browser loads besides pages, with its type.
+#: The other files that a browser loads, with their content types.
 STATIC: Final = {
     name: ((_HERE / "static" / name).read_bytes(), kind)
     for name, kind in (("dashboard.css", "text/css"), ("dashboard.js", "text/javascript"))
 }
 NOTHING: Final = "\N{EN DASH}"
-#: Changes with the files, so that a browser may keep them.
+#: A hash of the files, so that browsers can cache them.
 EDITION: Final = sha256(b"".join(content for content, _ in STATIC.values())).hexdigest()[:12]
 
 

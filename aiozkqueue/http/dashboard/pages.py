@@ -1,4 +1,4 @@
-"""The dashboard's pages, and what their forms do."""
+"""The dashboard's pages and the actions of their forms."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
     Handler = Callable[..., Coroutine[Any, Any, Response]]
 
-#: Bytes that a form may have: five thousand ids.
+#: The maximum size of a form in bytes: five thousand ids.
 FORM_LIMIT: Final = 1024 * 1024
-#: Bytes that a form without ids may have, which strangers may send.
+#: The maximum size of a form without ids, which strangers may send, bytes.
 SMALL_FORM_LIMIT: Final = 4 * 1024
-#: Escapes of a form: each takes a step of Python's, and ids have next to none.
+#: The maximum number of escapes in a form: each costs processor time, and ids have almost none.
 MOST_ESCAPES: Final = 4 * reading.LOOKED
-#: Fields of a form besides the ids.
+#: The maximum number of fields of a form, without the ids.
 SMALL_FORM_FIELDS: Final = 10
-#: Searches of dead letters that run at a time.
+#: The maximum number of concurrent searches of dead letters.
 SEARCHES: Final = 2
-#: Messages that a queue's page lists.
+#: The number of messages that a queue's page lists.
 LISTED: Final = 50
-#: Seconds for which a queue's page reads its figures and lists its messages.
+#: Seconds for reading the figures and the messages of a queue's page.
 LOOK: Final = 5.0
-#: Seconds for which the figures of all queues are fresh enough.
+#: The maximum age of the figures on the list of queues, seconds.
 FRESH: Final = 1.0
 _HEADERS: Final = {
     "Content-Security-Policy": (
@@ -65,7 +65,7 @@ _HEADERS: Final = {
 
 
 class _PageError(Exception):
-    """A page that says why another is not shown."""
+    """An error that is shown as a page."""
 
     def __init__(self, status: int, title: str, text: str) -> None:
         super().__init__(title)
@@ -81,10 +81,10 @@ class Pages:
         self._backend = backend
         self._searches = asyncio.Semaphore(SEARCHES)
 
-    # -- looking
+    # -- reading
 
     async def queues(self, request: Request) -> Response:
-        """All queues that the visitor may see."""
+        """Show all queues that the visitor may see."""
         visitor = await sign_in.visitor(request, self._backend.gate)
         if visitor is None or not visitor.caller.permissions.allows_anywhere(Verb.GET_STATUS):
             return _to(request, "/sign-in")
@@ -104,7 +104,7 @@ class Pages:
         return _page(request, "queues.html", visitor, rows=rows, unreadable=unreadable)
 
     async def queue(self, request: Request, name: str) -> Response:
-        """One queue, its consumers and its first messages."""
+        """Show one queue, its consumers and its first messages."""
         visitor, queue = await self._seen(request, name)
         sampler, now = self._backend.sampler, time.time()
         await sampler.look_at(name)
@@ -127,7 +127,7 @@ class Pages:
         )
 
     async def message(self, request: Request, name: str, message_id: str) -> Response:
-        """One message and its history; its payload when that is asked for."""
+        """Show one message and its history, and its payload on request."""
         visitor, queue = await self._seen(request, name)
         may_read, asked = visitor.may(Verb.POLL, name), "payload" in request.query_params
         state = await queue.state(message_id)
@@ -144,13 +144,13 @@ class Pages:
         )
 
     async def dead_letters(self, request: Request, name: str) -> Response:
-        """The dead letters of a queue, or those that a search finds."""
+        """Show the dead letters of a queue, or those that a search finds."""
         return await self._letters(request, name)
 
     # -- changing
 
     async def confirm(self, request: Request, name: str) -> Response:
-        """Say how many dead letters are about to be changed."""
+        """Ask for confirmation, with the number of dead letters that will be changed."""
         visitor, queue, form = await self._changing(request, name)
         action = _one(form, "action")
         verb, _, every = action.partition("-")
@@ -163,7 +163,7 @@ class Pages:
         return _page(request, "confirm.html", visitor, name=name, verb=verb, ids=ids, more=more)
 
     async def change(self, request: Request, name: str) -> Response:
-        """Redrive or delete the dead letters that were confirmed."""
+        """Redrive or delete the confirmed dead letters."""
         _, queue, form = await self._changing(request, name)
         action, ids = _one(form, "action"), form.get("id", [])[: reading.LOOKED]
         if action == "redrive":
@@ -174,10 +174,10 @@ class Pages:
             raise _PageError(400, "Nothing to do", "The form does not say what to do.")
         return await self._letters(request, name, f"{number:,} of {len(ids):,} dead letters {told}.")
 
-    # -- coming and going
+    # -- signing in and out
 
     async def enter(self, request: Request) -> Response:
-        """The page to sign in; with a key, sign in."""
+        """Show the sign-in page, or sign in if the form has a key."""
         if request.method != "POST":
             return _page(request, "sign_in.html", None, wrong=False)
         if sign_in.is_from_elsewhere(request):
@@ -191,7 +191,7 @@ class Pages:
         return response
 
     async def leave(self, request: Request) -> Response:
-        """Forget the key."""
+        """Sign out: delete the key from the browser."""
         visitor = await sign_in.visitor(request, self._backend.gate)
         if visitor is None or not visitor.proves(_one(await _form(request, SMALL_FORM_LIMIT), "proof")):
             raise _PageError(403, "Not from here", "This form was not sent by a page of yours.")
@@ -199,7 +199,7 @@ class Pages:
         sign_in.forget(request, response)
         return response
 
-    # -- inside
+    # -- internal
 
     async def _letters(self, request: Request, name: str, done: str = "") -> Response:
         visitor, queue = await self._seen(request, name)
@@ -219,7 +219,7 @@ class Pages:
         )
 
     async def _search(self, queue: Queue[bytes], text: str, *, payloads: bool) -> reading.FoundLetters:
-        """Search the dead letters; few searches run at a time, since each may hold some megabytes."""
+        """Search the dead letters. Few searches run at a time, since each may need some megabytes."""
         async with self._searches:
             return await reading.search(queue, text, payloads=payloads)
 
@@ -236,7 +236,7 @@ class Pages:
         return visitor, self._backend.session.queue(name)
 
     async def _absence(self, visitor: sign_in.Visitor, name: str) -> str:
-        """Say that there is no such queue, and suggest a similar one that the visitor may see."""
+        """Return the text for a queue that does not exist; it suggests a similar queue that the visitor may see."""
 
         def may_see(other: str) -> bool:
             return visitor.may(Verb.GET_STATUS, other)
@@ -272,7 +272,7 @@ class Pages:
 
 
 def router(backend: Backend) -> APIRouter:
-    """Return the routes of the dashboard, at the service's root."""
+    """Return the routes of the dashboard, for the service's root."""
     pages, routes = Pages(backend), APIRouter(include_in_schema=False)
     table: tuple[tuple[str, str, Handler], ...] = (
         ("GET", "/", pages.queues),
@@ -304,7 +304,7 @@ async def _list_first(queue: Queue[bytes], messages: list[Message[bytes]]) -> No
 
 
 def _shown(handler: Handler) -> Handler:
-    """Return a handler whose refusals are pages, too."""
+    """Return a handler whose errors are shown as pages."""
 
     @functools.wraps(handler)
     async def page(request: Request, **path: Any) -> Response:  # noqa: ANN401 - the route's own

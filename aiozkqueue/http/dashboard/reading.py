@@ -1,4 +1,4 @@
-"""What the pages show that the session's API does not give as such: dead letters by search, a payload by its id."""
+"""Reads that the session's API does not offer: dead letters by search, a payload by message id."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.message import Content
     from aiozkqueue.queue.queue import Queue
 
-#: Dead letters that one search looks at, the oldest, and that one answer of a form changes.
+#: The number of dead letters, the oldest, that one search checks or one form changes.
 LOOKED: Final = 5_000
-#: Bytes of dead letters after which a search looks at no more.
+#: The total size of dead letters after which a search stops, bytes.
 LOOKED_BYTES: Final = 64 * 1024 * 1024
-#: Bytes from which a dead letter is searched in a step of its own.
+#: The size from which a dead letter is searched in a separate step of the event loop, bytes.
 LARGE: Final = 64 * 1024
-#: Those of them that a page shows.
+#: The number of dead letters that a page shows.
 SHOWN: Final = 200
 
 
@@ -43,19 +43,19 @@ class DeadLetterRow(NamedTuple):
 
 @dataclass(slots=True)
 class FoundLetters:
-    """What a search has found."""
+    """The result of a search."""
 
     rows: list[DeadLetterRow] = field(default_factory=list[DeadLetterRow])
-    """The first of them."""
+    """The first rows found."""
     ids: list[str] = field(default_factory=list[str])
-    """All of them."""
+    """The ids of all letters found."""
     looked: int = 0
     more: bool = False
-    """Whether there are some that were not looked at."""
+    """Whether some dead letters were not searched."""
 
 
 async def search(queue: Queue[bytes], text: str, *, payloads: bool) -> FoundLetters:
-    """Find the dead letters whose id, reason or (if it may) payload holds a text; all, when that is empty."""
+    """Find the dead letters whose id, reason or (with ``payloads``) payload contains a text; all if it is empty."""
     runtime, state = core_of(queue), state_of(queue)
     placed = await first_items(QueueHandle(runtime, state), [state.paths.dlq], LOOKED + 1)
     found = FoundLetters(more=len(placed) > LOOKED)
@@ -69,8 +69,8 @@ async def search(queue: Queue[bytes], text: str, *, payloads: bool) -> FoundLett
                 found.ids.append(row.id)
                 found.rows.append(row)
             if len(one.item.data) > LARGE:
-                await asyncio.sleep(0)  # to search it takes the loop some milliseconds
-        if not text and len(found.rows) >= SHOWN:  # of the others, their ids are all that is needed
+                await asyncio.sleep(0)  # the search of a large letter blocks the event loop for some milliseconds
+        if not text and len(found.rows) >= SHOWN:  # only the ids of the others are needed
             found.ids, found.looked = [item.id for item in items.values()], len(items)
             break
         if size > LOOKED_BYTES:
@@ -81,7 +81,7 @@ async def search(queue: Queue[bytes], text: str, *, payloads: bool) -> FoundLett
 
 
 def _row(read: Content, text: str, *, payloads: bool) -> DeadLetterRow | None:
-    """Return how a dead letter is shown; None when it does not hold the text."""
+    """Return the row of a dead letter; None if it does not contain the text."""
     dead = read.header.dead
     reason = "" if dead is None else dead.reason
     searched = (read.id, reason, read.body.decode("utf-8", "replace") if payloads and text else "")
@@ -91,7 +91,7 @@ def _row(read: Content, text: str, *, payloads: bool) -> DeadLetterRow | None:
 
 
 async def payload(queue: Queue[bytes], message_id: str) -> str | None:
-    """Read a message's payload, wherever it is; None when it is nowhere."""
+    """Read a message's payload from wherever it is stored; None if it does not exist."""
     runtime, state = core_of(queue), state_of(queue)
 
     def passes(name: str) -> bool:
@@ -107,7 +107,7 @@ async def payload(queue: Queue[bytes], message_id: str) -> str | None:
 
 
 def events(state: MessageState) -> list[tuple[datetime, str]]:
-    """Tell what has happened to a message, in its order."""
+    """Return the events of a message in order."""
     told: list[tuple[datetime, str]] = []
     if state.put_at is not None:
         by = state.put_by

@@ -1,7 +1,7 @@
-"""The dashboard's users: a key in a cookie, and the proof that a form came from one of our pages.
+"""The dashboard's users: a key in a cookie, and a proof that a form came from one of our pages.
 
-The proof is an HMAC by the key itself, so any server accepts what another's page sends, and nothing is stored. A
-visitor without a key has no proof: anonymous visitors may look, but never change anything.
+The proof is an HMAC with the key itself, so any server accepts a form of another server's page, and nothing is stored.
+A visitor without a key has no proof: anonymous visitors may read, but never change anything.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class Visitor(NamedTuple):
     """The token that a form must contain; empty for a user without a key."""
 
     def may(self, verb: Verb, queue: str) -> bool:
-        """Whether they may do this with a queue, named as in ZooKeeper."""
+        """Whether the user may do this with a queue, named as in ZooKeeper."""
         named = http_name(queue)
         return self.caller.permissions.allows(verb, queue if named is None else named[1])
 
     def may_change(self, queue: str) -> bool:
-        """Whether they may redrive and delete its dead letters."""
+        """Whether the user may redrive and delete its dead letters."""
         return bool(self.proof) and self.may(Verb.MANAGE, queue)
 
     def proves(self, proof: str) -> bool:
-        """Whether a form came from a page of theirs."""
+        """Whether a form came from a page of this user."""
         return bool(self.proof) and hmac.compare_digest(self.proof.encode(), proof.encode("utf-8", "replace"))
 
 
 async def visitor(request: Request, gate: Gate) -> Visitor | None:
-    """Tell who looks; None when that is nobody we know."""
+    """Return the user of a request; None if its key is unknown."""
     key = request.cookies.get(_name(request))
     caller = await gate.bearer(request, key) if key else None
     if caller is not None and key:
@@ -56,13 +56,13 @@ async def visitor(request: Request, gate: Gate) -> Visitor | None:
 
 
 def remember(request: Request, response: Response, key: str) -> None:
-    """Let the browser send the key until it is closed."""
+    """Set the cookie with the key, for the browser's session."""
     secure = _is_secure(request)
     response.set_cookie(_name(request), key, path=_path(request), secure=secure, httponly=True, samesite="strict")
 
 
 def forget(request: Request, response: Response) -> None:
-    """Let the browser forget the key."""
+    """Delete the cookie with the key."""
     secure = _is_secure(request)
     response.delete_cookie(_name(request), path=_path(request), secure=secure, httponly=True, samesite="strict")
 
@@ -72,7 +72,7 @@ def _is_secure(request: Request) -> bool:
 
 
 def _name(request: Request) -> str:
-    """Name the cookie so that over HTTPS no page of plain HTTP can set it, and where the path allows no other host."""
+    """Return a cookie name that pages of plain HTTP, or of another host if the path allows, cannot set over HTTPS."""
     if not _is_secure(request):
         return COOKIE
     return f"__Host-{COOKIE}" if _path(request) == "/" else f"__Secure-{COOKIE}"
@@ -84,5 +84,5 @@ def _path(request: Request) -> str:
 
 
 def is_from_elsewhere(request: Request) -> bool:
-    """Whether a browser says that another site makes it send this."""
+    """Whether the browser reports that another site caused this request."""
     return request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}
