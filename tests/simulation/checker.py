@@ -1,4 +1,4 @@
-"""Decides whether a history kept the guarantees. Pure: it sees the results that clients got, and the final state.
+"""The checker: it decides from the results of clients and the final state whether a history kept the guarantees.
 
 A rule is a generator of violations, registered by `@rule` in a module of `tests.simulation.rules`.
 """

@@ -61,7 +61,9 @@ class Histories:
             "figures",
             f"{len(seeds)} histories, {rate:.0f} a second of processor time; {dict(counts)}; {len(broken)} violations",
         )
-        assert not broken, "\n".join(broken[:20])
+        assert not broken, f"{len(broken)} violations. `make simulate SEED=n` repeats one history.\n" + "\n".join(
+            broken[:20]
+        )
 
 
 class TestOneHalf(Histories):

@@ -34,4 +34,4 @@ def test_each_mutation_is_found(
         if rules:
             record_property("figures", f"{mutation.name}: found by the history {number}, by {', '.join(sorted(rules))}")
             return
-    pytest.fail(f"not found in {MOST} histories")
+    pytest.fail(f"no rule finds the defect {mutation.name} in {MOST} histories")

@@ -51,5 +51,5 @@ class Weather:
 
 
 def has_a_slot(request: Request) -> bool:
-    """Commit slots work even if requests of one session arrive out of order; claims rely on the order."""
+    """Return whether a request has a commit slot, which works even if requests of one session arrive out of order."""
     return bool(request.argument) and "/slot-" in request.argument[0].path

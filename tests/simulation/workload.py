@@ -284,5 +284,5 @@ def run(
             return run_virtual(main, limit=LIMIT)
         except StuckError as error:
             history = made[0].history
-            history.trouble.append(f"stuck: {error}")
+            history.trouble.append(f"a program waits forever: {error}")
             return history

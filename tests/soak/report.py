@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.soak.run import Result
 
 _LOST = "no_committed_message_is_lost"
-_DOUBLED = ("each_message_ends_once", "what_was_consumed_is_not_offered_again")
+_DOUBLED = ("each_message_ends_once", "a_consumed_message_is_not_redelivered")
 
 
 def figures(result: Result, folder: Path | None) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""Deliberate defects, each of which the checker must find. One that it does not find is a hole in the checker.
+"""Deliberate defects, each of which the checker must find. A defect that it does not find is a gap in the checker.
 
-Most change what is sent (`sending`), so that they hold on to the protocol and not to how it is written. A feature that
+Most of them change requests (`sending`), so that they depend on the protocol and not on its code. A feature that
 makes a promise adds a module of its own here, with the defects that break it: functions of a `pytest.MonkeyPatch`,
 registered by `@mutation`.
 """
@@ -39,9 +39,9 @@ rough = partial(run, rough=True)
 def mutation(
     history: Callable[[str], History] = run,
 ) -> Callable[[Callable[[pytest.MonkeyPatch], None]], None]:
-    """Register a defect; it is looked for in histories made by ``history`` of seeds.
+    """Register a defect; ``history`` makes the histories that must show it, from seeds.
 
-    That is `run`, ``partial(run, feature="…")`` for what only a feature's programs do, or a story.
+    It is `run`, ``partial(run, feature="…")`` if only the programs of a feature show the defect, or a story.
     """
 
     def register(function: Callable[[pytest.MonkeyPatch], None]) -> None:
@@ -51,6 +51,6 @@ def mutation(
 
 
 def mutations() -> list[Mutation]:
-    """All of them."""
+    """Return all defects."""
     load("tests.simulation.mutations")
     return _registered

@@ -1,4 +1,4 @@
-"""Attempts and dead letters."""
+"""Defects in attempts and dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @mutation()
-def attempt_recorded_after_hand_over(patch: pytest.MonkeyPatch) -> None:
+def attempt_recorded_after_delivery(patch: pytest.MonkeyPatch) -> None:
     record = deliver._record
     tasks: set[asyncio.Task[Any]] = set()
 
@@ -35,7 +35,7 @@ def attempt_recorded_after_hand_over(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation()
-def attempts_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+def stored_attempts_ignored(patch: pytest.MonkeyPatch) -> None:
     read_many = SimulatedClient.read_many
 
     async def blind(self: SimulatedClient, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
@@ -49,7 +49,7 @@ def attempts_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation()
-def attempts_not_written(patch: pytest.MonkeyPatch) -> None:
+def attempts_not_recorded(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: "/meta/" in one.path)
 
 

@@ -1,4 +1,4 @@
-"""Bounded queues."""
+"""Defects in bounded queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ of_bounded = partial(run, feature="bounded")
 
 
 @mutation(of_bounded)
-def room_is_given_back_twice(patch: pytest.MonkeyPatch) -> None:
+def credits_released_twice(patch: pytest.MonkeyPatch) -> None:
     unbind = capacity.CapacityGate.unbind
 
     def twice(self: capacity.CapacityGate, atomic_write: AtomicWrite) -> None:
@@ -29,7 +29,7 @@ def room_is_given_back_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(of_bounded)
-def what_is_claimed_takes_no_room(patch: pytest.MonkeyPatch) -> None:
+def claimed_messages_not_counted(patch: pytest.MonkeyPatch) -> None:
     size = capacity.CapacityGate._size
 
     async def without_claimed(self: capacity.CapacityGate, generation: int) -> int | None:
@@ -41,7 +41,7 @@ def what_is_claimed_takes_no_room(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(of_bounded)
-def what_is_under_way_takes_no_room(patch: pytest.MonkeyPatch) -> None:
+def unfinished_puts_not_counted(patch: pytest.MonkeyPatch) -> None:
     async def look(self: capacity.CapacityGate, limit: int, generation: int) -> bool:
         size = await self._size(generation)
         self._credits = 0 if size is None else max(0, limit - size)

@@ -1,4 +1,4 @@
-"""The bus."""
+"""Defects in the bus."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ of_buses = partial(run, feature="bus")
 
 
 @mutation(of_buses)
-def groups_not_checked_by_a_post(patch: pytest.MonkeyPatch) -> None:
+def post_does_not_check_the_groups(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: "/.buses/" in one.path and isinstance(one, Check))
 
 
 @mutation(of_buses)
-def word_of_who_is_done_not_left(patch: pytest.MonkeyPatch) -> None:
+def finished_subscribers_not_recorded(patch: pytest.MonkeyPatch) -> None:
     guard = dispositions.guard
 
     def forgetful(claim: Claim, disposition: Disposition) -> Operation:
@@ -39,7 +39,7 @@ def word_of_who_is_done_not_left(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(of_buses)
-def all_subscribers_called_again(patch: pytest.MonkeyPatch) -> None:
+def finished_subscribers_called_again(patch: pytest.MonkeyPatch) -> None:
     handle = bus.Bus._handle
 
     async def again(self: bus.Bus[Any], delivery: Any, group: str | None) -> None:
@@ -50,5 +50,5 @@ def all_subscribers_called_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forgotten(header: Any) -> Any:
-    """The header without word of who is done."""
+    """Return the header without its list of finished subscribers."""
     return replace(header, headers={name: text for name, text in header.headers.items() if name != events.DONE})

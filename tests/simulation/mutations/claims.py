@@ -1,4 +1,4 @@
-"""Claims: who holds what, and until when."""
+"""Defects in claims: the holder of a message, and the end of the hold."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from aiozkqueue.zookeeper import Check, Create, Delete, Operation, SetData
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_due, is_item, is_lock, leave_out, replace_where
 from tests.simulation.stories.claims import (
-    claims_are_forced_open_by_who_sees_them_late,
-    claims_are_forced_open_while_they_are_committed,
-    many_want_the_same,
+    an_operator_on_a_lagging_server_releases_claims,
+    an_operator_releases_claims_during_commits,
+    several_consumers_compete_for_one_message,
 )
 
 if TYPE_CHECKING:
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Versioned
 
 
-@mutation(claims_are_forced_open_while_they_are_committed)
-def commit_without_the_items_version(patch: pytest.MonkeyPatch) -> None:
+@mutation(an_operator_releases_claims_during_commits)
+def commit_without_its_fence(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch, lambda one: is_item(one) and isinstance(one, Delete | Check), lambda one: one._replace(version=-1)
     )
 
 
-@mutation(claims_are_forced_open_while_they_are_committed)
-def take_over_without_raising_the_items_version(patch: pytest.MonkeyPatch) -> None:
-    # Whoever holds a claim only commits here: what sets an item takes its lock away.
+@mutation(an_operator_releases_claims_during_commits)
+def takeover_leaves_the_fence_unchanged(patch: pytest.MonkeyPatch) -> None:
+    # In this story holders only commit, so each write to an item is a forced release.
     replace_where(
         patch, lambda one: is_item(one) and isinstance(one, SetData), lambda one: Check(one.path, one.version)
     )
 
 
-@mutation(many_want_the_same)
-def item_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+@mutation(several_consumers_compete_for_one_message)
+def item_read_before_its_lock(patch: pytest.MonkeyPatch) -> None:
     lock_and_read = claimer.Claimer.lock_and_read
 
     async def early(
@@ -53,24 +53,24 @@ def item_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation()
-def claims_of_a_lost_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
+def claims_with_a_lost_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claimer, "_any_ours", lambda *_: False)
 
 
 @mutation()
-def locks_that_outlive_their_session(patch: pytest.MonkeyPatch) -> None:
+def locks_not_ephemeral(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch, lambda one: is_lock(one) and isinstance(one, Create), lambda one: one._replace(ephemeral=False)
     )
 
 
 @mutation()
-def rollback_forgets_its_locks(patch: pytest.MonkeyPatch) -> None:
+def rollback_keeps_its_locks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(unit_of_work.UnitOfWork, "_release_claims", lambda *_: None)
 
 
 @mutation()
-def commit_leaves_its_locks(patch: pytest.MonkeyPatch) -> None:
+def commit_keeps_its_locks(patch: pytest.MonkeyPatch) -> None:
     leave_out(
         patch,
         lambda one: is_lock(one) and isinstance(one, Delete),
@@ -79,12 +79,12 @@ def commit_leaves_its_locks(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation()
-def backoff_without_an_end(patch: pytest.MonkeyPatch) -> None:
+def backoff_without_a_due_node(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: is_due(one) and isinstance(one, Create))
 
 
 @mutation()
-def ended_locks_left(patch: pytest.MonkeyPatch) -> None:
+def ended_timed_locks_kept(patch: pytest.MonkeyPatch) -> None:
     leave_out(
         patch,
         is_lock,
@@ -92,15 +92,15 @@ def ended_locks_left(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutation(claims_are_forced_open_by_who_sees_them_late)
-def claims_forced_open_without_a_look_at_the_leader(patch: pytest.MonkeyPatch) -> None:
+@mutation(an_operator_on_a_lagging_server_releases_claims)
+def forced_release_without_a_sync(patch: pytest.MonkeyPatch) -> None:
     async def no_sync(*_: object) -> None: ...
 
     patch.setattr(SimulatedClient, "sync", no_sync)
 
 
 @mutation()
-def a_registration_that_outlives_its_session(patch: pytest.MonkeyPatch) -> None:
+def registrations_not_ephemeral(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch,
         lambda one: isinstance(one, Create) and "/consumers/" in one.path,

@@ -1,4 +1,4 @@
-"""Queues of other programs."""
+"""Defects in queues of other programs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from aiozkqueue.queue.claim.candidate_index import CandidateIndex
 from aiozkqueue.queue.claim.foreign import Splitter
 from tests.simulation.mutations import mutation
 from tests.simulation.stories.dialects import (
-    a_peer_lets_go_of_what_one_of_ours_asks_for,
-    a_peer_locks_what_is_gone,
-    a_peer_takes_from_a_curator_queue_too,
+    a_peer_consumes_the_same_curator_queue,
+    a_peer_locks_deleted_items,
+    a_peer_releases_an_item_that_we_try_to_lock,
     items_hold_several_messages,
 )
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
 
 
-@mutation(a_peer_takes_from_a_curator_queue_too)
-def locks_where_no_peer_looks_for_them(patch: pytest.MonkeyPatch) -> None:
+@mutation(a_peer_consumes_the_same_curator_queue)
+def locks_at_a_path_unknown_to_the_peer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ForeignPaths, "lock", lambda self, item: f"{self.due}/{item}")
-    patch.setattr(ForeignPaths, "lock_of", lambda self, name: None)  # noqa: ARG005 - it does not know theirs either
+    patch.setattr(ForeignPaths, "lock_of", lambda self, name: None)  # noqa: ARG005 - it ignores the peer's locks too
 
 
-@mutation(a_peer_lets_go_of_what_one_of_ours_asks_for)
-def a_refusal_is_believed_whatever_has_been_heard_since(patch: pytest.MonkeyPatch) -> None:
+@mutation(a_peer_releases_an_item_that_we_try_to_lock)
+def lock_release_heard_during_a_claim_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CandidateIndex, "contended", lambda self, lock: self._priority_index.lock(lock))
 
 
-@mutation(a_peer_locks_what_is_gone)
-def an_item_is_believed_to_be_there_when_its_lock_ends(patch: pytest.MonkeyPatch) -> None:
+@mutation(a_peer_locks_deleted_items)
+def item_assumed_present_when_its_lock_ends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Doubts, "unlocked", lambda self, item: self._open.setdefault(item, True))
-    patch.setattr(Doubts, "without_gone", lambda self, items: list(items))  # noqa: ARG005 - it knows of none
+    patch.setattr(Doubts, "without_gone", lambda self, items: list(items))  # noqa: ARG005 - it excludes none
     patch.setattr(
         CandidateIndex,
         "_settle_doubts",
@@ -44,19 +44,19 @@ def an_item_is_believed_to_be_there_when_its_lock_ends(patch: pytest.MonkeyPatch
     )
 
 
-@mutation(a_peer_locks_what_is_gone)
-def what_has_gone_is_never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Doubts, "found", lambda self, item: None)  # noqa: ARG005 - it takes no note
+@mutation(a_peer_locks_deleted_items)
+def deleted_items_never_listed_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Doubts, "found", lambda self, item: None)  # noqa: ARG005 - it records nothing
     patch.setattr(Doubts, "clear", lambda self: self._open.clear())
 
 
-@mutation(a_peer_lets_go_of_what_one_of_ours_asks_for)
-def nobody_looks_at_an_item_whose_lock_has_ended(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Doubts, "unlocked", lambda self, item: False)  # noqa: ARG005 - it takes no note
+@mutation(a_peer_releases_an_item_that_we_try_to_lock)
+def items_not_checked_when_their_lock_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Doubts, "unlocked", lambda self, item: False)  # noqa: ARG005 - it records nothing
 
 
 @mutation(items_hold_several_messages)
-def what_is_behind_an_item_of_several_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+def claims_behind_an_item_of_several_messages_kept(patch: pytest.MonkeyPatch) -> None:
     whole = Splitter.next_of
 
     async def next_of(self: Splitter, claims: list[Claim]) -> list[Claim]:
@@ -67,12 +67,12 @@ def what_is_behind_an_item_of_several_is_not_given_back(patch: pytest.MonkeyPatc
 
 
 @mutation(items_hold_several_messages)
-def what_is_next_is_looked_for_before_the_parts_have_come(patch: pytest.MonkeyPatch) -> None:
+def next_item_claimed_before_the_parts_of_the_last(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Splitter, "busy", False)
 
 
 @mutation(items_hold_several_messages)
-def an_item_of_several_is_handed_over_by_its_first_message(patch: pytest.MonkeyPatch) -> None:
+def item_of_several_messages_delivered_as_its_first(patch: pytest.MonkeyPatch) -> None:
     async def next_of(self: Splitter, claims: list[Claim]) -> list[Claim]:  # noqa: ARG001
         return claims
 

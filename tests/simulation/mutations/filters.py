@@ -1,4 +1,4 @@
-"""Filters."""
+"""Defects in filters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ of_filters = partial(run, feature="filters")
 
 
 @mutation(of_filters)
-def one_verdict_serves_for_all_tags(patch: pytest.MonkeyPatch) -> None:
+def one_filter_result_used_for_all_tags(patch: pytest.MonkeyPatch) -> None:
     def any_verdict(self: filters.FilterSelector, place: str) -> bool:
         return name_digest(place.rpartition("/")[2]) is not None and True in self._verdicts.values()
 
@@ -29,5 +29,5 @@ def one_verdict_serves_for_all_tags(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(of_filters)
-def what_the_watch_tells_of_is_not_judged(patch: pytest.MonkeyPatch) -> None:
+def items_from_watches_not_filtered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(filters.FilterSelector, "hear", lambda _self, _place: True)

@@ -1,4 +1,4 @@
-"""Groups."""
+"""Defects in groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiozkqueue.queue.candidates import groups
 from aiozkqueue.zookeeper import Check, Create, Delete
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import leave_out, send_instead
-from tests.simulation.stories.claims import a_group_is_forced_open_while_one_far_away_looks_under_its_lock
+from tests.simulation.stories.claims import a_slow_client_locks_an_empty_group_during_a_forced_release
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def is_group_lock(operation: Operation) -> bool:
 
 
 @mutation(of_groups)
-def the_lock_of_a_group_dropped_while_it_is_held_on_to(patch: pytest.MonkeyPatch) -> None:
+def group_lock_deleted_while_messages_are_held(patch: pytest.MonkeyPatch) -> None:
     send_instead(
         patch,
         lambda operations: [
@@ -38,12 +38,12 @@ def the_lock_of_a_group_dropped_while_it_is_held_on_to(patch: pytest.MonkeyPatch
 
 
 @mutation(of_groups)
-def a_retry_that_lets_its_group_go_on(patch: pytest.MonkeyPatch) -> None:
+def retry_does_not_hold_its_group(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: isinstance(one, Create) and not one.ephemeral and is_group_lock(one))
 
 
 @mutation(of_groups)
-def a_head_that_is_only_the_next_one_heard_of(patch: pytest.MonkeyPatch) -> None:
+def newest_message_of_a_group_first(patch: pytest.MonkeyPatch) -> None:
     def newest(self: groups.GroupIndex, group: str) -> Iterator[str]:
         lanes = self._groups.get(group, {})
         return iter([place for lane in lanes.values() for place in reversed(lane)])
@@ -52,10 +52,10 @@ def a_head_that_is_only_the_next_one_heard_of(patch: pytest.MonkeyPatch) -> None
 
 
 @mutation(of_groups)
-def items_locked_one_by_one_whatever_their_group(patch: pytest.MonkeyPatch) -> None:
+def group_members_locked_separately(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(groups, "lock_id", lambda _, name: item_id(name))
 
 
-@mutation(a_group_is_forced_open_while_one_far_away_looks_under_its_lock)
-def an_empty_groups_lock_removed_whoever_has_it_by_now(patch: pytest.MonkeyPatch) -> None:
+@mutation(a_slow_client_locks_an_empty_group_during_a_forced_release)
+def empty_groups_lock_taken_from_its_next_holder(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: isinstance(one, Check) and one.path.endswith("/locks"))

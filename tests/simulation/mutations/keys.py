@@ -1,4 +1,4 @@
-"""Keys, lifetimes and cancelling."""
+"""Defects in keys, lifetimes and cancellation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from aiozkqueue.zookeeper import Check, Create, Delete, Operation
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_lock, leave_out, send_instead
 from tests.simulation.stories.keys import (
-    keys_collapse,
-    lives_end_while_messages_are_taken,
-    unique_keys_are_fought_for,
-    what_is_taken_is_cancelled,
+    duplicates_are_put_while_others_are_taken,
+    messages_are_cancelled_while_they_are_taken,
+    messages_expire_while_others_are_taken,
+    producers_compete_for_unique_keys,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _is_key(operation: Operation) -> bool:
 
 
 def _passing(operation: Operation, operations: list[Operation]) -> bool:
-    """Whether it is the lock of an item that its own multi takes off again."""
+    """Whether the operation creates or deletes a lock that exists only within its own multi."""
     return (
         is_lock(operation)
         and Delete(operation.path) in operations
@@ -43,24 +43,24 @@ def _without_passing_locks(patch: pytest.MonkeyPatch) -> None:
     send_instead(patch, lambda operations: [Check("/") if _passing(one, operations) else one for one in operations])
 
 
-@mutation(what_is_taken_is_cancelled)
-def cancelled_without_the_lock(patch: pytest.MonkeyPatch) -> None:
+@mutation(messages_are_cancelled_while_they_are_taken)
+def cancellation_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     _without_passing_locks(patch)
 
 
-@mutation(what_is_taken_is_cancelled)
-def a_commit_that_leaves_out_what_it_was_to_alter(patch: pytest.MonkeyPatch) -> None:
+@mutation(messages_are_cancelled_while_they_are_taken)
+def commit_without_its_alterations(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(alterations.TransactionalAlteration, "operations", lambda *_: iter(()))
 
 
-@mutation(keys_collapse)
-def a_duplicate_removed_whoever_holds_it(patch: pytest.MonkeyPatch) -> None:
+@mutation(duplicates_are_put_while_others_are_taken)
+def held_duplicates_removed(patch: pytest.MonkeyPatch) -> None:
     _without_passing_locks(patch)
 
 
-@mutation(keys_collapse)
-def the_newest_goes_in_the_place_of_the_oldest(patch: pytest.MonkeyPatch) -> None:
-    """Who keeps the oldest of a set loses what was put last."""
+@mutation(duplicates_are_put_while_others_are_taken)
+def oldest_duplicate_kept(patch: pytest.MonkeyPatch) -> None:
+    """A consumer that keeps the oldest message of a set loses the last put."""
     in_order = collapse._Lane.alike
 
     def backwards(self: collapse._Lane, name: ItemName) -> list[ItemName]:
@@ -69,9 +69,9 @@ def the_newest_goes_in_the_place_of_the_oldest(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(collapse._Lane, "alike", backwards)
 
 
-@mutation(keys_collapse)
-def a_set_taken_as_it_was_listed_long_ago(patch: pytest.MonkeyPatch) -> None:
-    """Candidates are claimed as they come: duplicates put since the listing are delivered too."""
+@mutation(duplicates_are_put_while_others_are_taken)
+def duplicates_since_the_listing_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Candidates are claimed without another look: duplicates put since the listing are delivered too."""
     patch.setattr(
         ClaimDispatcher, "_collapse_and_launch", lambda self, places, generation, _: _at_once(self, places, generation)
     )
@@ -81,9 +81,9 @@ async def _at_once(dispatcher: ClaimDispatcher, places: list[str], generation: i
     dispatcher._claim_batches.launch(places, generation)
 
 
-@mutation(unique_keys_are_fought_for)
-def a_unique_key_looked_up_before_the_put(patch: pytest.MonkeyPatch) -> None:
-    """The key is looked for when the put is made, and written whoever has it by then."""
+@mutation(producers_compete_for_unique_keys)
+def unique_key_checked_before_the_put(patch: pytest.MonkeyPatch) -> None:
+    """The put checks the key first, and then writes it whoever has it by then."""
     prepare = unique_keys.UniqueKey.operation
     patch.setattr(
         unique_keys.UniqueKey, "operation", lambda self: Check("/") if self.holder == "seen" else prepare(self)
@@ -98,12 +98,12 @@ def a_unique_key_looked_up_before_the_put(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(unique_keys.UniqueKey, "repair", overlook)
 
 
-@mutation(unique_keys_are_fought_for)
-def a_key_left_behind(patch: pytest.MonkeyPatch) -> None:
+@mutation(producers_compete_for_unique_keys)
+def unique_keys_not_removed(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: _is_key(one) and isinstance(one, Delete))
 
 
-@mutation(lives_end_while_messages_are_taken)
-def an_ended_message_handed_over(patch: pytest.MonkeyPatch) -> None:
+@mutation(messages_expire_while_others_are_taken)
+def expired_messages_delivered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claimer.Claimer, "examine_name", lambda *_: None)
     patch.setattr(deliver, "_in_time", lambda *_: True)

@@ -1,4 +1,4 @@
-"""Leases."""
+"""Defects in leases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @mutation(partial(run, feature="leases"))
-def leases_that_end_before_their_time(patch: pytest.MonkeyPatch) -> None:
+def leases_end_early(patch: pytest.MonkeyPatch) -> None:
     take = Leases._take
 
     async def briefly(self: Leases[bytes], limit: int, lasting: float, patience: float | None) -> list[Lease[bytes]]:

@@ -1,4 +1,4 @@
-"""Moves."""
+"""Defects in moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiozkqueue.queue.commit.unclaimed import find_pages
 from aiozkqueue.zookeeper import Check, Create, Delete
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_item, is_lock, leave_out
-from tests.simulation.stories.moves import what_is_moved_is_taken_at_the_same_time
+from tests.simulation.stories.moves import two_moves_run_while_messages_are_taken
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 
 def _is_move(operations: list[Operation]) -> bool:
-    """Whether an item is put to one queue and removed from another."""
+    """Whether the multi creates an item in one queue and deletes one from another."""
     return any(
         isinstance(one, Create) and one.sequential and ("/b/items/" in one.path or "/to/items/" in one.path)
         for one in operations
     ) and any(isinstance(one, Delete) and ("/a/items/" in one.path or "/from/items/" in one.path) for one in operations)
 
 
-@mutation(what_is_moved_is_taken_at_the_same_time)
-def moved_and_left_where_it_was(patch: pytest.MonkeyPatch) -> None:
+@mutation(two_moves_run_while_messages_are_taken)
+def move_keeps_the_source_item(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: isinstance(one, Delete) and is_item(one), when=_is_move)
 
 
-@mutation(what_is_moved_is_taken_at_the_same_time)
-def moved_and_not_put_again(patch: pytest.MonkeyPatch) -> None:
+@mutation(two_moves_run_while_messages_are_taken)
+def move_creates_no_target_item(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: isinstance(one, Create) and is_item(one), when=_is_move)
 
 
-@mutation(what_is_moved_is_taken_at_the_same_time)
-def moved_out_of_somebodys_hands(patch: pytest.MonkeyPatch) -> None:
+@mutation(two_moves_run_while_messages_are_taken)
+def move_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: is_lock(one) and not isinstance(one, Check), when=_is_move)
 
 
 @mutation(partial(run, feature="moves"))
-def moved_and_left_where_it_was_under_faults(patch: pytest.MonkeyPatch) -> None:
+def move_keeps_the_source_item_under_faults(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: isinstance(one, Delete) and is_item(one), when=_is_move)
 
 
 @mutation(partial(run, feature="moves"))
-def what_is_held_is_not_waited_for_by_a_move(patch: pytest.MonkeyPatch) -> None:
+def move_does_not_wait_for_held_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mover, "find_pages", _free_ones(find_pages))
 
 

@@ -1,4 +1,4 @@
-"""Notifications."""
+"""Defects in notifications."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ of_notifications = partial(run, feature="notifications")
 
 
 @mutation(of_notifications)
-def notifications_changed_whoever_holds_them(patch: pytest.MonkeyPatch) -> None:
+def notifications_in_flight_changed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ItemSnapshot, "in_flight", property(lambda _: False))
 
 
 @mutation(of_notifications)
-def a_removal_that_was_left_is_told_to_be_made(patch: pytest.MonkeyPatch) -> None:
+def refused_removals_reported_as_made(patch: pytest.MonkeyPatch) -> None:
     async def told(_: Any, changes: Iterable[Change]) -> list[bool]:
         return [True for _ in changes]
 

@@ -1,4 +1,4 @@
-"""Pause."""
+"""Defects in pauses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.zookeeper import Check, Create
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_lock, leave_out
-from tests.simulation.stories.pausing import a_queue_is_paused_while_others_take
+from tests.simulation.stories.pausing import a_queue_is_paused_while_messages_are_taken
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def _is_claim(operations: list[Operation]) -> bool:
     return any(isinstance(one, Create) and one.ephemeral and is_lock(one) for one in operations)
 
 
-@mutation(a_queue_is_paused_while_others_take)
-def claims_that_do_not_look_at_the_configuration(patch: pytest.MonkeyPatch) -> None:
+@mutation(a_queue_is_paused_while_messages_are_taken)
+def claims_do_not_check_the_configuration(patch: pytest.MonkeyPatch) -> None:
     leave_out(
         patch,
         lambda one: isinstance(one, Check) and one.path == "/zms/a",
@@ -31,5 +31,5 @@ def claims_that_do_not_look_at_the_configuration(patch: pytest.MonkeyPatch) -> N
 
 
 @mutation(partial(run, feature="pausing"))
-def claims_under_faults_that_do_not_look_at_the_configuration(patch: pytest.MonkeyPatch) -> None:
+def claims_do_not_check_the_configuration_under_faults(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: isinstance(one, Check) and one.path == "/zms/paused", when=_is_claim)

@@ -1,4 +1,4 @@
-"""Histories, and what takes away what is left over."""
+"""Defects in the history, and in clean-up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiozkqueue.testing.simulator import SimulatedClient
 from aiozkqueue.zookeeper import Check, Create, Delete, below
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_slot, leave_out
-from tests.simulation.stories.records import attempts_are_cleaned_while_messages_fail
+from tests.simulation.stories.records import clean_up_runs_while_messages_fail
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def is_record(operation: Operation) -> bool:
 
 
 @mutation(with_records)
-def records_in_a_multi_of_their_own(patch: pytest.MonkeyPatch) -> None:
+def history_in_a_separate_multi(patch: pytest.MonkeyPatch) -> None:
     multi = SimulatedClient.multi
 
     def split(
@@ -48,7 +48,7 @@ def records_in_a_multi_of_their_own(patch: pytest.MonkeyPatch) -> None:
         rest = [Check(hour) if is_record(one) else one for one in operations]
         whole = multi(
             self, rest, generation=generation, results=results
-        )  # refused while the hour is missing, and mended
+        )  # refused while the hour is missing, and repaired
         multi(self, records, generation=generation).add_done_callback(lambda done: done.cancelled() or done.exception())
         return whole
 
@@ -56,17 +56,17 @@ def records_in_a_multi_of_their_own(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(with_records)
-def what_is_released_is_recorded_as_finished(patch: pytest.MonkeyPatch) -> None:
+def releases_recorded_as_finished(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(histories._OUTCOMES, "release", End.FINISHED)
 
 
 @mutation(with_records)
-def dead_letters_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
+def dead_letters_not_recorded(patch: pytest.MonkeyPatch) -> None:
     patch.delitem(histories._OUTCOMES, "dead")
 
 
 @mutation(with_records)
-def young_history_is_cleaned(patch: pytest.MonkeyPatch) -> None:
+def fresh_history_cleaned(patch: pytest.MonkeyPatch) -> None:
     look = cleaning._Cleaning.look_at_the_clock
 
     async def hasty(self: Any) -> None:
@@ -76,8 +76,8 @@ def young_history_is_cleaned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cleaning._Cleaning, "look_at_the_clock", hasty)
 
 
-@mutation(attempts_are_cleaned_while_messages_fail)
-def items_are_listed_before_their_attempts(patch: pytest.MonkeyPatch) -> None:
+@mutation(clean_up_runs_while_messages_fail)
+def clean_up_lists_items_before_attempts(patch: pytest.MonkeyPatch) -> None:
     attempts = cleaning._Cleaning.attempts
 
     async def early(self: Any) -> int:
@@ -89,14 +89,14 @@ def items_are_listed_before_their_attempts(patch: pytest.MonkeyPatch) -> None:
             return ids
 
         self._ids = known
-        self._now += 60_000  # nor is what has just been written too young
+        self._now += 60_000  # records that were just written are old enough too
         return await attempts(self)
 
     patch.setattr(cleaning._Cleaning, "attempts", early)
 
 
-@mutation(attempts_are_cleaned_while_messages_fail)
-def an_orphans_lock_is_left(patch: pytest.MonkeyPatch) -> None:
+@mutation(clean_up_runs_while_messages_fail)
+def clean_up_keeps_the_lock_of_an_orphan(patch: pytest.MonkeyPatch) -> None:
     leave_out(
         patch,
         lambda one: "/lock-" in one.path and isinstance(one, Delete),

@@ -1,4 +1,4 @@
-"""Recurring jobs."""
+"""Defects in recurring jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ of_jobs = partial(run, feature="recurring")
 
 
 @mutation(of_jobs)
-def a_job_set_at_any_version(patch: pytest.MonkeyPatch) -> None:
+def job_written_at_any_version(patch: pytest.MonkeyPatch) -> None:
     replace_where(
         patch,
         lambda one: "/.schedule/" in one.path and isinstance(one, SetData),
@@ -27,12 +27,12 @@ def a_job_set_at_any_version(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(of_jobs)
-def an_occurrence_not_noted_in_its_job(patch: pytest.MonkeyPatch) -> None:
+def occurrence_not_recorded_in_its_job(patch: pytest.MonkeyPatch) -> None:
     leave_out(patch, lambda one: "/.schedule/" in one.path and isinstance(one, SetData))
 
 
 @mutation(of_jobs)
-def an_occurrence_noted_before_its_message_is_put(patch: pytest.MonkeyPatch) -> None:
+def occurrence_recorded_without_its_message(patch: pytest.MonkeyPatch) -> None:
     put = cron.to_put
 
     def hasty(*args: object, **options: object) -> list[int]:

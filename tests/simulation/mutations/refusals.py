@@ -1,4 +1,4 @@
-"""Refusals that are answered by asking the same again."""
+"""Defects in the reaction to refusals: the same write is sent again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @mutation(partial(run, feature="obstructed"))
-def a_record_that_is_refused_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+def refused_attempt_record_sent_again(patch: pytest.MonkeyPatch) -> None:
     def by_any_version(_: object, claim: Any, *__: object) -> None:
         claim.meta_version = -1
 
@@ -23,5 +23,5 @@ def a_record_that_is_refused_is_sent_again(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(partial(run, feature="obstructed"))
-def a_release_that_is_refused_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+def refused_release_sent_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(release.ReleaseWrite, "_step_down", lambda *_: None)

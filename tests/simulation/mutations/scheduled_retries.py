@@ -1,4 +1,4 @@
-"""Scheduled retries."""
+"""Defects in scheduled retries."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ of_retries = partial(run, feature="scheduled retries")
 
 
 @mutation(of_retries)
-def retries_at_once_whatever_the_schedule_says(patch: pytest.MonkeyPatch) -> None:
+def retry_schedule_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(delivery, "retry_delay", lambda *_: 0.0)
 
 
 @mutation(of_retries)
-def the_last_act_is_not_part_of_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
+def exhausted_handler_committed_before_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
     give_up = delivery.WorkSettling.give_up
 
     async def in_two_steps(self: delivery.WorkSettling, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:

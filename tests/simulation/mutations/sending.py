@@ -1,4 +1,4 @@
-"""Defects in what is sent: every multi passes here. And what its operations are about."""
+"""Changes to the operations of every multi that is sent, and predicates for operations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replace_where(
 def leave_out(
     patch: pytest.MonkeyPatch, where: Callable[[Operation], bool], when: Callable[[list[Operation]], bool] | None = None
 ) -> None:
-    """Replace operations by ones that do nothing."""
+    """Replace operations by checks that have no effect."""
 
     def change(operations: list[Operation]) -> list[Operation]:
         if when is not None and not when(operations):

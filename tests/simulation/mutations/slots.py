@@ -1,4 +1,4 @@
-"""Commits: what decides that a multi was applied, once and whole."""
+"""Defects in commit slots, which decide whether a multi was applied."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from aiozkqueue.zookeeper import Check, ConnectionLossError, Create, Delete, Ope
 from tests.simulation.mutations import mutation, rough
 from tests.simulation.mutations.sending import is_item, is_slot, replace_where
 from tests.simulation.stories.slots import (
-    a_copy_comes_when_what_refused_the_next_one_has_passed,
-    the_next_session_begins_at_a_server_and_goes_on_at_one_that_lags,
+    a_late_request_arrives_after_its_copy_was_refused,
+    a_new_session_moves_to_a_lagging_server,
 )
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 @mutation()
-def resend_without_a_slot(patch: pytest.MonkeyPatch) -> None:
+def resend_without_a_commit_slot(patch: pytest.MonkeyPatch) -> None:
     replace_where(patch, lambda one: is_slot(one) and isinstance(one, SetData), lambda one: one._replace(version=-1))
 
 
 @mutation()
-def take_a_verdict_for_the_outcome(patch: pytest.MonkeyPatch) -> None:
+def lost_commit_assumed_not_applied(patch: pytest.MonkeyPatch) -> None:
     async def not_applied(self: Slot, *_: object) -> Fate:
         self._version = None
         return Fate.NOT_APPLIED
@@ -39,7 +39,7 @@ def take_a_verdict_for_the_outcome(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation()
-def take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
+def lost_reply_assumed_to_be_success(patch: pytest.MonkeyPatch) -> None:
     send = Slot.send
 
     async def careless(self: Slot, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sent:
@@ -56,7 +56,7 @@ def take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
         except ConnectionLossError:
             self._version = None
             return Sent(Fate.APPLIED)
-        except Exception:  # noqa: BLE001 - whatever it is, the real one finds it again
+        except Exception:  # noqa: BLE001 - the original method raises it again
             return await once()
         self._moved_on(results[0])
         return Sent(Fate.APPLIED, results[1:])
@@ -65,7 +65,7 @@ def take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(rough)
-def slot_read_by_an_older_session(patch: pytest.MonkeyPatch) -> None:
+def slot_read_from_the_slowest_server(patch: pytest.MonkeyPatch) -> None:
     read = SimulatedClient.read
 
     async def invalidate(self: SimulatedClient, path: str, *, generation: int | None = None) -> Node:
@@ -77,8 +77,8 @@ def slot_read_by_an_older_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedClient, "read", invalidate)
 
 
-@mutation(a_copy_comes_when_what_refused_the_next_one_has_passed)
-def no_seal_after_a_lost_copy(patch: pytest.MonkeyPatch) -> None:
+@mutation(a_late_request_arrives_after_its_copy_was_refused)
+def slot_not_sealed_after_a_lost_request(patch: pytest.MonkeyPatch) -> None:
     async def trusting(*_: object) -> Fate:
         return Fate.NOT_APPLIED
 
@@ -86,7 +86,7 @@ def no_seal_after_a_lost_copy(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation()
-def commit_in_two_parts(patch: pytest.MonkeyPatch) -> None:
+def commit_in_two_multis(patch: pytest.MonkeyPatch) -> None:
     multi = SimulatedClient.multi
 
     def split(
@@ -107,8 +107,8 @@ def commit_in_two_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedClient, "multi", split)
 
 
-@mutation(the_next_session_begins_at_a_server_and_goes_on_at_one_that_lags)
-def verdict_read_from_a_server_that_lags(patch: pytest.MonkeyPatch) -> None:
+@mutation(a_new_session_moves_to_a_lagging_server)
+def slot_read_without_a_sync(patch: pytest.MonkeyPatch) -> None:
     async def no_sync(*_: object) -> None: ...
 
     patch.setattr(SimulatedClient, "sync", no_sync)

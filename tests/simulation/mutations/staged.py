@@ -1,4 +1,4 @@
-"""Batches that are seen as a whole."""
+"""Defects in pending batches."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ of_batches = partial(run, feature="staged")
 
 
 @mutation(of_batches)
-def batches_that_are_not_complete_are_listed_like_any(patch: pytest.MonkeyPatch) -> None:
+def pending_batches_listed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchVisibility, "of_listing", lambda _self, names, _locks: names)
 
 
 @mutation(of_batches)
-def what_is_heard_of_a_batch_is_taken_for_complete(patch: pytest.MonkeyPatch) -> None:
+def watched_batches_assumed_complete(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchVisibility, "is_open", lambda *_: True)
 
 
 @mutation(of_batches)
-def a_batch_is_put_without_its_fence(patch: pytest.MonkeyPatch) -> None:
+def batch_put_without_its_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(staging.Fence, "check", lambda self: Check(self.path))
 
 
 @mutation(of_batches)
-def a_batch_that_is_complete_stays_locked(patch: pytest.MonkeyPatch) -> None:
+def completed_batch_stays_locked(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> list[object]:
         return []
 

@@ -1,4 +1,4 @@
-"""Sticky queues."""
+"""Defects in sticky queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiozkqueue.queue.put import queue_defaults
 from aiozkqueue.zookeeper import Delete, SetData
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_item, is_lock
-from tests.simulation.stories.sticky import several_reap_what_a_node_still_takes
+from tests.simulation.stories.sticky import several_nodes_reap_while_the_owner_takes
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
@@ -35,26 +35,26 @@ def _without(patch: pytest.MonkeyPatch, where: Callable[[Operation], bool]) -> N
     patch.setattr(affinity, "_handing_on", defective)
 
 
-@mutation(several_reap_what_a_node_still_takes)
-def reaped_without_the_lock(patch: pytest.MonkeyPatch) -> None:
+@mutation(several_nodes_reap_while_the_owner_takes)
+def reap_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     _without(patch, is_lock)
 
 
-@mutation(several_reap_what_a_node_still_takes)
-def reaped_and_left_where_it_was(patch: pytest.MonkeyPatch) -> None:
+@mutation(several_nodes_reap_while_the_owner_takes)
+def reap_keeps_the_old_item(patch: pytest.MonkeyPatch) -> None:
     _without(patch, lambda one: is_item(one) and isinstance(one, Delete))
 
 
-@mutation(several_reap_what_a_node_still_takes)
-def reaped_and_not_put_again(patch: pytest.MonkeyPatch) -> None:
+@mutation(several_nodes_reap_while_the_owner_takes)
+def reap_creates_no_new_item(patch: pytest.MonkeyPatch) -> None:
     _without(patch, lambda one: (is_item(one) and not isinstance(one, Delete | SetData)) or isinstance(one, SetData))
 
 
 @mutation(partial(run, feature="sticky"))
-def taken_by_whichever_node(patch: pytest.MonkeyPatch) -> None:
+def sticky_messages_taken_by_any_node(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queue_defaults, "chooser", lambda *_: None)
 
 
 @mutation(partial(run, feature="sticky"))
-def reaped_twice_under_faults(patch: pytest.MonkeyPatch) -> None:
+def reap_keeps_the_old_item_under_faults(patch: pytest.MonkeyPatch) -> None:
     _without(patch, lambda one: is_item(one) and isinstance(one, Delete))

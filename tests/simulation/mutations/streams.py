@@ -1,4 +1,4 @@
-"""Streams and their ledger."""
+"""Defects in streams and their ledger."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ of_streams = partial(run, feature="streams")
 
 
 @mutation(of_streams)
-def a_driver_that_was_followed_goes_on(patch: pytest.MonkeyPatch) -> None:
+def replaced_driver_not_fenced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "_check", lambda self: Check(self._path))
 
 
 @mutation(of_streams)
-def a_batch_holds_none_of_its_messages(patch: pytest.MonkeyPatch) -> None:
+def batch_without_locks(patch: pytest.MonkeyPatch) -> None:
     change = Ledger._change
 
     async def without_locks(self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
@@ -41,7 +41,7 @@ def a_batch_holds_none_of_its_messages(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(of_streams)
-def a_batch_is_acknowledged_before_it_is_done(patch: pytest.MonkeyPatch) -> None:
+def batch_acknowledged_early(patch: pytest.MonkeyPatch) -> None:
     acknowledge = Ledger.acknowledge
 
     async def too_much(self: Ledger, number: int, _: str | None = None) -> int:
@@ -51,7 +51,7 @@ def a_batch_is_acknowledged_before_it_is_done(patch: pytest.MonkeyPatch) -> None
 
 
 @mutation(of_streams)
-def a_batch_is_not_marked_before_it_is_removed(patch: pytest.MonkeyPatch) -> None:
+def batch_removed_without_a_mark(patch: pytest.MonkeyPatch) -> None:
     def is_mark(operation: Operation) -> bool:
         return isinstance(operation, SetData) and "/batch-" in operation.path and Manifest.decode(operation.data).done
 
@@ -62,7 +62,7 @@ def a_batch_is_not_marked_before_it_is_removed(patch: pytest.MonkeyPatch) -> Non
 
 
 @mutation(of_streams)
-def a_batch_that_is_done_is_released_and_not_removed(patch: pytest.MonkeyPatch) -> None:
+def acknowledged_batch_released_instead_of_removed(patch: pytest.MonkeyPatch) -> None:
     async def nothing(_: Ledger) -> int:
         return 0
 
@@ -70,5 +70,5 @@ def a_batch_that_is_done_is_released_and_not_removed(patch: pytest.MonkeyPatch) 
 
 
 @mutation(of_streams)
-def a_batch_is_acknowledged_that_no_task_has_read(patch: pytest.MonkeyPatch) -> None:
+def unread_batch_acknowledged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "weigh", lambda *_: Evidence.READ)

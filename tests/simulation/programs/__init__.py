@@ -1,6 +1,6 @@
-"""What the processes of a history do. A feature adds a module of its own here: a `Feature`, given to `join`.
+"""The programs that the processes of a history run. A feature adds a module here and passes a `Feature` to `join`.
 
-One history in two has one feature in it, so that a feature changes nothing in the others.
+Half of the histories contain one feature, so that a feature changes nothing in the others.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 
-#: The queues of every history. Those that a feature makes by `Recorder.configure` come to them.
+#: The queues of every history. A feature adds its own with `Recorder.configure`.
 QUEUES = ("a", "b")
 
-#: Run in a process, given its name and its session. It writes down what it is told in the recorder's history.
+#: Runs in a process, with its name and session. It records its results in the recorder's history.
 Program = Callable[["Recorder", str, "zq.QueueSession"], Awaitable[None]]
-#: Run before all programs, on a calm ensemble.
+#: Runs before all programs, on an ensemble without faults.
 Preparation = Callable[["Recorder", "zq.QueueSession"], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Feature:
-    """What a feature adds to a history."""
+    """The part of a feature in a history."""
 
     name: str
     prepare: Preparation
-    """Makes its queues."""
+    """Creates its queues."""
     programs: Sequence[Program]
-    """Each process runs one of them at least."""
+    """Each process runs at least one of them."""
     finish: Callable[[Recorder, Mapping[str, Znode]], None] | None = None
-    """Looks at what is left on the servers at the end: the znodes by their paths."""
+    """Examines the znodes that are left on the servers at the end, by their paths."""
     relax: Preparation | None = None
-    """Run when all is calm again, before what is left is taken: makes its queues such that anybody can take it."""
+    """Runs after the faults: makes each remaining message available to the last consumer."""
 
 
 features: dict[str, Feature] = {}
 
 
 def join(feature: Feature) -> None:
-    """Let a feature take part in the histories made by chance."""
+    """Add a feature to the random histories."""
     features[feature.name] = feature
 
 
 def feature_of(seed: int) -> str | None:
-    """The feature that the history of a seed has in it; None in half of them."""
+    """Return the feature of the history with this seed; None in half of the histories."""
     load("tests.simulation.programs")
     names = sorted(features)
     return names[seed // 8 % len(names)] if seed // 4 % 2 and names else None

@@ -1,4 +1,4 @@
-"""Producers of a queue with a size, several messages at once, some of which wait for room."""
+"""Producers of a bounded queue that put several messages at once; some of the puts wait for room."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 6
 
 @dataclass
 class Sizes:
-    """How many messages there were at the most, whenever a put had been answered."""
+    """The maximum number of messages after any put."""
 
     most: int = 0
 
@@ -53,7 +53,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def replace(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Take one, put one: that fits even when the queue is full."""
+    """Take one message and put one, which fits even if the queue is full."""
     for _ in range(run.random.randint(1, 4)):
         unit = run.unit(client)
         async with run.told(unit), session.begin() as tx:

@@ -1,4 +1,4 @@
-"""A bus: events posted alone and in transactions, subscribers of which one fails, and a group that joins meanwhile."""
+"""A bus: events posted alone and in transactions, a subscriber that fails, and a group that joins meanwhile."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ GROUP = "late"
 
 
 class Event(BaseModel):
-    """What is posted."""
+    """The event."""
 
     token: str
 
 
 @dataclass(slots=True)
 class Post:
-    """One event posted."""
+    """One post."""
 
     began: float
     status: Status = Status.PENDING
@@ -43,25 +43,25 @@ class Call:
     token: str
     attempt: int
     done: set[str]
-    """Who need not be called, by the message."""
+    """The finished subscribers that the message lists."""
     called: set[str] = field(default_factory=set[str])
     succeeded: set[str] = field(default_factory=set[str])
 
 
 @dataclass
 class BusLog:
-    """What is known of the bus."""
+    """The observations of the bus."""
 
     posts: dict[str, Post] = field(default_factory=dict[str, Post])
     joined: float = float("inf")
-    """When the group had joined."""
+    """The time when the group had joined."""
     looks: list[tuple[float, list[str]]] = field(default_factory=list[tuple[float, list[str]]])
-    """The group's queue, from which nobody takes, each time somebody looked."""
+    """The contents of the group's queue, from which no session takes, at several times."""
     calls: list[Call] = field(default_factory=list[Call])
 
 
 class Recording(Bus[Event]):
-    """Notes what its subscribers are called with."""
+    """Records the calls of its subscribers."""
 
     def __init__(self, run: Recorder, session: zq.QueueSession) -> None:
         super().__init__(session, "bus", Event, policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))

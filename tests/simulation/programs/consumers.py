@@ -84,7 +84,7 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
     )
     run.loop.call_later(random.random() * 4, random.choice([listener.stop, listener.abort]))
     await run.perhaps_cancelled(listener.run())
-    run.history.interrupted += concurrency  # as many may have been on their way to the handler
+    run.history.interrupted += concurrency  # this many may have been about to be delivered
     for unit, delivery in units:
         run.release_unseen(unit)
         if delivery.outcome is zq.Outcome.UNKNOWN:

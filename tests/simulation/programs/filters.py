@@ -1,4 +1,4 @@
-"""Messages with tags, and consumers that choose by them."""
+"""Messages with tags, and consumers with filters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CLASSES = zq.OrderedEnum("class", ("low", "standard", "high"))
 
 @dataclass
 class Choices:
-    """What was put with which class, and what was handed to whom that asked for some."""
+    """The class that each message requires, and the deliveries to consumers with a class."""
 
     classes: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
     handed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Token, and the class of the consumer, which takes what asks for it at the most."""
+    """The token, and the class of the consumer, which takes messages that require this class or a lower one."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:

@@ -1,4 +1,4 @@
-"""Groups: producers that put in order, and takers of all kinds, of a queue with groups and of an ordered one."""
+"""Groups: producers that put in order, and all kinds of consumers, of a queue with groups and of an ordered one."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ GROUPED, ORDERED = "grouped", "ordered"
 
 @dataclass
 class Rest:
-    """A message given back for a while: meanwhile its group waits."""
+    """A message released with a delay, for which its group waits."""
 
     one: Handed
     told: float
-    """When its holder was told that it had been."""
+    """The time when its holder learned of the release."""
     over: float
 
 
 @dataclass
 class Order:
-    """What is known of the order."""
+    """The observations of the order."""
 
     places: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    """Of each message whose put is known to have been applied, its group and its number there."""
+    """The group, and the number in it, of each message whose put is known to be applied."""
     rests: list[Rest] = field(default_factory=list["Rest"])
 
 
@@ -44,7 +44,7 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 
 
 async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Put to a group of its own and to one that is the only one of the ordered queue, awaiting each."""
+    """Put to a group of its own and to the ordered queue, which is one group, and await each put."""
     name = run.random.choice([GROUPED, GROUPED, ORDERED])
     group = f"{client}-{run.random.random()}"
     for number in range(run.random.randint(3, 8)):
@@ -58,13 +58,13 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 await session.queue(name).put(token.encode())
             run.decide(unit, Status.COMMITTED)
         if unit.status is not Status.COMMITTED:
-            return  # whether it has a place in the order is not known
+            return  # its place in the order is unknown
         run.history.part(Order).places[token] = (group, number)
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.01, 0.1]))
 
 
 async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Take one or several in a transaction; now and then it is undone."""
+    """Take one or several messages in a transaction, which is sometimes rolled back."""
     queue = session.queue(run.random.choice([GROUPED, ORDERED]))
     for _ in range(run.random.randint(4, 12)):
         unit = run.unit(client)
@@ -85,7 +85,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def consume(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Handle them one by one, several groups at a time; now and then one fails."""
+    """Handle the messages of several groups concurrently, and sometimes fail."""
     queue = session.queue(run.random.choice([GROUPED, ORDERED]))
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:

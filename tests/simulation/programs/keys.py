@@ -1,7 +1,7 @@
-"""Keys under every kind of fault: unique ones, ones that collapse, and messages that are called off by their ids.
+"""Keys under every kind of fault: unique keys, collapsing keys, and messages that are cancelled by their ids.
 
-What collapses or is called off is gone without having been handed over. So these queues are the programs' own: nobody
-else takes from them, and what was told of them is kept in `KeyLog`.
+Collapsed and cancelled messages end without a delivery. So only these programs take from their queues, and their
+observations are in `KeyLog`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEVER = float("inf")
 
 @dataclass(eq=False)
 class Told:
-    """What a client did, and what it was told of it."""
+    """An action of a client, and its result."""
 
     began: float
     status: Status = Status.PENDING
@@ -43,30 +43,30 @@ class KeyedPut(Told):
     queue: str = ""
     key: str = ""
     number: int = 0
-    """Of its key's, in their order: those of one key follow on each other."""
+    """Its number among the puts of its key, which follow each other."""
     refused: bool = False
-    """Whether another was there."""
+    """Whether it was refused because another message had the key."""
 
 
 @dataclass(eq=False)
 class KeyedTake(Told):
-    """One hand-over; it began when the message was shown."""
+    """One delivery; it begins when the handler gets the message."""
 
     token: str = ""
 
 
 @dataclass
 class KeyLog:
-    """What was seen of messages with keys."""
+    """The observations of messages with keys."""
 
     puts: dict[str, KeyedPut] = field(default_factory=dict[str, KeyedPut])
     takes: list[KeyedTake] = field(default_factory=list[KeyedTake])
     called_off: dict[str, Told] = field(default_factory=dict[str, Told])
-    """What was to be cancelled, by token; committed when it was told to be done."""
+    """The cancellations, by token; committed when the client learned of its success."""
     left: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    """Tokens that are there at the end, by queue."""
+    """The tokens that are stored at the end, by queue."""
     leftovers: list[str] = field(default_factory=list[str])
-    """Unique keys that no message bears, and locks that nobody holds."""
+    """Unique keys without a message, and locks without a holder."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -77,7 +77,7 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 
 @asynccontextmanager
 async def told(run: Recorder, *several: Told) -> AsyncIterator[None]:
-    """Note how what these are part of has ended."""
+    """Record the result of these actions."""
     status = Status.PENDING
     try:
         yield
@@ -98,7 +98,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
         name = random.choice([ONCE, LATEST, CALLED_OFF])
         queue, token = session.queue(name), run.token()
-        # Only what one program puts under a key has an order.
+        # Only the puts of one program with a key have an order.
         key = random.choice(KEYS) + (mine if name == LATEST else "")
         made = log.puts[token] = KeyedPut(run.loop.time(), queue=name, key=key, number=number)
         options = zq.PutOptions(key=key, unique=name == ONCE)
@@ -129,7 +129,7 @@ async def call_off(run: Recorder, session: zq.QueueSession, token: str, message_
             async with session.begin() as tx:
                 done = bool(await tx.cancel(queue, id=message_id))
     if one.status is Status.COMMITTED and not done:
-        del called_off[token]  # it was in somebody's hands, or gone
+        del called_off[token]  # the message was held, or had ended
 
 
 async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
@@ -155,7 +155,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """See what is left, and which keys are taken."""
+    """Record the remaining messages, and the keys that are taken."""
     log = run.history.part(KeyLog)
     for name in (ONCE, LATEST, CALLED_OFF):
         base = f"/zms/{name}"

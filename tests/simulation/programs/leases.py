@@ -1,4 +1,4 @@
-"""Leases: taken, renewed, acknowledged in time or too late, or left to end."""
+"""Leases: they are taken, renewed, acknowledged in time or too late, or end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from tests.simulation.recorder import Recorder
 
 LEASED = "leased"
-#: Of no ZooKeeper session: a lease ends with none.
+#: A lease belongs to no ZooKeeper session and ends with none.
 NOBODYS = -1
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
     await run.configure(session, LEASED, zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
-    run.spared.add(LEASED)  # who acknowledges what was forced open removes it all the same
+    run.spared.add(LEASED)  # an acknowledgement removes the message even after a forced release
 
 
 async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
@@ -43,9 +43,9 @@ async def lease(run: Recorder, client: str, session: zq.QueueSession) -> None:
         except (zq.NotCommittedError, zq.OutcomeUnknownError):
             continue
         for one in taken:
-            end = began + lifetime  # it counts from a moment later
+            end = began + lifetime  # it lasts from a later moment
             if run.loop.time() >= end:
-                continue  # it may be another's by now
+                continue  # another client may hold it by now
             unit = run.unit(client)
             handed = Handed(one.value.decode(), LEASED, client, NOBODYS, run.loop.time(), end)
             unit.takes.append(handed)
@@ -61,12 +61,12 @@ async def _handle(
         if random.random() < 0.3 and run.loop.time() < end:
             began = run.loop.time()
             await leases.renew([one.token], lifetime=1)
-            if run.loop.time() < end:  # else it may have been another's in between
+            if run.loop.time() < end:  # otherwise another client may have held it in between
                 handed.until = end = max(end, began + 1)
         handed.until = min(end, run.loop.time())
         what = random.random()
         if what < 0.6:
-            unit.status = Status.UNKNOWN  # it may be another's, who ends it
+            unit.status = Status.UNKNOWN  # another client may hold and end it
             await leases.acknowledge([one.token])
             if run.loop.time() < end:
                 run.decide(unit, Status.COMMITTED)

@@ -1,4 +1,4 @@
-"""Moves of a queue that is put to and taken from, begun by several who may not live to see their ends."""
+"""Moves of a queue during puts and takes, begun by several processes that may be killed before their ends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SOURCE, TARGET = "from", "to"
 
 @dataclass
 class Moved:
-    """Moves that were told to be done."""
+    """Moves that were reported as finished."""
 
     spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """When each was asked for, and when it was known to be done."""
+    """The time of the request for each move, and the time when it was known to be finished."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:

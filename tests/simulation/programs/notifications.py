@@ -1,4 +1,4 @@
-"""A notification queue: scheduled, replaced, removed and handled beside each other."""
+"""A notification queue whose entries are scheduled, replaced, removed and handled concurrently."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Entry:
 
     date: datetime
     removed: float = float("inf")
-    """When a removal was told to have been made."""
+    """The time when a removal was reported."""
     replaced: float = float("inf")
-    """When a replacement was."""
+    """The time when a replacement was reported."""
 
 
 @dataclass(slots=True)
 class Shown:
-    """A notification in a handler's hands."""
+    """A notification that a handler has."""
 
     id: str
     event: bytes
@@ -43,16 +43,16 @@ class Shown:
 
 @dataclass
 class NotificationLog:
-    """What is known of them, by id."""
+    """The observations of notifications, by id."""
 
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     handled: list[Shown] = field(default_factory=list[Shown])
     changes: list[tuple[str, float, float]] = field(default_factory=list[tuple[str, float, float]])
-    """Id, begin and end of each removal and replacement that was told to have been made."""
+    """The id, begin and end of each reported removal and replacement."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
-    # A policy that counts would find out about a change when it records the attempt.
+    # A policy that counts would detect a change when it records the attempt.
     await Notifications(session).create("s", "n", bytes, policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
 
 

@@ -1,4 +1,4 @@
-"""A queue into which somebody creates znodes below items and records of attempts, for a while."""
+"""A queue in which another program creates znodes below items and attempt records, for a while."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASE = f"/zms/{OBSTRUCTED}"
 
 @dataclass
 class Obstacles:
-    """Records of attempts that somebody has created a znode below, by path."""
+    """The paths of attempt records with a znode below them."""
 
     metas: set[str] = field(default_factory=set[str])
 
@@ -64,7 +64,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def intrude(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Create and delete znodes below items and records."""
+    """Create and delete znodes below items and attempt records."""
     del client
     random, zookeeper = run.random, session._runtime.zookeeper
     for _ in range(random.randint(5, 20)):
@@ -81,7 +81,7 @@ async def intrude(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def clear(run: Recorder, session: zq.QueueSession) -> None:
-    """Remove what is in the way, as an operator does, and offer at once what waits."""
+    """Remove the obstacles, as an operator does, and release the waiting messages at once."""
     del run
     zookeeper: Any = session._runtime.zookeeper
     for folder in ("items", "meta"):
@@ -92,7 +92,7 @@ async def clear(run: Recorder, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """A record that could not be deleted with its message is left over."""
+    """Allow the attempt records that could not be deleted with their messages."""
     del nodes
     final, metas = run.history.final, run.history.part(Obstacles).metas
     final.leftovers = [one for one in final.leftovers if one.partition(" ")[0] not in metas]

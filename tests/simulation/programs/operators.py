@@ -1,4 +1,4 @@
-"""What operators do beside it all."""
+"""The actions of operators during a history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Do what operators do."""
+    """Perform random actions of an operator."""
     del client
     random = run.random
     for _ in range(random.randint(1, 3)):
@@ -28,7 +28,7 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await queue.release_claims()
             opened.ended = run.loop.time()
         elif what == "shards":
-            with suppress(zq.ConfigConflictError):  # an ordered queue has one
+            with suppress(zq.ConfigConflictError):  # an ordered queue has one shard
                 await queue.configure(zq.QueueConfig(shards=random.randint(1, 3)))
         elif what == "policy":
             await run.configure(session, queue.name, zq.QueueConfig(policy=run.policy()))
@@ -49,5 +49,5 @@ async def _purge(run: Recorder, queue: zq.Queue[bytes]) -> None:
     removed = await queue.purge()
     if (
         zookeeper.session.connection is connection
-    ):  # else a reply may have been lost, and what it told of is not counted
+    ):  # otherwise a reply may have been lost, and its redriven messages are not counted
         purged.removed = removed

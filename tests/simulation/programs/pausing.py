@@ -1,4 +1,4 @@
-"""A queue that is paused and resumed while others take from it."""
+"""A queue that is paused and resumed while messages are taken from it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PAUSED = "paused"
 
 @dataclass
 class Rested:
-    """When the queue was paused, and when what was taken from it had been claimed: ms, ZooKeeper's time."""
+    """The pauses of the queue, and the times of claims on it: in milliseconds of ZooKeeper's time."""
 
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """From the moment at which it was known to be paused, until it was asked to go on."""
+    """Each pause, from the reply to its request until the request to resume."""
     claims: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     taken: bool = False
-    """Whether somebody pauses it: one who resumes it in between would have to be told of."""
+    """Whether a client pauses it now: another client must not resume it meanwhile."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -58,7 +58,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Pause and resume, if nobody else does."""
+    """Pause and resume, if no other client does."""
     random, rested, queue = run.random, run.history.part(Rested), session.queue(PAUSED)
     if rested.taken:
         return
@@ -67,7 +67,7 @@ async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 1]))
         await queue.configure(zq.QueueConfig(paused=True))
         told = _now(run)
-        await put(run, client, session)  # for those who may not know of it yet
+        await put(run, client, session)  # for clients that may not know of it yet
         await asyncio.sleep(random.random())
         rested.spans.append((told, _now(run)))
         await queue.configure(zq.QueueConfig(paused=False))
@@ -79,7 +79,7 @@ def _now(run: Recorder) -> int:
 
 
 async def go_on(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
-    """Whoever has paused it may be gone."""
+    """Resume the queue, since the client that paused it may have been killed."""
     await session.queue(PAUSED).configure(zq.QueueConfig(paused=False))
 
 

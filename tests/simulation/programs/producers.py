@@ -1,4 +1,4 @@
-"""Producers: one message, or several at once."""
+"""Producers of one message, or of several at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A queue that keeps its history, and clean-ups beside all that is done to it, which leave nobody time to be late.
+"""A queue with a history, and clean-ups that run meanwhile and allow no time for late requests.
 
-Its messages bear their token as key, so that it is known of each record. The records that are left at the end are those
-of all ends: few enough, and young enough.
+Its messages have their token as the key, so that each record shows it. The records at the end are those of all ends:
+they are few and recent, so no clean-up removes them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ KEPT = "kept"
 
 @dataclass
 class Kept:
-    """What was kept of the queue's messages, at the end."""
+    """The history of the queue's messages at the end."""
 
     ends: dict[str, Counter[zq.End]] = field(default_factory=dict)
-    """By token, how often it ended, and how."""
+    """By token, the number of its ends of each kind."""
     there: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Schedulers of a job that occurs every second; its messages are never taken, so that each stays to be counted."""
+"""Schedulers of a job that occurs every second; its messages are never taken, so that all can be counted."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TICKS = "ticks"
 
 @dataclass
 class Ticks:
-    """What was in the queue of the ticks, each time somebody looked."""
+    """The contents of the queue of ticks, at several times."""
 
     seen: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    """Message id to the date of the occurrence."""
+    """By message id, the date of the occurrence."""
 
 
 async def look(run: Recorder, session: zq.QueueSession) -> None:

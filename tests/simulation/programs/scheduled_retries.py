@@ -1,4 +1,4 @@
-"""Messages that fail until their scheduled retries are used up; what is put then stays, to be counted."""
+"""Messages that fail until their scheduled retries are exhausted; the messages put then stay, to be counted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SCHEDULE = (0.4, 1.0)
 
 @dataclass
 class Tries:
-    """What was seen of them."""
+    """The observations of these messages."""
 
     put_at: dict[str, float] = field(default_factory=dict[str, float])
-    """When each put began."""
+    """The start of each put."""
     tries: list[tuple[str, int, float]] = field(default_factory=list[tuple[str, int, float]])
-    """Token, attempt, and when it was handed over."""
+    """The token, the attempt, and the time of its delivery."""
     failed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """The attempts that ended by a `Retry`, and not because their process was going."""
+    """The attempts that ended by a `Retry`, and not by the end of their process."""
     looks: list[tuple[list[str], list[str]]] = field(default_factory=list[tuple[list[str], list[str]]])
-    """The dead letters, and right after it what was put when they were given up."""
+    """The dead letters, and the messages that their exhausted handlers have put, listed right afterwards."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation

@@ -1,4 +1,4 @@
-"""Batches that are seen as a whole: several parts put each, all complete them or give them up, or die on the way."""
+"""Pending batches: several writers put the parts of each, and complete it, abandon it, or are killed."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ STAGED = "staged"
 
 @dataclass
 class Batches:
-    """What was asked for."""
+    """The batches of a history."""
 
     opened: dict[str, float] = field(default_factory=dict[str, float])
-    """Tokens of batches, and before when nobody may see them; infinity: ever."""
+    """By token of a batch, the time before which no consumer may see it; infinity: never."""
 
 
 async def prepare_queue(run: Recorder, session: zq.QueueSession) -> None:
@@ -65,7 +65,7 @@ async def write(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await staging.abort(number)
             assert late[0] is not None
             try:
-                await put(run, session, staging, late[0], late[1])  # by a task of the past
+                await put(run, session, staging, late[0], late[1])  # by an earlier task
             except FencedError:
                 run.decide(unit, Status.NOT_COMMITTED, "given up")
             return
@@ -85,7 +85,7 @@ async def write_batch(
 
 
 async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, token: str) -> None:
-    """Put one, once: its progress is a znode of its own."""
+    """Put one part, once: a znode has its progress."""
     runtime, path = core_of(session), f"{staging.path}/{token}"
     while await runtime.zookeeper.exists(path) is None:
         try:
@@ -93,7 +93,7 @@ async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fen
         except (ConnectionLossError, SessionExpiredError):
             await runtime.zookeeper.wait_connected()
         except MultiError as error:
-            if not isinstance(error.error, NodeExistsError):  # a lost one came late
+            if not isinstance(error.error, NodeExistsError):  # a lost request arrived late
                 raise
     choices: list[dict[str, float]] = [{}, {}, {"priority": -5}, {"delay": 0.2}]
     options = run.random.choice(choices)
@@ -106,7 +106,7 @@ async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fen
 
 
 async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Take what can be seen at once, again and again."""
+    """Take the visible messages repeatedly, without waiting."""
     for _ in range(run.random.randint(2, 10)):
         await asyncio.sleep(run.random.random() * 0.3)
         unit = run.unit(client)
@@ -119,7 +119,7 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """What nobody completes stays, and nobody sees it: that is no lock that outlives its holder."""
+    """Allow the locks of incomplete batches, which stay and hide their messages."""
     base = f"/zms/{STAGED}"
     final = run.history.final
     locks = {path.rpartition("lock-")[2] for path in nodes if path.startswith(f"{base}/locks/lock-b")}

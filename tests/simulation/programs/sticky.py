@@ -1,4 +1,4 @@
-"""A sticky queue: each node puts and takes its own, and all hand on what others leave lying."""
+"""A sticky queue: each node puts and takes its own messages, and all nodes reap late messages of others."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REAP_AFTER = 0.5
 
 @dataclass
 class Bound:
-    """Which messages are for one node, and from when on they may be handed on."""
+    """The messages that belong to one node, and the time from which they may be reassigned."""
 
     puts: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
-    """By token: the process that put it, and when it is late at the earliest."""
+    """By token, the process that put it, and the earliest time at which it is late."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -71,7 +71,7 @@ async def reap(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
 
 
 async def open_to_all(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
-    """What nobody has handed on is left to the nodes that put it, some of which are gone."""
+    """Let every node take the remaining messages, since some of their nodes have been killed."""
     await session.queue(STICKY).configure(zq.QueueConfig(affinity="any"))
 
 

@@ -1,4 +1,4 @@
-"""What the servers have of a stream's batches while a history runs, and what tasks have read of them."""
+"""The state of a stream's batches on the servers during a history, and the messages that tasks have read."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ MANIFEST = f"{BASE}/ledger/{GROUP}/batch-"
 
 @dataclass
 class Batches:
-    """What is known of each batch by its number."""
+    """The observations of each batch, by its number."""
 
     held: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
-    """What it held when it was sealed: tokens by the paths of their items."""
+    """Its messages when it was sealed: tokens by the paths of their items."""
     made: dict[int, float] = field(default_factory=dict[int, float])
-    """When its manifest was created: nothing of it was held before."""
+    """The time when its manifest was created: before that it held no message."""
     begun: dict[int, float] = field(default_factory=dict[int, float])
-    """When it was first seen that its acknowledgement had begun: it is marked, or messages of it have gone."""
+    """The time when its acknowledgement was first seen: it is marked, or some of its messages have ended."""
     gone: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
-    """Tokens that an acknowledgement has ended."""
+    """The tokens that an acknowledgement has ended."""
     given_back: set[int] = field(default_factory=set[int])
-    """Batches that were there while an operator released the ledger, and whose acknowledgement had not begun."""
+    """Batches that existed when an operator released the ledger, and whose acknowledgement had not begun."""
     releasing: int = 0
-    """Operators who release the ledger, or were killed while they did."""
+    """Operators that release the ledger, or were killed during a release."""
     asked: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """Acknowledgements that drivers have asked for: up to which batch, on behalf of which stream."""
+    """The acknowledgements that drivers have requested: the last batch, and the stream."""
     read: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    """By stream, the tokens that its tasks have read."""
+    """The tokens that the tasks of each stream have read."""
     returned: list[str] = field(default_factory=list[str])
-    """Batches that were returned although their acknowledgement had begun before they were asked for."""
+    """Violations: batches that were returned although their acknowledgement had begun before the request."""
 
     def note_returned(self, number: int, what: str) -> None:
-        self.returned.append(f"batch {number} was returned as {what}, and its acknowledgement had begun")
+        self.returned.append(f"batch {number} was returned as {what}, although its acknowledgement had begun")
 
     def forced_open(self, history: History, number: int) -> bool:
-        """Whether what a batch held may have been forced open, and gone to others: the sink has it all the same."""
+        """Whether the messages of a batch may have been released by force, although the sink has them."""
         made = self.made.get(number, 0.0)
         return any(opened.queue == STREAMED and opened.ended >= made for opened in history.opened)
 
 
 def observe(run: Recorder) -> None:
-    """Look at what every server has, or will have: no election takes it back."""
+    """Observe the state that every server has or will have, and that no election undoes."""
     ensemble = run.ensemble  # type: ignore[attr-defined]  # of the run that this recorder is
     nodes: Mapping[str, Znode] = ensemble.servers[0].tree.nodes
     batches, now = run.history.part(Batches), run.loop.time()

@@ -1,7 +1,7 @@
-"""Drivers of one stream, several at once: each goes on from a checkpoint, and takes the ledger over.
+"""Concurrent drivers of one stream: each continues from a checkpoint, and takes over the ledger.
 
-Operators release the ledger, and start the query with a new checkpoint: with an empty folder, or with one whose batch
-numbers are of another checkpoint, which the sink then skips.
+Operators release the ledger, and start the query with a new checkpoint and an empty folder, or with a folder whose
+batch numbers belong to another checkpoint, which the sink then skips.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 
-#: Items of a page, so that an acknowledgement takes several requests.
+#: The items of a page: an acknowledgement takes several requests.
 PAGE = 2
 
 
@@ -43,7 +43,7 @@ class SmallPages(Ledger):
 
 @dataclass
 class Written:
-    """What a sink has under a batch number."""
+    """The messages that a sink has under a batch number."""
 
     unit: Unit
     stream: str
@@ -52,39 +52,39 @@ class Written:
 
 @dataclass
 class Checkpoint:
-    """Spark's two logs, and the folder of a sink that knows batches by their numbers."""
+    """Spark's two logs, and the folder of a sink that identifies batches by their numbers."""
 
     folder: dict[int, Written] = field(default_factory=dict[int, Written])
     offsets: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """Of each batch of Spark: the number in the ledger, and the stream."""
+    """By batch of Spark, the number in the ledger and the stream."""
     commits: int = 0
     pruned: set[int] = field(default_factory=set[int])
-    """Batches of Spark whose query needs only the first half of the rows."""
+    """The batches of Spark whose query reads only the first half of the rows."""
 
 
 @dataclass
 class Streams:
-    """What outlives every driver."""
+    """The state that outlives every driver."""
 
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     sunk: list[Written] = field(default_factory=list[Written])
-    """What every folder has."""
+    """The contents of all folders."""
     ended: set[int] = field(default_factory=set[int])
-    """Batches whose acknowledgement has returned."""
+    """The batches whose acknowledgement has returned."""
     tried: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
-    """What each batch was when it was read first."""
+    """The messages of each batch when it was first read."""
     differed: list[str] = field(default_factory=list[str])
-    """Batches that were not the same when they were tried again."""
+    """Violations: batches with other messages at a retry."""
 
 
 @dataclass
 class Driver:
-    """A query, from its start until it fails."""
+    """A query from its start to its failure."""
 
     ledger: Ledger
     checkpoint: Checkpoint
     lenient: bool
-    """Whether it goes on where data may be lost: ``failOnDataLoss=false``."""
+    """Whether it continues where data may be lost: ``failOnDataLoss=false``."""
     handed: tuple[int, str] | None = None
 
 
@@ -108,7 +108,7 @@ async def drive(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.1, 0.5]))
         try:
             await step(run, client, session, driver)
-        except CheckpointError:  # the user is told to start with a new checkpoint and an empty folder
+        except CheckpointError:  # the error tells the user to start with a new checkpoint and an empty folder
             run.history.part(Streams).checkpoint = Checkpoint()
             driver = start(run, session)
         except zq.ClaimLostError:
@@ -123,7 +123,7 @@ def start(run: Recorder, session: zq.QueueSession) -> Driver:
 
 
 async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Driver) -> None:
-    """One batch, as far as it comes, as Spark does it."""
+    """Process one batch as Spark does, up to the first failure."""
     checkpoint, length = driver.checkpoint, len(driver.checkpoint.offsets)
     if checkpoint.commits == length:
         after, stream = await acknowledged(run, driver)
@@ -153,7 +153,7 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
             session_id = core_of(session).zookeeper.session_id
             takes = [Handed(one, STREAMED, client, session_id, began, began) for one in tokens]
             checkpoint.folder[index].unit.takes += takes
-    if run.random.random() < 0.9:  # else it is killed before Spark's commit
+    if run.random.random() < 0.9:  # otherwise it is killed before Spark's commit
         checkpoint.commits = max(checkpoint.commits, index + 1)
 
 
@@ -163,14 +163,14 @@ def sink(run: Recorder, checkpoint: Checkpoint, written: Written) -> None:
 
 
 async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
-    """Acknowledge what Spark has committed; return on which batch the next one follows, and of which stream it is."""
+    """Acknowledge the batches that Spark has committed; return the last batch and its stream."""
     ledger, streams = driver.ledger, run.history.part(Streams)
     state = await ledger.state()
     if not driver.checkpoint.offsets:
         await ledger.require_ours()
         return -1, run.token()
     number, stream = driver.checkpoint.offsets[-1]
-    refused = CheckpointError() if number < state.done else None  # it is an old one
+    refused = CheckpointError() if number < state.done else None  # it is an old batch
     if refused is None:
         run.history.part(Batches).asked.append((number, stream))
         try:
@@ -193,7 +193,7 @@ async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
 async def read_batch(
     run: Recorder, session: zq.QueueSession, driver: Driver, number: int, stream: str, *, pruned: bool
 ) -> list[str] | None:
-    """Read what a batch holds, as the tasks of a query do; None when one of them fails."""
+    """Read a batch as the tasks of a query do; return None if one of them fails."""
     observe(run)
     batches, ledger = run.history.part(Batches), driver.ledger
     begun = number in batches.begun
@@ -212,12 +212,12 @@ async def read_batch(
         return None
     streams = run.history.part(Streams)
     if (before := streams.tried.setdefault(number, tokens)) != tokens:
-        streams.differed.append(f"batch {number} was {before}, and then {tokens}")
+        streams.differed.append(f"batch {number} had the messages {before}, and at a retry {tokens}")
     return await note_shares(run, session, handed, tokens[: len(tokens) // 2] if pruned else tokens)
 
 
 async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] | None:
-    """Read the messages of a batch; None when some of it is not there."""
+    """Read the messages of a batch; return None if some of them are missing."""
     zookeeper, paths = core_of(session).zookeeper, core_of(session).queue_state(STREAMED).paths
     tokens: list[str] = []
     for page in handed.pages:
@@ -235,7 +235,7 @@ async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] |
 async def note_shares(
     run: Recorder, session: zq.QueueSession, handed: HandedOut, tokens: list[str]
 ) -> list[str] | None:
-    """Mark what was read, in one or two shares; return it, or None when a task fails."""
+    """Mark the messages as read, in one or two shares; return them, or None if a task fails."""
     middle = run.random.randint(0, len(tokens))
     for begin, stop in ((0, middle), (middle, len(tokens))):
         if begin == stop:
@@ -272,20 +272,20 @@ async def release(run: Recorder, session: zq.QueueSession) -> None:
             try:
                 await session.queue(STREAMED).release_ledger(GROUP)
             except zq.ClaimLostError:
-                continue  # a driver took it over meanwhile
+                continue  # a driver took over the ledger meanwhile
             break
     observe(run)
     batches.releasing -= 1
 
 
 async def relax(run: Recorder, session: zq.QueueSession) -> None:
-    """Let the last consumer have what the ledger held, now and then."""
+    """Sometimes release the ledger, so that the last consumer gets its messages."""
     if run.random.random() < 0.5:
         await release(run, session)
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
-    """What the last batch holds stays: a driver would come back for it, and no lock outlives its holder."""
+    """Allow the locks of the last batch, which stay for the next driver and are not leftovers."""
     observe(run)
     base, final = f"/zms/{STREAMED}", run.history.final
     held = {
@@ -303,7 +303,7 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     final.items[STREAMED], final.kept[STREAMED] = (
         [token for token in final.items[STREAMED] if (token in kept) is whether] for whether in (False, True)
     )
-    attempts = tuple(f"{base}/meta/meta-{one} " for one in held)  # at what somebody else took before
+    attempts = tuple(f"{base}/meta/meta-{one} " for one in held)  # of earlier deliveries to other clients
     final.leftovers[:] = [
         one for one in final.leftovers if '"ledger:' not in one.replace("\\", "") and not one.startswith(attempts)
     ]

@@ -1,4 +1,4 @@
-"""Priorities and schedules: messages of several levels, now and for later, that consumers take one by one."""
+"""Priorities and delays: messages of several priorities, some of them delayed, that consumers take one by one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PRIORITIES = (-5, 0, 5)
 
 @dataclass
 class Order:
-    """What was seen of it."""
+    """The observations of the order."""
 
     dues: dict[str, float] = field(default_factory=dict[str, float])
-    """Before when a message may not be handed over."""
+    """The time before which a message may not be delivered."""
     drained: list[list[tuple[int, str]]] = field(default_factory=list[list[tuple[int, str]]])
-    """The priorities and tokens in the order in which one who is alone on a queue has taken all there was."""
+    """The priorities and tokens in the order in which the only consumer of a queue has drained it."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -53,7 +53,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def drain(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
-    """Put what has different levels at once into a queue of one's own, and take it."""
+    """Put messages of several priorities at once into a queue of one's own, and take them."""
     for _ in range(run.random.randint(1, 3)):
         with suppress(zq.NotCommittedError):
             await drain_one(run, session)

@@ -1,4 +1,4 @@
-"""Transactions: what is taken, put, rejected and given back together."""
+"""Transactions that take, put, reject and release messages together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _work(
             if what < 0.1:
                 tx.reject(message, "bad")
                 unit.rejects.add(token)
-            elif what < 0.2 and name in QUEUES:  # where one may be given back, and a later one not
+            elif what < 0.2 and name in QUEUES:  # where one message may be released, and a later one not
                 tx.release(message, delay=random.choice([None, 0.2]))
                 unit.keeps.add(token)
     for _ in range(random.choice([0, 1, 1, 2])):

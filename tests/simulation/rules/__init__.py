@@ -1,1 +1,1 @@
-"""What has to hold in every history. A feature that makes a promise adds a module of its own here."""
+"""The rules that every history must keep. A feature that makes a promise adds a module of its own here."""

@@ -1,4 +1,4 @@
-"""A queue with a size holds no more than that, and one session's credits for each that puts."""
+"""Bounded queues: a queue exceeds its size only by the credits of the sessions that put to it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from tests.simulation.history import History
 
-CREDITS = credits_of(SIZE)  # as it is meant to be, whatever a mutation makes of it
+CREDITS = credits_of(SIZE)  # read now, before a mutation changes it
 
 
 @rule
-def a_bounded_queue_exceeds_its_size_by_less_than_its_sessions_credits(history: History) -> Iterator[str]:
+def a_bounded_queue_exceeds_its_size_only_by_the_credits_of_its_sessions(history: History) -> Iterator[str]:
     most = history.part(Sizes).most
     producers = {unit.client for unit in history.units if NARROW in unit.puts.values()}
     bound = SIZE + max(0, len(producers) - 1) * CREDITS
     if most > bound:
-        yield f"{most} messages were in a queue for {SIZE}, put by {len(producers)} sessions: {bound} are allowed"
+        yield f"{len(producers)} sessions put {most} messages to a queue with the size {SIZE}; {bound} are allowed"

@@ -1,4 +1,4 @@
-"""Claims: one holder at a time, and none for ever."""
+"""Claims: a message has one holder at a time, and each claim ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @rule
-def what_is_taken_is_not_offered(history: History) -> Iterator[str]:
+def a_held_message_is_not_delivered_to_another_client(history: History) -> Iterator[str]:
     for token, handed in history.handed().items():
         for before, after in itertools.pairwise(handed):
             if before.until is not None and before.until <= after.at:
@@ -26,16 +26,16 @@ def what_is_taken_is_not_offered(history: History) -> Iterator[str]:
                 continue
             if history.stood_still(after):
                 continue
-            yield f"{token} was given to {after.client} while {before.client} had it"
+            yield f"{token} was delivered to {after.client} while {before.client} held it"
 
 
 @rule
-def who_was_forced_out_cannot_commit(history: History) -> Iterator[str]:
+def a_holder_whose_claim_was_released_by_force_cannot_commit(history: History) -> Iterator[str]:
     for unit in history.units:
         for one in unit.takes if unit.status is Status.COMMITTED else ():
             for opened in history.opened:
                 if opened.queue == one.queue and one.at <= opened.began and opened.ended <= (one.until or 0):
-                    yield f"{one.token} was committed by {unit.client}, though its claim had been forced open"
+                    yield f"{one.token} was committed by {unit.client}, although its claim had been released by force"
 
 
 @rule
@@ -43,13 +43,13 @@ def no_lock_outlives_its_holder(history: History) -> Iterator[str]:
     yield from history.final.leftovers
     for queue, tokens in history.final.items.items():
         for token in tokens:
-            yield f"{token} in {queue!r} could not be taken any more"
+            yield f"{token} is still in {queue!r}, and no consumer could take it"
 
 
 @rule
-def who_is_gone_is_in_no_registry(history: History) -> Iterator[str]:
+def an_ended_session_is_not_registered(history: History) -> Iterator[str]:
     for path in history.final.strangers:
-        yield f"{path} is there, its session is over"
+        yield f"{path} still exists, although its session has ended"
 
 
 def _opened_between(history: History, before: Handed, after: Handed) -> bool:

@@ -1,4 +1,4 @@
-"""One clock: what sleeps on it wakes when it is moved past its time, and not before."""
+"""The clock: delays, backoffs and timeouts end when the clock moves past them, and not before."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 @rule
-def nothing_comes_before_the_clock_says_so(history: History) -> Iterator[str]:
+def no_message_is_delivered_before_its_time_on_the_clock(history: History) -> Iterator[str]:
     waits = history.part(Waits)
     for one, at in waits.shown.items():
         if at + waits.ahead(at) < waits.dues[one]:
-            yield f"{one} came when the clock said {at + waits.ahead(at)}, and is due at {waits.dues[one]}"
+            yield f"{one} was delivered when the clock read {at + waits.ahead(at)}, and was due at {waits.dues[one]}"
 
 
 @rule
-def what_sleeps_wakes_when_the_clock_is_moved(history: History) -> Iterator[str]:
+def timers_fire_when_the_clock_moves_past_them(history: History) -> Iterator[str]:
     waits = history.part(Waits)
     for one, due in waits.dues.items():
         at, reached = waits.shown.get(one), waits.reached(due)
         if at is None or at > reached + waits.late:
-            yield f"{one} came at {at}, the clock had come to its time at {reached}"
+            yield f"{one} was delivered at {at}, and the clock had reached its due time at {reached}"
     for patient, returned in waits.gave_up:
         if returned > waits.reached(patient) + waits.late:
-            yield f"a take returned at {returned}, its patience was over at {waits.reached(patient)}"
+            yield f"a take returned at {returned}, and its timeout had ended at {waits.reached(patient)}"

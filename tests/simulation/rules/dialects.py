@@ -1,4 +1,4 @@
-"""Queues of other programs: what a peer holds is left to it, and nothing is handled by both."""
+"""Queues of other programs: a message that a peer holds is not delivered, and none is consumed twice."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ if TYPE_CHECKING:
 
 @dataclass
 class Shared:
-    """What became of the items of a queue that is shared with a peer."""
+    """The outcome of the items of a queue that is shared with a peer."""
 
     put: set[str] = field(default_factory=set[str])
     by_peer: set[str] = field(default_factory=set[str])
-    """Held by the peer now."""
+    """The messages that the peer holds now."""
     taken_from_peer: list[str] = field(default_factory=list[str])
-    """Handed over here while the peer held them."""
+    """The messages that were delivered here while the peer held them."""
     consumed: Counter[str] = field(default_factory=Counter[str])
     left: list[str] = field(default_factory=list[str])
     in_vain: list[str] = field(default_factory=list[str])
-    """Items that one of ours locked long after they had gone."""
+    """Items that one of our sessions locked long after they were deleted."""
 
     expected: list[str] = field(default_factory=list[str])
-    """In the order in which one consumer is to get them; nothing: in any."""
+    """The order in which one consumer must receive the messages; empty if any order is allowed."""
     got: list[str] = field(default_factory=list[str])
 
 
 @rule
-def what_one_consumer_takes_ahead_is_in_order(history: History) -> Iterator[str]:
+def one_consumer_receives_messages_in_order(history: History) -> Iterator[str]:
     shared = history.part(Shared)
     if shared.expected and shared.got != shared.expected:
-        yield f"one consumer got {shared.got}"
+        yield f"one consumer received {shared.got}, and not {shared.expected}"
 
 
 @rule
-def what_a_peer_holds_is_left_to_it(history: History) -> Iterator[str]:
+def a_message_that_a_peer_holds_is_not_delivered(history: History) -> Iterator[str]:
     for body in history.part(Shared).taken_from_peer:
-        yield f"{body} was handed over while a peer held it"
+        yield f"{body} was delivered while a peer held it"
 
 
 @rule
-def what_is_shared_with_a_peer_is_consumed_once(history: History) -> Iterator[str]:
+def a_message_shared_with_a_peer_is_consumed_once(history: History) -> Iterator[str]:
     shared = history.part(Shared)
     for body in sorted(shared.put):
         if shared.consumed[body] != 1:
-            yield f"{body} was consumed {shared.consumed[body]} times by us and a peer together"
+            yield f"{body} was consumed {shared.consumed[body]} times by our sessions and the peer together"
     for name in shared.left:
-        yield f"{name} is left of a queue that has been emptied"
+        yield f"{name} is left in a queue that has been emptied"
 
 
 @rule
-def what_has_gone_is_not_locked(history: History) -> Iterator[str]:
+def a_deleted_item_is_not_locked(history: History) -> Iterator[str]:
     for name in history.part(Shared).in_vain:
-        yield f"{name} was locked by one of ours, long after it had gone"
+        yield f"{name} was locked by one of our sessions, long after it was deleted"

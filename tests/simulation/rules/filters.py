@@ -1,4 +1,4 @@
-"""A consumer with filters is handed what passes them, and nothing else."""
+"""Filters: a consumer receives only messages that pass its filter."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 @rule
-def a_consumer_is_handed_only_what_passes_its_filter(history: History) -> Iterator[str]:
+def a_consumer_receives_only_messages_that_pass_its_filter(history: History) -> Iterator[str]:
     choices = history.part(Choices)
     for token, own in choices.handed:
         asked = choices.classes[token]
         if asked is None or CLASSES.values.index(asked) > CLASSES.values.index(own):
-            yield f"{token}, which asks for {asked}, was handed to a consumer of class {own}"
+            yield f"{token}, which requires class {asked}, was delivered to a consumer of class {own}"

@@ -1,4 +1,4 @@
-"""Groups: within one, in the order of the puts, and one at a time."""
+"""Groups: the messages of a group are delivered in put order, and one at a time."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 @rule
-def a_message_of_a_group_does_not_overtake_one_put_before_it(history: History) -> Iterator[str]:
-    """Nothing is handed over again, or for the first time, once one that was put after it has been."""
+def messages_of_a_group_are_delivered_in_put_order(history: History) -> Iterator[str]:
+    """A message is not delivered after one that was put later, neither for the first time nor again."""
     together = {id(one): {other.token for other in unit.takes} for unit in history.units for one in unit.takes}
     for earlier, later in _pairs(history):
-        if earlier.at <= later.at or earlier.token in together[id(later)]:  # those were given back together
+        if earlier.at <= later.at or earlier.token in together[id(later)]:  # both were released together
             continue
         if not _excused(history, later) and not _excused(history, earlier):
-            yield f"{earlier.token} was given to {earlier.client} after {later.token}, which was put after it"
+            yield f"{earlier.token} was delivered to {earlier.client} after {later.token}, which was put later"
 
 
 @rule
-def messages_of_a_group_are_out_one_at_a_time(history: History) -> Iterator[str]:
-    """Except for those that one transaction takes together."""
+def messages_of_a_group_are_delivered_one_at_a_time(history: History) -> Iterator[str]:
+    """Only one transaction may hold several messages of a group."""
     together = {id(one): id(unit) for unit in history.units for one in unit.takes}
     for earlier, later in _pairs(history):
         if together[id(earlier)] == together[id(later)] or earlier.at > later.at:
@@ -36,12 +36,12 @@ def messages_of_a_group_are_out_one_at_a_time(history: History) -> Iterator[str]
         over = history.sessions_over.get(earlier.session, float("inf")) <= later.at
         settled = earlier.until is not None and earlier.until <= later.at
         if not (over or settled or _excused(history, later) or _excused(history, earlier)):
-            yield f"{later.token} was given to {later.client} while {earlier.client} had {earlier.token}"
+            yield f"{later.token} was delivered to {later.client} while {earlier.client} held {earlier.token}"
 
 
 @rule
-def a_group_waits_while_its_oldest_does(history: History) -> Iterator[str]:
-    """A message that was given back for a while holds those behind it back as long."""
+def a_group_waits_for_the_retry_of_its_oldest_message(history: History) -> Iterator[str]:
+    """A message that was released with a delay blocks the later messages of its group for this delay."""
     order, handed = history.part(Order), history.handed()
     for rest in order.rests:
         group, _ = order.places.get(rest.one.token, ("", 0))
@@ -51,12 +51,12 @@ def a_group_waits_while_its_oldest_does(history: History) -> Iterator[str]:
             for later in handed.get(token, ()):
                 if not rest.told < later.at < rest.over or later.queue != rest.one.queue:
                     continue
-                # A session that ended may have done so before it gave anything back.
+                # A session that ended may not have released anything.
                 over = history.sessions_over.get(rest.one.session, float("inf")) <= later.at
                 if not (
                     over or _excused(history, later) or history.forced_out(rest.one) or _reopened(history, rest, later)
                 ):
-                    yield f"{token} was given to {later.client} while {rest.one.token} was to wait"
+                    yield f"{token} was delivered to {later.client} before the delay of {rest.one.token} ended"
 
 
 def _reopened(history: History, rest: Rest, later: Handed) -> bool:
@@ -66,7 +66,7 @@ def _reopened(history: History, rest: Rest, later: Handed) -> bool:
 
 
 def _pairs(history: History) -> Iterator[tuple[Handed, Handed]]:
-    """Each two hand-overs of different messages of one group, that of the message put first before the other."""
+    """Yield each two deliveries of different messages of a group, first that of the message that was put first."""
     places = history.part(Order).places
     groups: defaultdict[str, list[tuple[int, Handed]]] = defaultdict(list)
     for token, handed in history.handed().items():

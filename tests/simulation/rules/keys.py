@@ -1,4 +1,4 @@
-"""Keys, lifetimes and cancelling: what is one by its key is one, what has ended or was cancelled is not delivered."""
+"""Keys, lifetimes and cancellation: duplicates collapse, unique keys are unique, ended messages are not delivered."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ NEVER = float("inf")
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """One message: what was asked for, when, and what came of it."""
+    """One message: the times of its put, its delivery and its end."""
 
     key: str
     number: int
-    """Counts the puts of a key, made one after the other."""
+    """The number of this put among the puts of its key, which follow each other."""
     began: float
     put: float = NEVER
-    """When it was known to be stored."""
+    """The time when the producer learned that it is stored."""
     refused: float = NEVER
     expires: float = NEVER
     delivered: float = NEVER
     disposition: float = NEVER
-    """When its end was asked for."""
+    """The time when its commit was requested."""
     ended: float = NEVER
-    """When it was known to have ended."""
+    """The time when the commit returned."""
     cancelled: float = NEVER
     free: float = 0.0
-    """When its last holder had given it back."""
+    """The time when its last holder had released it."""
 
 
 @dataclass(slots=True)
 class Keyed:
-    """What was seen of messages with keys."""
+    """The observations of messages with keys."""
 
     lives: list[Life] = field(default_factory=list)
     collapsing: bool = False
     unique: bool = False
     polls: list[tuple[float, list[tuple[Life, float]]]] = field(default_factory=list)
-    """When each began, what it gave, and since when that had lain there."""
+    """Of each poll: its start, and its messages, each with the time since when it was waiting."""
     leftovers: list[str] = field(default_factory=list)
-    """Locks, attempts and keys on the server that belong to nothing."""
+    """Locks, attempts and keys on the server that belong to no message."""
 
 
 @rule
@@ -59,34 +59,34 @@ def every_put_is_followed_by_a_delivery_of_its_key(history: History) -> Iterator
     for life in keyed.lives if keyed.collapsing else ():
         later = (one for one in keyed.lives if one.key == life.key and one.number >= life.number)
         if life.put < NEVER and not any(one.delivered < NEVER for one in later):
-            yield f"put {life.number} of {life.key}: nothing that was put then or later has been delivered"
+            yield f"put {life.number} of the key {life.key}: neither this message nor a later one was delivered"
 
 
 @rule
-def what_lies_together_is_delivered_once(history: History) -> Iterator[str]:
+def messages_with_equal_keys_collapse_into_one_delivery(history: History) -> Iterator[str]:
     keyed = history.part(Keyed)
     for began, given in keyed.polls if keyed.collapsing else ():
-        # What another held meanwhile did not lie there: it may be given back between two takes of one poll.
+        # A message that another client held does not count: it may be released between two takes of one poll.
         lay = [life for life, since in given if since < began]
         for life in lay:
             others = [one for one in lay if one.key == life.key and one.number > life.number]
             if others:
-                yield f"a poll gave {life.key} as put {life.number} and as {others[0].number}, which lay there"
+                yield f"one poll returned puts {life.number} and {others[0].number} of the key {life.key}, both waiting"
 
 
 @rule
-def of_a_unique_key_one_is_there(history: History) -> Iterator[str]:
+def a_taken_unique_key_refuses_another_put(history: History) -> Iterator[str]:
     keyed = history.part(Keyed)
     for life in keyed.lives if keyed.unique else ():
         for other in keyed.lives:
             if other.key != life.key or other is life:
                 continue
             if life.put < NEVER and other.put <= life.began and life.put <= other.disposition:
-                yield f"put {life.number} of {life.key} was made while {other.number} was there"
+                yield f"put {life.number} of the unique key {life.key} succeeded while put {other.number} was stored"
 
 
 @rule
-def no_put_of_a_unique_key_is_refused_in_vain(history: History) -> Iterator[str]:
+def a_put_is_refused_only_while_its_unique_key_is_taken(history: History) -> Iterator[str]:
     keyed = history.part(Keyed)
     for life in keyed.lives:
         if life.refused < NEVER and not any(
@@ -94,31 +94,31 @@ def no_put_of_a_unique_key_is_refused_in_vain(history: History) -> Iterator[str]
             for other in keyed.lives
             if other.refused == NEVER
         ):
-            yield f"put {life.number} of {life.key} was refused, and no other was there"
+            yield f"put {life.number} of the unique key {life.key} was refused, and no other message had the key"
 
 
 @rule
-def nothing_is_delivered_after_its_end(history: History) -> Iterator[str]:
+def no_message_is_delivered_after_its_lifetime(history: History) -> Iterator[str]:
     for life in history.part(Keyed).lives:
         if life.expires < life.delivered < NEVER:
-            yield f"{life.key}, put {life.number}, was delivered at {life.delivered}, its life ended at {life.expires}"
+            yield f"put {life.number} of {life.key} was delivered at {life.delivered}, and expired at {life.expires}"
 
 
 @rule
-def nothing_is_delivered_that_was_cancelled(history: History) -> Iterator[str]:
+def no_cancelled_message_is_consumed(history: History) -> Iterator[str]:
     for life in history.part(Keyed).lives:
         if life.cancelled < NEVER and life.delivered < NEVER and life.ended < NEVER:
-            yield f"{life.key}, put {life.number}, was cancelled at {life.cancelled} and consumed all the same"
+            yield f"put {life.number} of {life.key} was consumed, although it was cancelled at {life.cancelled}"
 
 
 @rule
-def what_belongs_to_a_message_ends_with_it(history: History) -> Iterator[str]:
+def locks_attempts_and_keys_are_removed_with_their_message(history: History) -> Iterator[str]:
     yield from history.part(Keyed).leftovers
 
 
 @rule
-def each_keyed_message_comes_to_one_end(history: History) -> Iterator[str]:
-    """It is consumed, called off, or there; of what collapses, a newer one of its key may be in its place."""
+def each_keyed_message_ends_once(history: History) -> Iterator[str]:
+    """It is consumed, cancelled, or still stored; in a collapsing queue, a newer message may replace it."""
     log = history.part(KeyLog)
     for token, made in log.puts.items():
         consumed = [one.status for one in log.takes if one.token == token]
@@ -127,15 +127,15 @@ def each_keyed_message_comes_to_one_end(history: History) -> Iterator[str]:
         certain += off is not None and off.status is Status.COMMITTED
         certain += token in log.left.get(made.queue, ())
         if certain > 1:
-            yield f"{token} in {made.queue!r} came to {certain} ends: {consumed}, {off}"
+            yield f"{token} in {made.queue!r} has {certain} ends: {consumed}, {off}"
         if made.status is Status.NOT_COMMITTED and (consumed or certain):
-            yield f"{token} in {made.queue!r} is there, though its put was told to have failed"
+            yield f"{token} in {made.queue!r} was stored, although its put failed"
         if made.status is Status.COMMITTED and not certain and not any(_may_have_ended(log, made)):
-            yield f"{token} in {made.queue!r}, put {made.number} of {made.key!r}, has gone"
+            yield f"{token} in {made.queue!r}, put {made.number} of the key {made.key!r}, is lost"
 
 
 def _may_have_ended(log: KeyLog, made: KeyedPut) -> Iterator[bool]:
-    """Whether it, or where keys collapse one of its key that was put later, may have come to an end."""
+    """Whether the message may have ended, or a later one of its key if the queue collapses."""
     possible = (Status.COMMITTED, Status.UNKNOWN, Status.PENDING)
     for token, other in log.puts.items():
         of_its_key = other.queue == made.queue == LATEST and other.key == made.key
@@ -146,7 +146,7 @@ def _may_have_ended(log: KeyLog, made: KeyedPut) -> Iterator[bool]:
 
 
 @rule
-def two_puts_of_a_unique_key_are_not_there_together(history: History) -> Iterator[str]:
+def two_messages_with_the_same_unique_key_are_never_stored_together(history: History) -> Iterator[str]:
     log = history.part(KeyLog)
     once = [(token, one) for token, one in log.puts.items() if one.queue == ONCE]
     for token, one in once:
@@ -155,18 +155,18 @@ def two_puts_of_a_unique_key_are_not_there_together(history: History) -> Iterato
         for name, other in others:
             both = one.status is other.status is Status.COMMITTED
             if both and one.decided <= other.began and other.decided < shown:
-                yield f"{name} was put at {other.decided}, {token} of the same key was there from {one.decided} on"
+                yield f"{name} was put at {other.decided}, and {token} had the same unique key since {one.decided}"
         if one.refused and not any(_was_there(log, name, other, one) for name, other in others):
-            yield f"{token} was refused at {one.decided}, and no other of its key was there"
+            yield f"{token} was refused at {one.decided}, and no other message had its key"
 
 
 def _was_there(log: KeyLog, token: str, one: KeyedPut, during: KeyedPut) -> bool:
-    """Whether a message may have been there at some time of a put."""
+    """Whether a message may have been stored at some time during a put."""
     ends = [take.decided for take in log.takes if take.token == token and take.status is Status.COMMITTED]
     stored = one.status is not Status.NOT_COMMITTED
     return stored and one.began < during.decided and during.began < min(ends, default=NEVER)
 
 
 @rule
-def nothing_of_a_keyed_message_is_left_over(history: History) -> Iterator[str]:
+def an_ended_keyed_message_leaves_nothing_behind(history: History) -> Iterator[str]:
     yield from history.part(KeyLog).leftovers

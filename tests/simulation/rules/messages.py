@@ -1,4 +1,4 @@
-"""Messages: none lost, none twice, none that nobody put; and nothing that nobody foresaw."""
+"""Messages: none is lost or duplicated, each was put, and no unexpected error occurs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @rule
-def nothing_unforeseen(history: History) -> Iterator[str]:
+def no_unexpected_error_or_endless_wait_occurs(history: History) -> Iterator[str]:
     yield from history.trouble
 
 
@@ -28,7 +28,7 @@ def no_committed_message_is_lost(history: History) -> Iterator[str]:
     left = history.final.there()
     purged = Counter[str]()
     for one in history.purged:
-        purged[one.queue] += one.removed  # type: ignore[assignment]  # infinity counts, too
+        purged[one.queue] += one.removed  # type: ignore[assignment]  # infinity is counted too
     for token, (queue, unit) in history.put().items():
         if unit.status is not Status.COMMITTED or ends[token] or token in left or token in settled_unknown:
             continue
@@ -37,7 +37,7 @@ def no_committed_message_is_lost(history: History) -> Iterator[str]:
         purged[queue] -= 1
         if purged[queue] >= 0:
             continue
-        yield f"{token} in {queue!r}, put by {unit.client}, has gone; handed over {len(handed.get(token, ()))} times"
+        yield f"{token} in {queue!r}, put by {unit.client}, is lost after {len(handed.get(token, ()))} deliveries"
 
 
 @rule
@@ -46,11 +46,11 @@ def each_message_ends_once(history: History) -> Iterator[str]:
     ends = history.ends()
     for token in sorted({*left, *ends}):
         if left[token] + ends[token] > 1:
-            yield f"{token}: {ends[token]} ends, and {left[token]} times left"
+            yield f"{token} ended {ends[token]} times, and is still stored {left[token]} times"
 
 
 @rule
-def what_was_not_committed_has_no_effect(history: History) -> Iterator[str]:
+def a_put_reported_as_failed_has_no_effect(history: History) -> Iterator[str]:
     seen = set(history.handed())
     for tokens in (*history.final.items.values(), *history.final.dead.values()):
         seen.update(tokens)
@@ -58,19 +58,19 @@ def what_was_not_committed_has_no_effect(history: History) -> Iterator[str]:
         if unit.status is Status.NOT_COMMITTED:
             for token in unit.puts:
                 if token in seen:
-                    yield f"{token} is there, though {unit.client} was told that it is not: {unit.why}"
+                    yield f"{token} was stored, although its put by {unit.client} failed: {unit.why}"
 
 
 @rule
-def what_nobody_put_is_not_there(history: History) -> Iterator[str]:
+def every_message_was_put(history: History) -> Iterator[str]:
     known = history.put()
     for token in {*history.handed(), *history.ends()}:
         if token not in known:
-            yield f"{token} came from nowhere"
+            yield f"{token} was delivered or ended, and no client has put it"
 
 
 @rule
-def what_was_consumed_is_not_offered_again(history: History) -> Iterator[str]:
+def a_consumed_message_is_not_redelivered(history: History) -> Iterator[str]:
     handed = history.handed()
     for unit in history.units:
         if unit.status is Status.COMMITTED:
@@ -79,4 +79,4 @@ def what_was_consumed_is_not_offered_again(history: History) -> Iterator[str]:
                     if history.stood_still(again) or history.forced_out(again):
                         continue
                     if again.at > unit.decided and one.token not in unit.keeps | unit.rejects:
-                        yield f"{one.token} was given to {again.client} after {unit.client} had committed it"
+                        yield f"{one.token} was delivered to {again.client} after {unit.client} had committed it"

@@ -1,4 +1,4 @@
-"""Moves: what lay in the source when one began is not there when it is done."""
+"""Moves: a finished move leaves no message in its source that was there when it began."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @rule
-def a_move_that_is_done_has_left_nothing_behind(history: History) -> Iterator[str]:
+def a_finished_move_leaves_no_message_in_its_source(history: History) -> Iterator[str]:
     handed = history.handed()
     for began, done in history.part(Moved).spans:
         for token, (queue, unit) in history.put().items():
@@ -23,4 +23,4 @@ def a_move_that_is_done_has_left_nothing_behind(history: History) -> Iterator[st
                 continue
             for one in handed.get(token, ()):
                 if one.queue == SOURCE and one.at > done and not history.stood_still(one):
-                    yield f"{token} was given to {one.client} at {one.at}, after a move of {began} was done at {done}"
+                    yield f"{token} was delivered to {one.client} at {one.at}, after a move from {began} to {done}"

@@ -1,4 +1,4 @@
-"""Pause: nothing is claimed from a queue while it is paused."""
+"""Pauses: no message of a paused queue is claimed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 @rule
-def nothing_is_taken_from_a_queue_that_is_paused(history: History) -> Iterator[str]:
+def no_message_of_a_paused_queue_is_delivered(history: History) -> Iterator[str]:
     pauses = history.part(Pauses)
     for told, resumed in pauses.spans:
         for unit in history.units:
             for one in unit.takes:
                 if told + pauses.late < one.at < resumed:
-                    yield f"{one.token} was given to {one.client} at {one.at}, the queue was paused since {told}"
+                    yield f"{one.token} was delivered to {one.client} at {one.at}, paused from {told} to {resumed}"
 
 
 @rule
-def nothing_is_claimed_while_a_queue_is_known_to_be_paused(history: History) -> Iterator[str]:
+def no_message_is_claimed_during_a_pause(history: History) -> Iterator[str]:
     rested = history.part(Rested)
     for told, resumed in rested.spans:
         for token, claims in rested.claims.items():
             for claimed in claims:
                 if told < claimed < resumed:
-                    yield f"{token} was claimed at {claimed}, the queue was paused from {told} to {resumed}"
+                    yield f"{token} was claimed at {claimed}, although its queue was paused from {told} to {resumed}"

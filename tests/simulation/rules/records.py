@@ -1,4 +1,4 @@
-"""History: a record of each end, and of nothing else."""
+"""History: it has a record of each end of a message, and no other record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GONE = (zq.End.FINISHED, zq.End.FAILED, zq.End.REMOVED)
 
 
 @rule
-def what_is_committed_is_recorded(history: History) -> Iterator[str]:
+def each_commit_is_recorded_in_the_history(history: History) -> Iterator[str]:
     kept = history.part(Kept)
     for unit in history.units if kept.there else ():
         if unit.status is Status.COMMITTED:
@@ -27,31 +27,31 @@ def what_is_committed_is_recorded(history: History) -> Iterator[str]:
                 if one.queue == KEPT and one.token not in unit.rejects and one.token not in unit.keeps:
                     count = kept.ends.get(one.token, Counter())[zq.End.FINISHED]
                     if count != 1:
-                        yield f"{one.token} was committed by {unit.client}, and has {count} records of that"
+                        yield f"{one.token} was committed by {unit.client}, and the history has {count} records of that"
 
 
 @rule
-def a_message_ends_in_the_history_once(history: History) -> Iterator[str]:
+def the_history_has_one_end_of_each_message(history: History) -> Iterator[str]:
     for token, ends in history.part(Kept).ends.items():
         count = sum(ends[end] for end in _GONE)
         if count > 1:
-            yield f"{token} has {count} records of its end"
+            yield f"{token} has {count} records of its end in the history"
 
 
 @rule
-def what_is_dead_is_recorded(history: History) -> Iterator[str]:
+def each_dead_letter_is_recorded_in_the_history(history: History) -> Iterator[str]:
     kept = history.part(Kept)
     for token in history.final.dead.get(KEPT, ()):
         if not kept.ends.get(token, Counter())[zq.End.DEAD]:
-            yield f"{token} is dead, and has no record of that"
+            yield f"{token} is a dead letter, and the history has no record of that"
 
 
 @rule
-def what_is_recorded_has_ended(history: History) -> Iterator[str]:
+def each_record_in_the_history_is_true(history: History) -> Iterator[str]:
     kept, dead = history.part(Kept), history.final.dead.get(KEPT, [])
     there = {*history.final.items.get(KEPT, ()), *dead}
     for token, ends in kept.ends.items():
         if any(ends[end] for end in _GONE) and token in there:
-            yield f"{token} is there, and has a record of its end"
+            yield f"{token} is still stored, and the history has a record of its end"
         if ends[zq.End.DEAD] > dead.count(token) + history.redriven[KEPT]:
-            yield f"{token} has {ends[zq.End.DEAD]} records of its death, and lies dead {dead.count(token)} times"
+            yield f"{token} has {ends[zq.End.DEAD]} records as a dead letter, and is one {dead.count(token)} times"

@@ -1,4 +1,4 @@
-"""Recurring jobs: each occurrence once, none left out."""
+"""Recurring jobs: each occurrence is put once, and none is missed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def each_occurrence_is_put_once(history: History) -> Iterator[str]:
     put = {message: date for seen in history.part(Ticks).seen for message, date in seen.items()}
     for date, count in Counter(put.values()).items():
         if count > 1:
-            yield f"the job that occurs at {date} was put {count} times"
+            yield f"the occurrence at {date} was put {count} times"
 
 
 @rule
-def no_occurrence_is_left_out(history: History) -> Iterator[str]:
+def no_occurrence_is_missed(history: History) -> Iterator[str]:
     for seen in history.part(Ticks).seen:
         dates = sorted({datetime.fromisoformat(date) for date in seen.values()})
         for before, after in pairwise(dates):
             if after - before != timedelta(seconds=1):
-                yield f"nothing was put between {before} and {after}, and something before and after"
+                yield f"no occurrence was put between those at {before} and {after}"

@@ -1,4 +1,4 @@
-"""Refusals: a session that is told no does not ask the same again."""
+"""Refusals: a session does not send a refused write again unchanged."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 
 @rule
-def nothing_is_refused_twice_alike(history: History) -> Iterator[str]:
+def no_refused_write_is_sent_again_unchanged(history: History) -> Iterator[str]:
     for one in history.part(Refusals).again:
-        yield f"{one.atomic_write} was refused twice by {one.error} at {one.operation}, and nothing had changed"
+        yield f"{one.atomic_write} was refused twice with {one.error} at {one.operation}, and nothing had changed"

@@ -1,4 +1,4 @@
-"""Scheduled retries: not before their date, and what is done when they are used up is done with the dead letter."""
+"""Scheduled retries: none comes early, and the exhausted handler commits together with the dead letter."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 @rule
-def a_scheduled_retry_does_not_come_before_its_date(history: History) -> Iterator[str]:
+def no_scheduled_retry_is_delivered_before_its_date(history: History) -> Iterator[str]:
     seen = history.part(Tries)
     for token, attempt, at in seen.tries:
         if (token, attempt - 1) not in seen.failed:
             continue
         due = seen.put_at[token] + (0, *SCHEDULE)[min(attempt - 1, len(SCHEDULE))]
         if at < due:
-            yield f"{token}: attempt {attempt} came at {at}, and was due at {due}"
+            yield f"{token}: attempt {attempt} was delivered at {at}, and was due at {due}"
 
 
 @rule
-def what_is_given_up_is_a_dead_letter_and_what_was_put_then_once(history: History) -> Iterator[str]:
+def a_dead_letter_and_the_put_of_its_exhausted_handler_are_committed_together(history: History) -> Iterator[str]:
     for dead, given_up in history.part(Tries).looks:
         counts = Counter(given_up)
         for token in dead:
             if not counts[token]:
-                yield f"{token} is dead, and what was put when it was given up is not there"
+                yield f"{token} is a dead letter, and the put of its exhausted handler is not stored"
         for token, count in counts.items():
             if count > 1:
-                yield f"{token} was given up {count} times"
+                yield f"the put of the exhausted handler of {token} is stored {count} times"

@@ -1,4 +1,4 @@
-"""Batches that are seen as a whole."""
+"""Pending batches: no message is delivered before its whole batch is stored."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 
 @rule
-def nothing_of_a_batch_is_seen_before_it_is_complete(history: History) -> Iterator[str]:
+def no_message_of_a_pending_batch_is_delivered(history: History) -> Iterator[str]:
     opened = history.part(Batches).opened
     for unit in history.units:
         for one in unit.takes:
             if one.at < opened.get(one.token, 0.0):
-                yield f"{one.token} was given to {one.client} at {one.at}, and its batch opened at {opened[one.token]}"
+                yield (
+                    f"{one.token} was delivered to {one.client} at {one.at}, and its batch was incomplete before"
+                    f" {opened[one.token]}"
+                )

@@ -1,4 +1,4 @@
-"""Sticky queues: a reaper takes nothing out of anybody's hands."""
+"""Sticky queues: a reaper takes no held message, and other nodes receive only late messages."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reaped:
-    """Whether this is a history in which reapers alone could cost anybody a claim."""
+    """Whether only reapers could cause the loss of a claim in this history."""
 
     alone: bool = False
 
 
 @rule
-def a_reaper_takes_nothing_out_of_anybodys_hands(history: History) -> Iterator[str]:
+def a_reaper_takes_no_held_message(history: History) -> Iterator[str]:
     for unit in history.units if history.part(Reaped).alone else ():
         if unit.status is Status.NOT_COMMITTED and "ClaimLostError" in unit.why:
-            yield f"{unit.client} lost its claim: {unit.why}"
+            yield f"{unit.client} lost its claim to a reaper: {unit.why}"
 
 
 @rule
-def what_is_for_one_node_goes_to_no_other_before_it_is_late(history: History) -> Iterator[str]:
+def a_sticky_message_goes_to_another_node_only_when_it_is_late(history: History) -> Iterator[str]:
     puts = history.part(Bound).puts
     for unit in history.units:
         for one in unit.takes:
             node, late = puts.get(one.token, (one.client, 0))
             if one.client != node and one.at < late:
-                yield f"{one.token} of {node} was given to {one.client} at {one.at}, it is late from {late} on"
+                yield f"{one.token} of {node} was delivered to {one.client} at {one.at}, and is late only from {late}"

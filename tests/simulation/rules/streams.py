@@ -1,4 +1,4 @@
-"""Streams: a batch is the same whenever it is tried, what it holds is offered to nobody else, and ends once read."""
+"""Streams: a retried batch is the same, its messages go to no other consumer, and only read messages end."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 @rule
-def a_batch_of_a_stream_is_the_same_whenever_it_is_tried(history: History) -> Iterator[str]:
+def a_retried_batch_has_the_same_messages(history: History) -> Iterator[str]:
     yield from history.part(Streams).differed
 
 
 @rule
-def what_a_stream_holds_is_offered_to_nobody(history: History) -> Iterator[str]:
+def messages_held_by_a_stream_are_not_delivered_to_others(history: History) -> Iterator[str]:
     if _forced_open(history):
         return
     handed, batches = history.handed(), history.part(Batches)
     sunk = history.part(Streams).sunk
-    own = {id(take) for one in sunk for take in one.unit.takes}  # another checkpoint may read what this one has not
+    own = {id(take) for one in sunk for take in one.unit.takes}  # another checkpoint may read the rest
     for written in sunk:
         if written.number in batches.given_back:
             continue
         for one in written.unit.takes:
             for other in handed[one.token]:
                 if id(other) not in own and other.at >= one.at and not history.stood_still(other):
-                    yield f"{one.token} of batch {written.number} was given to {other.client}, too"
+                    yield f"{one.token} of batch {written.number} was also delivered to {other.client}"
 
 
 @rule
-def a_batch_whose_acknowledgement_has_begun_is_never_returned_again(history: History) -> Iterator[str]:
+def a_batch_is_not_redelivered_after_its_acknowledgement_began(history: History) -> Iterator[str]:
     if _forced_open(history):
         return
     batches, handed = history.part(Batches), history.handed()
@@ -45,18 +45,18 @@ def a_batch_whose_acknowledgement_has_begun_is_never_returned_again(history: His
         for token in batches.held[number].values():
             for one in handed.get(token, ()):
                 if one.at > begun and not history.stood_still(one):
-                    yield f"{token} of batch {number} was given to {one.client} after its acknowledgement had begun"
+                    yield f"{token} of batch {number} was delivered to {one.client} after its acknowledgement began"
 
 
 @rule
-def what_no_task_has_read_is_never_ended_by_an_acknowledgement(history: History) -> Iterator[str]:
+def no_unread_message_is_acknowledged(history: History) -> Iterator[str]:
     if _forced_open(history):
         return
     batches = history.part(Batches)
     for number, gone in batches.gone.items():
         streams = {stream for asked, stream in batches.asked if asked >= number}
         if gone and not any(gone <= batches.read.get(stream, set()) for stream in streams):
-            yield f"{sorted(gone)} of batch {number} have gone, and no stream that acknowledged it has read them"
+            yield f"{sorted(gone)} of batch {number} ended, and no stream that acknowledged it had read them"
 
 
 def _forced_open(history: History) -> bool:

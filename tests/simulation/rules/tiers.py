@@ -1,4 +1,4 @@
-"""Priorities and schedules."""
+"""Priorities and delays: no message is delivered early, and the most urgent one comes first."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 @rule
-def nothing_is_handed_over_before_it_is_due(history: History) -> Iterator[str]:
+def no_message_is_delivered_before_it_is_due(history: History) -> Iterator[str]:
     dues = history.part(Order).dues
     for unit in history.units:
         for one in unit.takes:
             if one.at < dues.get(one.token, 0.0):
-                yield f"{one.token} was handed over at {one.at}, and is due at {dues[one.token]}"
+                yield f"{one.token} was delivered at {one.at}, and was due at {dues[one.token]}"
 
 
 @rule
-def who_is_alone_takes_the_most_urgent_first(history: History) -> Iterator[str]:
+def a_single_consumer_receives_the_most_urgent_message_first(history: History) -> Iterator[str]:
     for taken in history.part(Order).drained:
         priorities = [priority for priority, _ in taken]
         if priorities != sorted(priorities):
-            yield f"taken in the order {taken}"
+            yield f"a single consumer received the messages in the order {taken}"

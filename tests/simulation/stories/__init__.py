@@ -1,7 +1,7 @@
-"""Histories that chance makes too seldom: each a story of its own, its instants by a seed.
+"""Histories that are too rare at random: each story is one of them, and a seed determines its moments.
 
-A feature adds a module of its own here. A story is registered by `@story`: none may break a rule, and a mutation that
-only a story shows is looked for in it.
+A feature adds a module of its own here. `@story` registers a story. No story may break a rule. A mutation that only
+a story shows is applied to it.
 """
 
 from __future__ import annotations

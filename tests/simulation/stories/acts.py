@@ -1,4 +1,4 @@
-"""What happens in more than one story."""
+"""Actions that several stories share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def put(run: Run, queue: zq.Queue[bytes], count: int, slowness: int = 2) -
 async def take_and_commit(
     run: Run, name: str, slowness: int, patience: float = 0.2, times: int = 8, queue: str = "a"
 ) -> None:
-    """Take and commit one message after the other."""
+    """Take and commit one message after another."""
     async with run.cluster.connect(name=name) as session:
         for _ in range(times):
             unit = run.unit(name)
@@ -47,14 +47,14 @@ async def end(run: Run) -> None:
 
 
 def simulated_client(session: zq.QueueSession) -> SimulatedClient:
-    """The client below a session."""
+    """Return the ZooKeeper client of a session."""
     zookeeper = session._runtime.zookeeper
     assert isinstance(zookeeper, SimulatedClient)
     return zookeeper
 
 
 async def move(run: Run, session: zq.QueueSession, name: str, server: Server) -> None:
-    """Let a client be connected to this server."""
+    """Connect a client to this server."""
     zookeeper = simulated_client(session)
     zookeeper.session.server = server
     run.cluster.cut(name)

@@ -1,4 +1,4 @@
-"""Claims that are fought for."""
+"""Claims for which several clients compete, or which an operator releases by force."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.simulation.workload import LIMIT, Run
 
 
 @story
-def claims_are_forced_open_while_they_are_committed(seed: int | str) -> History:
-    """Several take and commit what an operator opens by force again and again."""
+def an_operator_releases_claims_during_commits(seed: int | str) -> History:
+    """Two sessions take and commit while an operator repeatedly releases their claims by force."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -33,8 +33,8 @@ def claims_are_forced_open_while_they_are_committed(seed: int | str) -> History:
 
 
 @story
-def many_want_the_same(seed: int | str) -> History:
-    """Several takers, who do not leave each other's share, and a message now and then."""
+def several_consumers_compete_for_one_message(seed: int | str) -> History:
+    """Several consumers that do not leave each other's share take from a queue with few messages."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -52,8 +52,8 @@ def many_want_the_same(seed: int | str) -> History:
 
 
 @story
-def claims_are_forced_open_by_who_sees_them_late(seed: int | str) -> History:
-    """The operator's server lags behind the one by which a message was claimed."""
+def an_operator_on_a_lagging_server_releases_claims(seed: int | str) -> History:
+    """The server of the operator lags behind the one where a message was claimed."""
 
     async def main() -> History:
         run = Run(seed, size=3)
@@ -84,19 +84,19 @@ def claims_are_forced_open_by_who_sees_them_late(seed: int | str) -> History:
 
 
 @story
-def a_group_is_forced_open_while_one_far_away_looks_under_its_lock(seed: int | str) -> History:
-    """One who hears of everything late locks a group that is empty by then; before it lets go, another is given it."""
+def a_slow_client_locks_an_empty_group_during_a_forced_release(seed: int | str) -> History:
+    """A slow client locks a group that is already empty; before it releases the lock, another client gets the group."""
 
     async def main() -> History:
         run = Run(seed, size=1)
         run.weather.calm = True
-        run.history.ahead = 0  # whatever is taken here was claimed after the force
+        run.history.ahead = 0  # each message taken here was claimed after the forced release
         near, distance = run.ensemble.delays, 1
         run.ensemble.delays = replace(near, network=lambda: distance * near.network())
         async with run.cluster.connect(name="far") as far:
             run.ensemble.delays = near
             await run.configure(far, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), ordered=True))
-            await put(run, far.queue("a"), 1)  # its commit slot is made by this
+            await put(run, far.queue("a"), 1)  # this creates its commit slot
             await take_and_commit(run, "before", 1, times=1)
             async with run.cluster.connect(name="operator") as operator, far.transaction() as looking:
                 queue, locks = operator.queue("a"), run.ensemble.tree.nodes["/zms/a/locks"]
@@ -124,7 +124,7 @@ def a_group_is_forced_open_while_one_far_away_looks_under_its_lock(seed: int | s
 
 
 async def _force(run: Run, queue: zq.Queue[bytes], times: int, slowness: int) -> None:
-    """Open all claims by force again and again."""
+    """Release all claims by force repeatedly."""
     for _ in range(times):
         await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
         opened = Opened("a", run.loop.time())

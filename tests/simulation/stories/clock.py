@@ -1,4 +1,4 @@
-"""A clock that is moved while messages wait for their time on it."""
+"""A clock that moves while messages wait for a time on it."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ PATIENCE = 20_000.0
 
 @dataclass
 class Waits:
-    """What has waited for its time, and when that was come; all in the loop's time, but for the moves."""
+    """The due times and the deliveries: due times are those of the moved clock, all others those of the loop."""
 
     moves: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """When the clock was moved, and by how much it was ahead from then on."""
+    """Each move of the clock: its time, and how far the clock was ahead afterwards."""
     dues: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
-    """By token and attempt, what the clock says when it is due."""
+    """The due time on the clock, by token and attempt."""
     shown: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
     gave_up: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """Of takes that found nothing: what the clock said when their patience was over, and when they returned."""
+    """Of each take without a message: the end of its timeout on the clock, and the time of its return."""
     late: float = 0.0
-    """How much later than its time anything may come."""
+    """The maximum delay of a delivery after its due time."""
 
     def ahead(self, moment: float) -> float:
-        """By how much the clock was ahead then."""
+        """Return how far the clock was ahead at this moment."""
         return max((ahead for moved, ahead in self.moves if moved <= moment), default=0.0)
 
     def reached(self, says: float) -> float:
-        """When the clock came to say this."""
+        """Return the time when the clock reached this reading."""
         ahead = 0.0
         for moved, then in self.moves:
             if says - ahead < moved:
@@ -54,7 +54,7 @@ class Waits:
 
 
 class VirtualTestClock(TestClock):
-    """The clock that users have, on a loop whose time is virtual."""
+    """The clock of the public API, on a loop with virtual time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class VirtualTestClock(TestClock):
 
 
 class Jumps:
-    """One session that puts for later, one that takes what is due and fails with some of it, and a clock that jumps."""
+    """A session that puts delayed messages, one that takes them and fails some, and a clock that jumps."""
 
     def __init__(self, run: Run, producer: zq.QueueSession, taker: zq.QueueSession, clock: TestClock) -> None:
         self.run = run
@@ -124,7 +124,7 @@ class Jumps:
         token = self.run.show(unit, "taker", self.taker, message)
         self.waits.shown[token, message.attempt] = self.run.loop.time()
         if message.attempt == 1 and self.random.random() < 0.4:
-            # Judged by the leader's time as it is known here: within a round trip.
+            # The end follows the leader's time, which is known here up to a round trip.
             self.waits.dues[token, 2] = self.clock.monotonic() + BACKOFF - 2 * self.run.weather.scale
             await tx.rollback()
             self.run.decide(unit, Status.NOT_COMMITTED)
@@ -134,8 +134,8 @@ class Jumps:
 
 
 @story
-def a_clock_is_moved_while_messages_wait_for_their_time(seed: int | str) -> History:
-    """Puts for later, backoffs and a patient take, on a clock that is moved by seconds and by hours."""
+def a_test_clock_moves_past_delays_and_timeouts(seed: int | str) -> History:
+    """Delayed puts, backoffs and a take with a long timeout, on a clock that moves by seconds and by hours."""
 
     async def main() -> History:
         run = Run(seed, size=1)

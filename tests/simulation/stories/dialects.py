@@ -1,4 +1,4 @@
-"""A peer with Curator's protocol beside consumers of ours: it locks, reads, works, deletes; sometimes it dies."""
+"""A peer with Curator's protocol next to our consumers: it locks, reads, works and deletes, and sometimes fails."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ITEMS = 12
 
 
 @story
-def a_peer_takes_from_a_curator_queue_too(seed: int | str) -> History:
-    """Two sessions of ours and a peer empty one queue; now and then one of ours gives back, or the peer fails."""
+def a_peer_consumes_the_same_curator_queue(seed: int | str) -> History:
+    """Two of our sessions and a peer empty one queue; sometimes a session rolls back, or the peer fails."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -51,8 +51,8 @@ def a_peer_takes_from_a_curator_queue_too(seed: int | str) -> History:
 
 
 @story
-def a_peer_lets_go_of_what_one_of_ours_asks_for(seed: int | str) -> History:
-    """A peer locks an item before a waiting consumer of ours can, and fails at once; nobody else takes."""
+def a_peer_releases_an_item_that_we_try_to_lock(seed: int | str) -> History:
+    """A peer locks an item before our waiting consumer does, and fails at once; no other consumer exists."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -70,7 +70,7 @@ def a_peer_lets_go_of_what_one_of_ours_asks_for(seed: int | str) -> History:
                     _ = send([Create(f"{PATH}/queue-", frame([body.encode()]), sequential=True)])
                     await asyncio.sleep(chance() * 2 * scale)
                     lock = f"{LOCKS}/queue-{number:010d}"
-                    with suppress(MultiError):  # unless ours was quicker
+                    with suppress(MultiError):  # our consumer may be faster
                         await send([Create(lock, b"10.0.0.1", ephemeral=True)])
                         await asyncio.sleep(chance() * 2 * scale)
                         await send([Delete(lock)])
@@ -85,8 +85,8 @@ def a_peer_lets_go_of_what_one_of_ours_asks_for(seed: int | str) -> History:
 
 
 @story
-def a_peer_locks_what_is_gone(seed: int | str) -> History:
-    """One of ours waits while a peer goes through an old listing; then the queue is made again, with the same names."""
+def a_peer_locks_deleted_items(seed: int | str) -> History:
+    """A consumer waits while a peer locks items of an old listing; then the queue is recreated with the same names."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -101,7 +101,7 @@ def a_peer_locks_what_is_gone(seed: int | str) -> History:
             watch = await zookeeper.watch(LOCKS, _ear(shared, peers_of := set[str]()), recursive=True)
             for number in run.random.choices(range(ITEMS), k=2 * ITEMS):
                 peers_of.add(name := f"queue-{number:010d}")
-                with suppress(MultiError):  # one of ours has locked it, which it must not
+                with suppress(MultiError):  # our consumer has locked it, which is a violation
                     await zookeeper.multi([Create(f"{LOCKS}/{name}", b"10.0.0.1", ephemeral=True)])
                     await asyncio.sleep(chance() * 2 * scale)
                     await zookeeper.multi([Delete(f"{LOCKS}/{name}")])
@@ -116,7 +116,7 @@ def a_peer_locks_what_is_gone(seed: int | str) -> History:
                 shared.put.add(f"m{number}")
                 await zookeeper.multi([item, Create(f"{LOCKS}/{name}", b"10.0.0.1", ephemeral=True)])
                 await asyncio.sleep(chance() * 2 * scale)
-                await zookeeper.multi([Delete(f"{LOCKS}/{name}")])  # it has failed, and leaves the item
+                await zookeeper.multi([Delete(f"{LOCKS}/{name}")])  # the peer has failed, and leaves the item
             await taking
         run.finish()
         return run.history
@@ -126,7 +126,7 @@ def a_peer_locks_what_is_gone(seed: int | str) -> History:
 
 @story
 def items_hold_several_messages(seed: int | str) -> History:
-    """One consumer that takes ahead empties a queue of items of several messages."""
+    """One consumer that prefetches empties a queue whose items have several messages."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -160,7 +160,7 @@ async def _put(shared: Shared, queue: zq.Queue[bytes], numbers: range) -> None:
 
 
 async def _take(shared: Shared, session: zq.QueueSession, count: int) -> None:
-    """Take so many, each by itself; give up when none comes for long."""
+    """Take this many messages, each in its own transaction; stop if none arrives for a long time."""
     queue = session.curator_queue(PATH, lock_path=LOCKS)
     for _ in range(count):
         async with session.begin() as tx:
@@ -171,7 +171,7 @@ async def _take(shared: Shared, session: zq.QueueSession, count: int) -> None:
 
 
 def _ear(shared: Shared, peers: set[str]) -> Callable[[WatchEvent], None]:
-    """Hears of the locks that are made; ``peers`` is what the peer locks at the time."""
+    """Return a watcher that records our locks; ``peers`` are the items that the peer locks at the time."""
 
     def hear(event: WatchEvent) -> None:
         name = event.path.rpartition("/")[2]
@@ -205,7 +205,7 @@ async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
 
 
 async def _peer(run: Run, shared: Shared, session: zq.QueueSession) -> None:
-    """Curator's safe mode, request by request."""
+    """Take as Curator does in its safe mode, request by request."""
     zookeeper = core_of(session).zookeeper
     while sum(shared.consumed.values()) < ITEMS:
         for name in sorted(await zookeeper.children(PATH)):
@@ -221,7 +221,7 @@ async def _peer(run: Run, shared: Shared, session: zq.QueueSession) -> None:
                 shared.by_peer.add(body)
                 await asyncio.sleep(run.random.random() * 8 * run.weather.scale)
                 shared.by_peer.discard(body)
-                if run.random.random() < 0.7:  # else it has failed, and leaves the item
+                if run.random.random() < 0.7:  # otherwise it has failed, and leaves the item
                     with suppress(MultiError):
                         await zookeeper.multi([Delete(f"{PATH}/{name}")])
                         shared.consumed[body] += 1

@@ -1,4 +1,4 @@
-"""Messages with keys, with a lifetime, and cancelled ones."""
+"""Messages with keys or with a lifetime, and cancelled messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = "xy"
 
 
 class _Scene:
-    """A queue, and those who put to it and take from it; all that they see is written down."""
+    """A queue, and the sessions that put to it and take from it; it records all that they observe."""
 
     def __init__(self, seed: int | str) -> None:
         self.run = Run(seed, size=1)
@@ -55,7 +55,7 @@ class _Scene:
         return life
 
     async def poll(self, session: zq.QueueSession, limit: int, hold: float = 3, timeout: float = 0) -> list[Life]:
-        """Take what is there, keep it for a while, and mostly commit."""
+        """Take the waiting messages, hold them for a while, and mostly commit."""
         began = self.now
         async with session.transaction() as tx:
             messages = await tx.take_many(session.queue("k"), limit, timeout=timeout)
@@ -74,21 +74,21 @@ class _Scene:
             try:
                 await tx.commit()
             except zq.NotCommittedError as error:
-                self.run.history.trouble.append(f"what nobody else may touch was lost: {error}")
+                self.run.history.trouble.append(f"a claim was lost although no other client may take it: {error}")
                 return given
             for life in given:
                 life.ended = self.now
         return given
 
     async def finish(self, session: zq.QueueSession) -> None:
-        """Take all that is left, and see what else is there."""
+        """Take the remaining messages, and record the leftovers."""
         self.random.seed(1)
         while await session.queue("k").size():
             await self.poll(session, 10, timeout=5)
         for path in self.run.ensemble.tree.nodes:
             folder = path.removeprefix("/zms/k/").partition("/")
             if folder[0] in ("locks", "meta", "keys", "due") and folder[2]:
-                self.keyed.leftovers.append(f"{path} is left")
+                self.keyed.leftovers.append(f"{path} is left, and its message has ended")
 
 
 def _play(
@@ -108,8 +108,8 @@ def _play(
 
 
 @story
-def keys_collapse(seed: int | str) -> History:
-    """Two put to a queue that collapses, and two take from it."""
+def duplicates_are_put_while_others_are_taken(seed: int | str) -> History:
+    """Two sessions put to a collapsing queue and take from it."""
 
     async def act(scene: _Scene, sessions: list[zq.QueueSession]) -> None:
         scene.keyed.collapsing = True
@@ -132,8 +132,8 @@ def keys_collapse(seed: int | str) -> History:
 
 
 @story
-def unique_keys_are_fought_for(seed: int | str) -> History:
-    """Two put under the same unique keys, two take and commit."""
+def producers_compete_for_unique_keys(seed: int | str) -> History:
+    """Two sessions put with the same unique keys, take and commit."""
 
     async def act(scene: _Scene, sessions: list[zq.QueueSession]) -> None:
         scene.keyed.unique = True
@@ -154,8 +154,8 @@ def unique_keys_are_fought_for(seed: int | str) -> History:
 
 
 @story
-def lives_end_while_messages_are_taken(seed: int | str) -> History:
-    """Messages that live for a moment, takers that are late, and one who sweeps."""
+def messages_expire_while_others_are_taken(seed: int | str) -> History:
+    """Messages with a short lifetime, late consumers, and a session that sweeps expired messages."""
 
     async def act(scene: _Scene, sessions: list[zq.QueueSession]) -> None:
         ttl = 0.2
@@ -163,7 +163,7 @@ def lives_end_while_messages_are_taken(seed: int | str) -> History:
         async def produce(session: zq.QueueSession) -> None:
             for _ in range(10):
                 life = await scene.put(session.queue("k"), scene.random.choice(KEYS), ttl=ttl)
-                # It was fixed before the put was known; what was claimed before its end may be shown a reply later.
+                # The end was fixed before the put returned; a message claimed before it may be delivered a reply later.
                 life.expires = life.put + ttl + 0.1 + 20 * scene.run.weather.scale
                 await asyncio.sleep(scene.random.random() * 0.2)
 
@@ -185,7 +185,7 @@ def lives_end_while_messages_are_taken(seed: int | str) -> History:
 
 
 async def _cancel(scene: _Scene, session: zq.QueueSession, chosen: str) -> bool:
-    """Cancel a message, at once or by a commit a little later; tell whether that was done."""
+    """Cancel a message, at once or by a commit a little later; return whether it was cancelled."""
     queue = session.queue("k")
     if scene.random.random() < 0.5:
         return bool(await queue.cancel(id=chosen))
@@ -200,8 +200,8 @@ async def _cancel(scene: _Scene, session: zq.QueueSession, chosen: str) -> bool:
 
 
 @story
-def what_is_taken_is_cancelled(seed: int | str) -> History:
-    """One cancels what others are taking."""
+def messages_are_cancelled_while_they_are_taken(seed: int | str) -> History:
+    """A session cancels messages that another one takes."""
 
     async def act(scene: _Scene, sessions: list[zq.QueueSession]) -> None:
         ids: dict[str, Life] = {}

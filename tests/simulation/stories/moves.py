@@ -1,4 +1,4 @@
-"""Messages that are moved while others take them, by two who move at once."""
+"""Two concurrent moves of a queue whose messages are taken meanwhile."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @story
-def what_is_moved_is_taken_at_the_same_time(seed: int | str) -> History:
-    """Two move the same queue while it is put to and taken from: each message ends once, wherever it is by then."""
+def two_moves_run_while_messages_are_taken(seed: int | str) -> History:
+    """Two moves of one queue run during puts and takes: each message ends once, in either queue."""
 
     async def main() -> History:
         run = Run(seed, size=1)

@@ -1,4 +1,4 @@
-"""A queue that is paused and resumed while others take from it."""
+"""A queue that is paused and resumed while messages are taken from it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Pauses:
-    """When a queue was paused: from the moment that was known until it was asked to go on."""
+    """The pauses of a queue: each from the reply to the pause until the request to resume."""
 
     spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     late: float = 0.0
-    """How long after its claim a message may be shown."""
+    """The maximum time between the claim and the delivery of a message."""
 
 
 @story
-def a_queue_is_paused_while_others_take(seed: int | str) -> History:
-    """One pauses and resumes a queue again and again, and two take from it."""
+def a_queue_is_paused_while_messages_are_taken(seed: int | str) -> History:
+    """One session pauses and resumes a queue repeatedly, and two take from it."""
 
     async def main() -> History:
         run = Run(seed, size=1)

@@ -1,4 +1,4 @@
-"""Clean-ups beside messages that fail."""
+"""Clean-ups that run while messages fail."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.simulation.workload import LIMIT, Run
 
 
 @story
-def attempts_are_cleaned_while_messages_fail(seed: int | str) -> History:
-    """Messages that fail each time they are handed over, and a leftover, while somebody cleans all the time."""
+def clean_up_runs_while_messages_fail(seed: int | str) -> History:
+    """Messages that fail at each delivery, and a leftover record, while a janitor cleans constantly."""
 
     async def main() -> History:
         run = Run(seed, size=1)

@@ -1,4 +1,4 @@
-"""Late copies of a multi."""
+"""Late copies of a multi, and commit slots read from a lagging server."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @story
-def a_copy_comes_when_what_refused_the_next_one_has_passed(seed: int | str) -> History:
-    """A put lingers; sent again it is refused, since somebody has deleted the lane; the lane is made anew."""
+def a_late_request_arrives_after_its_copy_was_refused(seed: int | str) -> History:
+    """A put is late, and its copy is refused because its lane was deleted; the late put arrives at the new lane."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -53,8 +53,8 @@ def a_copy_comes_when_what_refused_the_next_one_has_passed(seed: int | str) -> H
 
 
 @story
-def the_next_session_begins_at_a_server_and_goes_on_at_one_that_lags(seed: int | str) -> History:
-    """The reply to a put is lost, its session ends, and the next one has moved when it reads the slot."""
+def a_new_session_moves_to_a_lagging_server(seed: int | str) -> History:
+    """A put loses its reply and its session; the next session reads the slot after it moved to a lagging server."""
 
     async def main() -> History:
         run = Run(seed, size=3)

@@ -1,4 +1,4 @@
-"""A node that leaves its messages lying, and others that hand them on to all."""
+"""A node that does not take its messages, and others that reassign them to all nodes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ STICKY = zq.QueueConfig(
 
 
 @story
-def several_reap_what_a_node_still_takes(seed: int | str) -> History:
-    """One node puts and takes, two others reap and take at the same time: what is handed on is handed on once."""
+def several_nodes_reap_while_the_owner_takes(seed: int | str) -> History:
+    """One node puts and takes, and two others reap and take meanwhile: each message is reassigned once."""
 
     async def main() -> History:
         run = Run(seed, size=1)
@@ -46,7 +46,7 @@ def several_reap_what_a_node_still_takes(seed: int | str) -> History:
 
 
 async def _take_own(run: Run, session: zq.QueueSession) -> None:
-    """What the node that puts takes itself, slowly."""
+    """Take messages of the node's own, slowly."""
     for _ in range(6):
         unit = run.unit("producer")
         async with run.told(unit), session.begin() as tx:
