@@ -130,7 +130,7 @@ def _options() -> argparse.Namespace:
         default=alike.default_loop(),
         help="for all asyncio subjects (%(default)s)",
     )
-    parser.add_argument("--name", help="of the files with the results (now, unless told)")
+    parser.add_argument("--name", help="of the files with the results (default: now)")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="folder to keep them in")
     return parser.parse_args()
 

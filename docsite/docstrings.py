@@ -22,7 +22,7 @@ _NAMED = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
 class Docstrings(Extension):
     """Rewrites the docstrings of what is public, and takes off its members that are not."""
 
-    def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401 - what griffe may hand over one day
+    def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401 - options that griffe may add
         """Rewrite one docstring."""
         if obj.is_module or obj.docstring is None:
             return

@@ -1,4 +1,4 @@
-"""A shared archive of the classes that a ZooKeeper server loads, which halves the start time of each server of a run.
+"""A shared archive of the classes that a ZooKeeper server loads. It halves the start time of each server of a run.
 
 ``python -m tests.archive FILE`` makes a class archive (CDS), which every embedded server uses with
 ``AIOZKQUEUE_JVM_OPTIONS=-XX:SharedArchiveFile=FILE``. Java ignores an archive that was made for other jars or another

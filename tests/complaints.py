@@ -1,4 +1,4 @@
-"""The part of a program's stderr that the program itself has caused."""
+"""The part of a program's stderr that the program itself caused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An independent view of the server's znodes, by another client than the one under test.
+"""An independent view of the server's znodes, through another client than the one under test.
 
 kazoo's client has its own threads; each request runs in a worker thread, so that the event loop is not blocked.
 """

@@ -1,6 +1,6 @@
-"""What the acceptance tests share: sessions on a root of their own, as in the queue's integration tests, and a clock.
+"""The fixtures of the acceptance tests: sessions on a root of their own, as in the queue tests, and a clock.
 
-A test about delays, lives or leases moves the clock: whatever it does between two moments may take its time.
+A test about delays, lifetimes or leases moves the clock, so it does not depend on the speed of the machine.
 """
 
 from __future__ import annotations

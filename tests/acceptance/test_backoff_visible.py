@@ -1,4 +1,4 @@
-"""Backoff on redelivery can be seen: attempts, the last error and the next try, in `peek`, `state` and `stats`."""
+"""Backoff is visible: `peek`, `state` and `stats` show attempts, the last error and the next attempt."""
 
 from __future__ import annotations
 

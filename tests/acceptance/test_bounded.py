@@ -1,4 +1,4 @@
-"""Bounded queues: a queue takes so many messages, and whoever puts more waits for room or is told that it is full."""
+"""Bounded queues: a queue has a size, and a put to a full queue waits for room or raises `QueueFullError`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def bounded(session: zq.QueueSession, size: int, name: str = "jobs") -> zq
 
 
 async def waiting(queue: zq.Queue[bytes], sessions: int = 1) -> None:
-    """Until so many sessions wait for room."""
+    """Wait until this many sessions wait for room."""
 
     async def known() -> bool:
         return (await queue.stats()).waiting_producers == sessions

@@ -1,4 +1,4 @@
-"""The persistent bus: typed events, several subscribers, groups that each get every event."""
+"""The persistent bus: typed events, several subscribers, and groups that each receive every event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that wait are cancelled or replaced, by their id or key; those that are held are said to be."""
+"""Waiting messages are cancelled or replaced by id or key; held messages are reported as held."""
 
 from __future__ import annotations
 

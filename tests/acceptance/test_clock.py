@@ -1,4 +1,4 @@
-"""One clock for all that waits: a test moves it, and what sleeps till then wakes, on a real server."""
+"""The clock of a session: a test moves it, and timers up to its new time fire, on a real server."""
 
 from __future__ import annotations
 

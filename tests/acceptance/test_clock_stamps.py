@@ -1,4 +1,4 @@
-"""What is stored after the clock was moved has the date that the clock says, wherever that date is compared or told."""
+"""Timestamps stored after a clock was moved follow the clock, wherever they are compared or shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collapsing queues: what lies between two takes under one key is delivered once, as it was put last."""
+"""Collapsing queues: messages with one key that wait between two takes are delivered once, with the newest payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry: who takes from a queue, where it runs, and what it holds. An entry goes with its session."""
+"""The registry: the consumers of a queue, where they run, and what they hold. An entry ends with its session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delay and schedule: ``put(..., delay=seconds)`` and ``put(..., at=datetime)``; delivered no earlier than due."""
+"""Delays: ``put(..., delay=seconds)`` and ``put(..., at=datetime)``; a message is not delivered before it is due."""
 
 from __future__ import annotations
 

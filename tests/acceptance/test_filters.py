@@ -1,4 +1,4 @@
-"""Filters: messages bear tags, and each consumer says which of them it takes."""
+"""Filters: messages have tags, and each consumer chooses by them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_transactions_take_and_put_by_tags(session: zq.QueueSession) -> No
 
 
 async def test_a_message_is_delivered_at_once_while_consumers_that_filter_it_out_are_idle(open_session: Opener) -> None:
-    """Idle consumers of several kinds: each message is handed over by one that takes it, with no other traffic."""
+    """Idle consumers of several kinds: a consumer that takes a message delivers it without other traffic."""
     loop, arrived, kinds = asyncio.get_running_loop(), asyncio.Queue[float](), dict[str, set[str]]()
 
     async with asyncio.TaskGroup() as group:
@@ -200,7 +200,7 @@ async def test_a_combination_of_tags_is_stored_once_and_a_corrupt_record_breaks_
             await server_view.set(path, b"\xff not JSON")
     await server_view.create(f"{queue_root}/jobs/items/item-fnowhere-iX-0000000099", b"stray")
     assert await take_all(other, zq.Filter("b", "eq", 1), idle=0.5) == []
-    await jobs.put(b"4", filters={"b": 1, "a": "x"})  # makes the record anew
+    await jobs.put(b"4", filters={"b": 1, "a": "x"})  # creates the record again
     assert sorted(await take_so_many(other, zq.Filter("b", "eq", 1), 4)) == ["1", "2", "3", "4"]
     assert await take_all(other) == ["stray"]
 

@@ -1,4 +1,4 @@
-"""Groups: ``group=`` at a put. Within a group one message at a time, in put order; groups run in parallel."""
+"""Groups: ``group=`` at a put. A group is delivered one message at a time, in put order; groups run in parallel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT_ONCE = zq.AtLeastOnce(backoff=zq.Fixed(0))
 
 
 class Account:
-    """What handlers saw of each group: the order in which messages were finished, and whether two were out at once."""
+    """The observations of handlers: the order in which each group was finished, and its concurrent deliveries."""
 
     def __init__(self) -> None:
         self.finished: dict[str, list[int]] = defaultdict(list)
@@ -49,7 +49,7 @@ class Account:
         self.finished[delivery.group or ""].append(int(delivery.value))
 
     async def reached(self, count: int) -> None:
-        """Wait until so many messages were finished."""
+        """Wait until this many messages are finished."""
 
         async def there() -> bool:
             return sum(map(len, self.finished.values())) >= count

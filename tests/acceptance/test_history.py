@@ -1,4 +1,4 @@
-"""States and history: where a message stands, by its id, and what is known of those that have come to their end."""
+"""State and history: the state of a message by its id, and the records of ended messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The janitor: what is left over is taken away by itself, by one session at a time, and nothing that is in use."""
+"""The janitor removes leftovers automatically, in one session at a time, and removes nothing that is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: messages polled by one process and acknowledged by another, each holding nothing but a token."""
+"""Leases: one process polls messages and another acknowledges them by their tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves: all messages of a queue go to another, in the background; whoever dies meanwhile, none is lost or doubled."""
+"""Moves: all messages of a queue move to another in the background; no crash loses or duplicates one."""
 
 from __future__ import annotations
 

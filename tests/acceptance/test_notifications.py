@@ -1,4 +1,4 @@
-"""Notification queues: events for a date, found, replaced and removed by their keys while they wait."""
+"""Notification queues: events with a date are found, replaced and removed by their keys while they wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict FIFO: ``QueueConfig(ordered=True)``. One message at a time, in put order, whoever puts and takes."""
+"""Strict FIFO: ``QueueConfig(ordered=True)``. One message at a time, in put order, for any producers and consumers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_messages_are_delivered_in_put_order_through_retries_and_lost_sess
     queue = session.queue("jobs")
     await queue.configure(zq.QueueConfig(ordered=True))
     await queue.put_many([b"%d" % number for number in range(30)])
-    # What another program puts is in the order, too.
+    # Messages of other programs are part of the order.
     await server_view.create(f"{queue_root}/jobs/items/item-0000000030", b"30")
     finished: list[int] = []
     out: list[int] = []

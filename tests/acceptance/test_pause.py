@@ -1,4 +1,4 @@
-"""A paused queue: nothing more is claimed from it by anybody, what is held is finished, and puts go on."""
+"""Paused queues: no client claims from them, held messages are finished, and puts continue."""
 
 from __future__ import annotations
 

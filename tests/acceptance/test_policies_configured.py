@@ -1,4 +1,4 @@
-"""A policy that is configured while processes run is followed by all of them, and breaks none."""
+"""A policy that is configured while processes run applies to all of them and fails none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Priorities: ``put(..., priority=-128..127)``, the lowest number first, 0 when none is given."""
+"""Priorities: ``put(..., priority=-128..127)``; the lowest number comes first, and the default is 0."""
 
 from __future__ import annotations
 

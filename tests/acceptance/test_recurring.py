@@ -1,4 +1,4 @@
-"""Recurring jobs: a message whenever a cron expression says so, once, however many schedulers there are."""
+"""Recurring jobs: each occurrence of a cron expression is put once, for any number of schedulers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY_SECOND = "* * * * * *"
 
 
 async def occurrences(queue: zq.Queue[bytes], count: int, patience: float = 30) -> list[datetime]:
-    """Wait until so many messages are there; the dates they were due."""
+    """Wait until this many messages are stored; return their due dates."""
     async with asyncio.timeout(patience):
         while await queue.size() < count:  # noqa: ASYNC110 -- a scheduler fulfils it
             await asyncio.sleep(0.05)

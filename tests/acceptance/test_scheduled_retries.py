@@ -1,4 +1,4 @@
-"""Scheduled retries: a handler says when a message comes again, counted from the message's own date."""
+"""Scheduled retries: a handler chooses the time of redelivery, counted from the message's own date."""
 
 from __future__ import annotations
 

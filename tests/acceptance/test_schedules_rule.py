@@ -1,4 +1,4 @@
-"""A schedule that a handler raises decides how often its message is handed over, whatever the queue's policy says."""
+"""The schedule of a `Retry` determines the number of deliveries, whatever the policy of the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sticky queues: a message is taken by the node that put it, and goes to all when that leaves it lying for too long."""
+"""Sticky queues: the node that put a message takes it; late messages are reassigned to all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything at once: what a queue can do combines, and outlives whoever asked for it."""
+"""Combined features: the options of a message work together, and outlive the session that put it."""
 
 from __future__ import annotations
 

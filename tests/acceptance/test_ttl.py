@@ -1,4 +1,4 @@
-"""Lifetimes: a message that nobody has taken in time is dropped, or becomes a dead letter."""
+"""Lifetimes: a message that is not delivered in time is dropped, or becomes a dead letter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unique keys: of one key, one message at most waits or is being handled."""
+"""Unique keys: at most one message of a key is waiting or in flight."""
 
 from __future__ import annotations
 

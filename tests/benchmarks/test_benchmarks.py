@@ -1,4 +1,4 @@
-"""That the benchmarks run, and say what they found; how fast anything is, is not for a test to say."""
+"""The benchmarks run and report their results; no test judges their speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as its users have it: a process, its two streams, its exit status."""
+"""The command as users run it: a process with two streams and an exit status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Done:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What ``--json`` printed."""
+        """The JSON objects that ``--json`` printed."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""Messages that wait are found by their key, replaced and removed from the command line."""
+"""Waiting messages are found by key, replaced and removed with the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue can be told to do, from the command line: said with `put` and `configure`, seen in `stats`.
+"""The options of a queue on the command line: set by `put` and `configure`, shown by `stats`.
 
 The commands run in this process: what starts one is shown elsewhere.
 """

@@ -1,4 +1,4 @@
-"""What is decided for a queue, from the command line."""
+"""The configuration of a queue on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the servers, being let in, and what a script is told when that fails."""
+"""Connection options, credentials, and the exit status when a connection fails."""
 
 from __future__ import annotations
 

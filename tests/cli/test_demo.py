@@ -1,4 +1,4 @@
-"""The main job: every line comes out once, through the death of a worker."""
+"""The main scenario: each line is processed once although a worker is killed."""
 
 from __future__ import annotations
 

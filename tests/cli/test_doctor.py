@@ -1,4 +1,4 @@
-"""`aiozkqueue doctor`: what it finds on a server on purpose made ill, and what it tells scripts."""
+"""`aiozkqueue doctor`: the findings on a server with faults, and the exit status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_doctor_reports_a_healthy_queue_in_figures(cli: Cli) -> None:
     assert found(done, "error") == []
     warnings = found(done, "warning")
     assert [text for text in warnings if text.startswith("q:")] == ["q: 3 messages and no consumer"]
-    # What else there may be is about a server that this machine, busy with other things, keeps waiting.
+    # Other findings may be about a server that responds slowly on a busy machine.
     assert {text.partition(":")[0] for text in warnings} <= {"q", "servers", "clock"}
 
 

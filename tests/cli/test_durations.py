@@ -1,4 +1,4 @@
-"""Lengths of time as they are typed: the same for every option that is one."""
+"""Durations have the same syntax in every option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which error a user is told of, and by which status."""
+"""The error that a user sees, and its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: shown once, kept as hashes, listed and revoked by name."""
+"""API keys: shown once, stored as hashes, listed and revoked by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command imports what it needs itself; what lists commands says of each what its own help says."""
+"""Each command imports only what it needs; the list of commands shows the help of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What streams hold is listed, and given back."""
+"""The messages that streams hold are listed and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue's messages are moved to another, and the moves listed."""
+"""The messages of a queue are moved to another one, and moves are listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands reach the queues of Curator and kazoo by their paths."""
+"""Commands access queues of Curator and kazoo by their paths."""
 
 from __future__ import annotations
 

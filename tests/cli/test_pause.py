@@ -1,4 +1,4 @@
-"""A queue paused and resumed from the command line."""
+"""A queue is paused and resumed with the command."""
 
 from __future__ import annotations
 

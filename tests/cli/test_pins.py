@@ -1,4 +1,4 @@
-"""What keeps histories from clean-up is listed, and given up."""
+"""The pins that keep history from clean-up are listed and removed."""
 
 from __future__ import annotations
 

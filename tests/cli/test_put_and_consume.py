@@ -1,4 +1,4 @@
-"""Messages in from arguments, files and stdin; out to stdout and to commands."""
+"""Messages come from arguments, files and stdin, and go to stdout and to commands."""
 
 from __future__ import annotations
 

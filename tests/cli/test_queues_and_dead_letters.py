@@ -1,4 +1,4 @@
-"""A queue as a whole, and what its policy gave up on."""
+"""A queue as a whole, and its dead letters."""
 
 from __future__ import annotations
 

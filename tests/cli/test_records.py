@@ -1,4 +1,4 @@
-"""What is known of messages and of who works on them, from the command line."""
+"""The records of messages and of their consumers on the command line."""
 
 from __future__ import annotations
 

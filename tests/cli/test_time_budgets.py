@@ -1,4 +1,4 @@
-"""`stats` and `doctor` end within their time budget, and say that they have looked at a part only."""
+"""`stats` and `doctor` end within their time budget, and report what they skipped."""
 
 from __future__ import annotations
 

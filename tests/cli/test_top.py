@@ -1,4 +1,4 @@
-"""Queues in figures, again and again."""
+"""The figures of queues, refreshed repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The story of a message, as `aiozkqueue why` tells it."""
+"""The life of a message, as `aiozkqueue why` shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listeners run by `aiozkqueue worker`: how they are found, stopped and watched."""
+"""`aiozkqueue worker`: how listeners are found, stopped and observed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server for development, in the foreground."""
+"""A development server in the foreground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What these tests share: sessions, the real clients, and paths of each test's own.
+"""The fixtures of these tests: sessions, the real clients, and paths of each test's own.
 
 A JVM that compiles its driver takes seconds to start, so tests share one, which closes all that a test has opened; a
 test that kills its peer starts its own.
@@ -55,7 +55,7 @@ def path(zookeeper: str) -> Iterator[str]:
 
 @contextmanager
 def shared(start: Callable[[], P]) -> Iterator[Callable[[], P]]:
-    """Give a peer that is started when first asked for, and anew when it has ended."""
+    """Return a function that returns a running peer, and starts it if necessary."""
     peers: list[P] = []
 
     def alive() -> P:

@@ -1,4 +1,4 @@
-"""Takes a message and holds it until it is killed: a process of ours for the tests to kill."""
+"""A process that takes a message and holds it until a test kills it."""
 
 from __future__ import annotations
 

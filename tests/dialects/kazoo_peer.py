@@ -1,4 +1,4 @@
-"""kazoo's queues on command, in a process of their own: one JSON list a line on stdin, one answer a line."""
+"""kazoo's queues in a process of their own, by commands: one JSON list a line on stdin, one answer a line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def say(answer: object) -> None:
 
 
 def drain(queue: Any, patience: float) -> list[str]:
-    """Get and consume until nothing has come for so many seconds."""
+    """Get and consume until no message has arrived for this many seconds."""
     bodies: list[str] = []
     while (got := queue.get(patience)) is not None:
         if not queue.consume():

@@ -1,4 +1,4 @@
-"""Counts the locks that sessions behind a proxy ask for, by what goes over the wire."""
+"""Counts the locks that sessions behind a proxy request, from the bytes they send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions with credentials at queues whose other clients have none."""
+"""Sessions with credentials at queues whose other clients have no credentials."""
 
 from __future__ import annotations
 

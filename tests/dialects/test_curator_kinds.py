@@ -1,4 +1,4 @@
-"""Every kind of Curator's queues, in both directions: what one writes the other consumes, in the order promised."""
+"""Every kind of Curator queue, in both directions: one program consumes what the other put, in the promised order."""
 
 from __future__ import annotations
 

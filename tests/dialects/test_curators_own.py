@@ -1,4 +1,4 @@
-"""What Curator's own tests of its plain queue show, shown of a queue that it shares with us: see README.md here."""
+"""The behaviour that Curator's own tests of its plain queue show, on a queue shared with us; see README.md here."""
 
 from __future__ import annotations
 

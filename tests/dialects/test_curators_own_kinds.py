@@ -1,4 +1,4 @@
-"""What Curator's own tests of its other kinds of queue show, shown of queues that it shares with us: see README.md."""
+"""The behaviour that Curator's own tests of its other queues show, on queues shared with us; see README.md here."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_each_side_takes_the_oldest_message_that_the_other_left(
 
 
 async def taken_together(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
-    """Take so many in transactions of at most a hundred."""
+    """Take this many messages in transactions of at most a hundred."""
     bodies: list[bytes] = []
     while len(bodies) < count:
         async with session.begin() as tx:
@@ -258,7 +258,7 @@ async def test_messages_put_into_shards_directly_and_in_a_transaction_are_taken(
 async def test_we_and_a_java_sharder_see_each_others_shards(
     session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    """Its leader adds one when one is full, ours when all are; both have the same in the end, and when started anew."""
+    """Its leader adds a shard when one is full, ours when all are; both end with the same shards, restarted too."""
     locks, leader = f"{path}-locks", f"{path}-leader"
     shards = session.curator_shards(
         path, lock_path=lambda shard: f"{locks}/{shard.rpartition('/')[2]}", threshold=2, max_queues=4

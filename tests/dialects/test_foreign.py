@@ -1,4 +1,4 @@
-"""Queues in another program's layout under our machinery: transactions, retries, dead letters, what is not theirs."""
+"""Queues in another program's layout with our features: transactions, retries, dead letters, unsupported options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue shared with kazoo's clients, which run in a process of their own."""
+"""A queue shared with kazoo clients, which run in a process of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[byte
 
 
 async def awaited(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
-    """Take so many, one after the other, however long they take to come."""
+    """Take this many messages, one after another, however long they take to arrive."""
     return [message.body for message in await taken(session, queue, count)]
 
 

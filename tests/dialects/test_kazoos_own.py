@@ -1,4 +1,4 @@
-"""What kazoo's own tests of its queues show, shown of queues that it shares with us: see README.md here."""
+"""The behaviour that kazoo's own tests of its queues show, on queues shared with us; see README.md here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two Curators and two of ours at different speeds on one queue, each killed and replaced twice."""
+"""Two Curator consumers and two of ours on one queue, at different speeds, each killed and replaced twice."""
 
 from __future__ import annotations
 

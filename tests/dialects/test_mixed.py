@@ -1,4 +1,4 @@
-"""Consumers of ours beside the others' on one queue: each message once, held locks respected, the dead taken over."""
+"""Our consumers and other programs' on one queue: each message once, locks respected, dead holders replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves between queues of ours, of Curator and of kazoo, while the real clients put, hold and consume."""
+"""Moves between our queues and those of Curator and kazoo, while the real clients put, hold and consume."""
 
 from __future__ import annotations
 

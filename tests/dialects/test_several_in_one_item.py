@@ -1,4 +1,4 @@
-"""Items of Curator's ``putMulti``: each message once, in order, whatever befalls who takes them, at a bounded cost."""
+"""Items of Curator's ``putMulti``: each message is delivered once and in order, at a bounded cost, despite crashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 MESSAGES = 1000
-#: An item is written once by who puts it, and its messages once more when it is split.
+#: The put writes an item once, and a split writes its messages once more.
 MOST_WRITTEN = 2.5
 
 

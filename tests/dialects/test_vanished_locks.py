@@ -1,4 +1,4 @@
-"""Locks that come and go while their items are not there: no consumer of ours is kept busy by them."""
+"""Locks that change although their items are missing do not keep a consumer busy."""
 
 from __future__ import annotations
 

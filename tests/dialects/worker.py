@@ -1,4 +1,4 @@
-"""A process that takes from a Curator queue until it is killed; it prints each message that it has handled."""
+"""A process that takes from a Curator queue until it is killed, and prints each message that it has handled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the code blocks of a Markdown page, and says whether an output is what the page shows."""
+"""Reads the code blocks of a Markdown page, and compares an output with the one on the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILI
 @dataclass(frozen=True)
 class Block:
     language: str
-    #: The file that the reader is told to save it as; empty when it is run as it stands.
+    #: The file name that the page gives for it; empty if it runs as it is.
     file: str
     text: str
     line: int

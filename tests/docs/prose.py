@@ -1,6 +1,6 @@
 """The word list of the writing guide, over everything that a person reads: ``python -m tests.docs.prose``.
 
-It reads Markdown without code, and the docstrings, comments and messages of the package: the help of the commands, and
+It reads Markdown without code, and the docstrings, comments and messages of the code: also the help of commands, and
 the texts of errors and log records. It finds only patterns that a machine can recognise; the guide in CONTRIBUTING.md
 has the rest.
 """
@@ -46,6 +46,8 @@ WORDS: Final = {
     r"\bthe like\b": "give the list",
     r"\bcome(?:s)? to (?:its|their|an) end\b": "end",
 }
+#: The folders with code; this module is left out, since it has all the patterns.
+_TREES: Final = ["aiozkqueue", "pyspark_aiozkqueue", "pytest_aiozkqueue", "benchmarks", "docsite", "examples", "tests"]
 LIST: Final = [(re.compile(pattern, re.MULTILINE), better) for pattern, better in WORDS.items()]
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE: Final = re.compile(r"``[^`]+``|`[^`]+`|\]\([^)]*\)")
@@ -110,9 +112,10 @@ def _texts(source: str) -> Iterator[tuple[int, str]]:
 
 def found() -> Iterator[str]:
     """Yield a line for each pattern that is found."""
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(page for folder in ("docs", "tests") for page in (ROOT / folder).rglob("*.md"))]
+    modules = [module for folder in _TREES for module in (ROOT / folder).rglob("*.py")]
     texts = [(page, markdown(page)) for page in pages]
-    texts += [(module, python(module)) for module in (ROOT / "aiozkqueue").rglob("*.py")]
+    texts += [(module, python(module)) for module in modules if module != Path(__file__)]
     for file, parts in sorted(texts):
         for line, text in parts:
             for pattern, better in LIST:

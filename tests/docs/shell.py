@@ -1,4 +1,4 @@
-"""A shell that is told one command after the other, as a reader types them."""
+"""A shell that runs one command after another, as a reader types them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests that ARCHITECTURE.md, the pages of protocols and CONTRIBUTING.md name exist, and no folder is left out."""
+"""The tests that ARCHITECTURE.md, the protocol pages and CONTRIBUTING name exist, and no folder is missing."""
 
 from __future__ import annotations
 

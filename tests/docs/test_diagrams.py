@@ -1,4 +1,4 @@
-"""Sequence diagrams are drawn on the site, each participant and message with its text."""
+"""The site draws sequence diagrams, each participant and message with its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every code block of the README and of the guide runs, and prints what the page says."""
+"""Every code block of the README and of the guide runs, and prints what the page shows."""
 
 from __future__ import annotations
 

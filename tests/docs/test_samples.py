@@ -1,4 +1,4 @@
-"""What the pages show and the other tests do not run: units, manifests, command lines, targets and extras."""
+"""The samples that no other test runs: units, manifests, command lines, targets and extras."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AFTER = re.compile(r"\s(?:[|&;<#]|\d?>).*$|;.*$")
 
 @dataclass(frozen=True)
 class Line:
-    """A command line that readers are told to type."""
+    """A command line that the pages ask the reader to type."""
 
     page: str
     text: str

@@ -1,4 +1,4 @@
-"""The documentation's site: built strictly, complete, and in need of nobody's servers."""
+"""The documentation site: built in strict mode, complete, and without requests to other servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests that `docs/testing.md` shows are run as tests, by pytest with the package's own plugin."""
+"""The tests in `docs/testing.md` run under pytest with the package's own plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each example does what its first lines say, as a process of its own."""
+"""Each example does what its first lines describe, as a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of what queues are for: mail, cron, an outbox, a bus, moving from Curator; in processes of their own."""
+"""The examples of common uses: mail, cron, an outbox, a bus, moving from Curator; each in its own process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def stop(process: subprocess.Popen[str]) -> None:
 
 
 class MailServer:
-    """As much of SMTP as it takes to refuse a mail for now, for ever, or not at all, by its recipient."""
+    """The part of SMTP that accepts a mail, or refuses it temporarily or permanently, by its recipient."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

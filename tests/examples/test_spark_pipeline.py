@@ -1,4 +1,4 @@
-"""The example of Spark does what its first lines say, as a process of its own."""
+"""The Spark example does what its first lines describe, as a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of a fault, read from the server by a client that had no part in it."""
+"""The outcome of a fault, read from the server by an independent client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fault tests share: a quick server, a proxy before it, and an account of what is on it by another client."""
+"""The fixtures of the fault tests: a fast server, a proxy in front of it, and an independent view of its znodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes for tests, all gone when the test is."""
+"""Worker processes for tests, which end with the test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Workers:
         return self.journal.read_text().splitlines() if self.journal.exists() else []
 
     async def told(self, count: int, within: float = 60.0) -> list[str]:
-        """Wait until the journal has so many lines. Raises: TimeoutError."""
+        """Wait until the journal has this many lines. Raises: TimeoutError."""
         async with asyncio.timeout(within):
             while len(lines := await asyncio.to_thread(self.lines)) < count:  # noqa: ASYNC110 - other processes write it
                 await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""What is cancelled: one operation each, and the account that must hold wherever it was cancelled."""
+"""The operations that are cancelled, and the state that must hold after a cancellation at any moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancellation at every suspension, found by counting them.
+"""Cancellation at every suspension, which a first run counts.
 
 `Suspensions` is the loop's task factory: each time any task made by it suspends, it counts, and at the chosen count it
 acts, either while the task is suspended or at the moment when what it waits for is there but it has not run yet. An
@@ -31,7 +31,7 @@ class Moment(enum.Enum):
 
 
 class How(enum.Enum):
-    """Who cancels."""
+    """The source of a cancellation."""
 
     NATIVELY = "natively"
     TWICE = "twice in a row"

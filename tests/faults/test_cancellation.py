@@ -1,4 +1,4 @@
-"""Cancelled at every suspension: no lock is left, nothing is half done, and what the caller is told is true."""
+"""Cancellation at every suspension: no lock is left, no write is partial, and the reported outcome is true."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.stepping import How, Moment, Suspensions, run_cancelled
 if TYPE_CHECKING:
     from tests.faults.account import Account
 
-#: Who cancels, and whether every task's suspensions count or only those of the task that is cancelled.
+#: The source of the cancellation, and whether the suspensions of every task count or only those of the cancelled one.
 WAYS = [
     pytest.param(How.NATIVELY, True, id="natively, whoever suspends"),
     *(pytest.param(how, False, id=how.value) for how in How if how is not How.NATIVELY),

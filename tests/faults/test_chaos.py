@@ -1,4 +1,4 @@
-"""Everything at once, and then the account: each message in one place, no lock left, nothing counted as held."""
+"""All kinds of faults together, and then the account: each message in one place, no lock left, none counted as held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ensemble of three: servers that die under load, and sessions that hold as many locks as they may."""
+"""An ensemble of three: servers that die under load, and sessions with the maximum number of locks."""
 
 from __future__ import annotations
 

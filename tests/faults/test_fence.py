@@ -1,4 +1,4 @@
-"""A lock taken away from its holder: what that one still sends changes nothing, and the next holder's work stands."""
+"""A holder that lost its lock changes nothing afterwards, and the work of the next holder stays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def holder(proxy: ZooKeeperProxy, root: str, clock: TestClock) -> AsyncIte
 
 @pytest.fixture
 async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
-    """Who takes it away, and may hold the message next."""
+    """The client that removes the lock, and may hold the message next."""
     async with zq.connect(quick, root=root, session_timeout=20) as session:
         yield session
 
@@ -276,7 +276,7 @@ async def test_a_message_released_by_force_goes_to_an_idle_taker_of_the_same_ses
 async def test_a_claim_made_while_an_operator_lists_is_released_completely_or_not_at_all(
     holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, nth: int
 ) -> None:
-    """What was put and claimed between two of the operator's listings is fenced as all else is."""
+    """A message put and claimed between two listings of the operator is fenced like all others."""
     jobs = holder.queue("jobs")
     await jobs.put(b"a")
     listing = proxy.hold_request(Opcode.GET_CHILDREN, nth=nth)

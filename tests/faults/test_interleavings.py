@@ -1,4 +1,4 @@
-"""Interleavings that an adversary would choose: two things at once, and the wrong one first."""
+"""Unlikely interleavings: two concurrent actions that take effect in the wrong order."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_listener_that_ends_while_its_claim_is_in_flight_leaves_no_lock(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, how: str
 ) -> None:
     async def handle(_: zq.Delivery[bytes]) -> None:
-        pytest.fail("nothing is handed over once it has stopped")
+        pytest.fail("a stopped listener delivers nothing")
 
     await session.queue("jobs").put(b"a")
     fault = proxy.hold_reply(CLAIM)

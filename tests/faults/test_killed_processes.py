@@ -113,7 +113,7 @@ async def test_two_kills_count_as_attempts_only_if_the_policy_counts_deliveries(
 async def test_random_kills_do_not_deliver_a_message_more_often_than_its_policy_allows(
     quick: str, root: str, account: Account, workers: Workers, policy: zq.Policy, most: int
 ) -> None:
-    """Two consumers at a time that never finish a message, killed while they claim, record, hand over and hold."""
+    """Two consumers at a time that never finish a message, killed while they claim, record, deliver and hold."""
     total = 2
     chance = random.Random(7)
     async with zq.connect(quick, root=root, session_timeout=20) as session:

@@ -1,4 +1,4 @@
-"""A listener or a loop that has been left holds nothing: what it had asked for is free when leaving it returns."""
+"""A listener or loop holds nothing after it was left: its pending claims are released when leaving it returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def operator(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
 
 
 async def unexpected(_: zq.Delivery[bytes]) -> None:
-    pytest.fail("nothing is handed over once it has been stopped")
+    pytest.fail("a stopped listener delivers nothing")
 
 
 async def by_listener(session: zq.QueueSession) -> Callable[[], Awaitable[None]]:

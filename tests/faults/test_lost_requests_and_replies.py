@@ -1,4 +1,4 @@
-"""A request or its reply is lost with the connection: what it asked for happens once, and the caller is told."""
+"""A request or its reply is lost with the connection: it takes effect once, and the caller learns the outcome."""
 
 from __future__ import annotations
 

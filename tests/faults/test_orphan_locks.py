@@ -1,4 +1,4 @@
-"""Locks of claims under which nothing could be had go at once, and whoever could not take the item is told."""
+"""Locks of claims that could not read their items are removed at once, and the caller gets the error."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
 
 
 async def committed(session: zq.QueueSession, count: int) -> list[bytes]:
-    """Take so many, in one transaction each."""
+    """Take this many messages, in one transaction each."""
     bodies: list[bytes] = []
     for _ in range(count):
         async with session.begin() as tx:

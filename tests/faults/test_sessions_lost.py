@@ -1,4 +1,4 @@
-"""Connections and ZooKeeper sessions that go: what was under way is told truly, what can go on goes on by itself."""
+"""Lost connections and sessions: the outcomes that callers get are true, and all else continues automatically."""
 
 from __future__ import annotations
 

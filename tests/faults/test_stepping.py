@@ -1,4 +1,4 @@
-"""The instrument itself: what `stepping` says of an operation that a task group was too late to cancel."""
+"""The test tool `stepping`: what it reports if an operation ended before its task group cancelled it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer in a process of its own, to be killed, stopped and continued. Tells what it does in a file, line by line.
+"""A consumer in a process of its own, to be killed, stopped and continued. It writes its actions to a file.
 
 ``python -m tests.faults.worker <role> <hosts> <root> <journal> <session timeout>``
 """

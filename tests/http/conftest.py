@@ -1,4 +1,4 @@
-"""Servers on real sockets, with a key that may do everything."""
+"""Servers on real sockets, with a key that has all permissions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 @dataclass
 class Service:
-    """A running server, and a client of it that bears the key that may do everything."""
+    """A running server, and a client of it whose key has all permissions."""
 
     url: str
     http: httpx.AsyncClient

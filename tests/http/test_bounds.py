@@ -1,4 +1,4 @@
-"""What a queue holds, and what is asked of it, costs a server a bounded amount of memory, of time and of znodes."""
+"""Queues and requests cost a server a bounded amount of memory, time and znodes."""
 
 from __future__ import annotations
 

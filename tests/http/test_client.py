@@ -1,4 +1,4 @@
-"""The Python client: each method, its errors, its patience, and how it finds the servers."""
+"""The Python client: each method, its errors, its timeouts, and how it finds the servers."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_a_value_that_is_not_json_is_refused_before_it_is_sent() -> None:
 
 
 class _Flaky(httpx.AsyncBaseTransport):
-    """Fails so many times in these ways, then answers."""
+    """Fails this many times in these ways, then answers."""
 
     def __init__(self, *failures: int | Exception) -> None:
         self.failures = list(failures)

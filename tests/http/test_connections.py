@@ -1,4 +1,4 @@
-"""Connections: how long each may stay in which state, and how many there may be."""
+"""Connections: the limits on their number, and on the time in each state."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_the_number_of_connections_stays_below_the_file_descriptor_limit(m
 
 
 class TestCrowd:
-    """Who has to go."""
+    """The connections that must be closed."""
 
     def test_every_connection_stays_while_there_is_room(self) -> None:
         crowd = Crowd[int](3, 2)

@@ -1,4 +1,4 @@
-"""EmoDB's contract, over a real socket: each row, and what the words promise; `test_refusals` has what is refused."""
+"""EmoDB's contract over a real socket: each route and its promises; `test_refusals` has the refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's pages as HTTP: who sees what, what a form must bring, and that nothing is told unasked."""
+"""The dashboard's pages over HTTP: permissions, the proof in forms, and no unrequested contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Size, waiting, in flight, delayed and retrying mean the same wherever they are shown, and add up."""
+"""Size, waiting, in flight, delayed and retrying mean the same in every view, and add up."""
 
 from __future__ import annotations
 

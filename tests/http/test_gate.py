@@ -1,4 +1,4 @@
-"""Limits of rate, and requests that a browser sends for somebody else."""
+"""Rate limits, and requests that a browser sends for another site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No body, however it is made, holds up the event loop: others are served while it is read and judged."""
+"""No request body blocks the event loop: other requests are served while it is read and checked."""
 
 from __future__ import annotations
 

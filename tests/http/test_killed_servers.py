@@ -1,4 +1,4 @@
-"""Servers over one ZooKeeper are as good as each other: what one began, another ends, even when the one is killed."""
+"""Servers over one ZooKeeper are equivalent: one finishes what another began, even after a kill."""
 
 from __future__ import annotations
 

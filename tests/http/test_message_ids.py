@@ -1,4 +1,4 @@
-"""Message ids: a client can settle messages that a server has shown it, and nothing else."""
+"""Message ids: a client can settle only messages that a server has shown to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HEAD, OPTIONS, and the headers of every answer."""
+"""HEAD, OPTIONS, and the headers of every response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: whatever is sent is answered as it says, and never with a 5xx."""
+"""The OpenAPI document is true: each response is one that it describes, and none is a 5xx."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _attack(url: str, key: str, kind: str, mode: str) -> None:
 
         every = list[Any](HealthCheck)
 
-        # The same examples in every run: what a new one finds is no matter of who happens to run the tests.
+        # The same examples in every run, so that a new finding does not depend on the run.
         @settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=every)
         @given(case=operation.as_strategy(generation_mode=modes[mode]))
         def attack(case: Case[Any]) -> None:

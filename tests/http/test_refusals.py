@@ -1,4 +1,4 @@
-"""EmoDB's contract, over a real socket: what is refused, how, and in which order."""
+"""EmoDB's contract over a real socket: the refused requests, their responses, and the order of the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, huge, malformed or gone, and a ZooKeeper that is away, cost nobody else anything."""
+"""Slow, huge, malformed or vanished clients, and an unavailable ZooKeeper, do not affect other requests."""
 
 from __future__ import annotations
 

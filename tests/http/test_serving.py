@@ -1,4 +1,4 @@
-"""`aiozkqueue serve` as a process: how it is found, asked, frozen and stopped."""
+"""`aiozkqueue serve` as a process: how it is found, checked, frozen and stopped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_server_that_lost_zookeeper_can_be_stopped(zookeeper_proxy: ZooK
 
 
 async def admin_url(zookeeper: str, cluster: str) -> str:
-    """What Ostrich's clients take from a registration."""
+    """The fields of a registration that Ostrich's clients read."""
     async with observer(zookeeper) as observed:
         folder = registered(cluster)[0]
 

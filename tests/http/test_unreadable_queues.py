@@ -1,4 +1,4 @@
-"""A queue that cannot be read: its own requests say why, and every other queue is shown and served as ever."""
+"""An unreadable queue: its own requests give the reason, and every other queue is shown and served as usual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier versions of the layout have stored is read, taken and settled by the code of today.
+"""The current code reads, takes and settles what each earlier version of the layout has stored.
 
 - `stories` says what a program has stored, and what a program of today finds of it: one story a feature.
 - `trees` writes a server's znodes down, and puts them on another server as they were.

@@ -1,4 +1,4 @@
-"""Makes a dump: ``python -m tests.layout.generate v2``, once, by the code that first stores that version.
+"""Makes a dump: ``python -m tests.layout.generate v2``, once, with the code that first stores that version.
 
 Of all stories, or of those that are named behind it. A dump that is there is not made again: later code would not store
 the same.

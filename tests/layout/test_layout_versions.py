@@ -1,4 +1,4 @@
-"""A program of today reads, takes and settles what programs of each layout version have stored."""
+"""The current code reads, takes and settles what programs of each layout version have stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Znodes written down, and put on another server as they were: data, versions, counters, owners and their order."""
+"""Dumps of znodes, restored on another server unchanged: data, versions, counters, owners and their order."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _written(path: str, node: Node) -> Znode:
 
 
 async def write_tree(client: ZooKeeperClient, znodes: list[Znode]) -> None:
-    """Put the znodes on a server. What was ephemeral is the client's, and goes with its session."""
+    """Create the znodes on a server. The ephemerals belong to the client and end with its session."""
     # Requests of one session are applied in the order in which they are sent, so none needs to be waited for.
     await asyncio.gather(*[_create(client, znode) for znode in znodes])
     await asyncio.gather(*[_count_up(client, znode) for znode in znodes])
@@ -96,5 +96,5 @@ async def _count_up(client: ZooKeeperClient, znode: Znode) -> None:
 
 
 def _created(stat: Stat) -> int:
-    """How many children there have been: each that came or went has changed the counter, and so many are left."""
+    """Return the number of children ever created: each creation and deletion changed the counter."""
     return (stat.cversion + stat.num_children) // 2

@@ -1,4 +1,4 @@
-"""What a process and a server hold now: to be compared with what they hold after much work."""
+"""The resources that a process and a server hold, to be compared before and after much work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Memory:
-    """What Python has allocated, in blocks, and what the system has given, in bytes."""
+    """The memory that Python has allocated, in blocks, and that the system has given, in bytes."""
 
     blocks: int
     resident: int

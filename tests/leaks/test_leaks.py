@@ -1,4 +1,4 @@
-"""After much work everything is as it was: tasks, sockets, watches, memory, znodes.
+"""After much work the number of tasks, sockets, watches and znodes, and the memory, are as before.
 
 ``make leaks`` runs the same ten times as long.
 """
@@ -31,7 +31,7 @@ CANCELLATIONS = 1_000 if LONG else 200
 WARM_UP = 2_000
 #: Of so many works a session remembers the outcome: few, so that this memory is full before anything is measured.
 OUTCOMES_KEPT = 10
-#: Blocks of memory that whatever else runs in the process may take: a tenth of one a message, at the most.
+#: The blocks of memory that other parts of the process may take: up to a tenth of one for each message.
 SLACK = 2_000
 #: Pages that the allocator may keep, bytes.
 RESIDENT_SLACK = 24 * 1024 * 1024
@@ -122,7 +122,7 @@ async def test_messages_leave_nothing_behind(server: str, root: str, view: Obser
 
 
 async def drained(queue: zq.Queue[bytes], count: int) -> list[str]:
-    """Consume until so many messages have come, however late they are given back; their ids."""
+    """Consume until this many messages have arrived, however late they are released; return their ids."""
     seen: list[str] = []
     async with queue.consume(until_idle=60) as deliveries:
         async for delivery in deliveries:

@@ -1,4 +1,4 @@
-"""Look the pinned dependencies up in a database of known vulnerabilities, where it can be reached.
+"""Looks the pinned dependencies up in a database of known vulnerabilities, if it is reachable.
 
 ``python -m tests.packaging.audit constraints.txt`` runs pip-audit. It fails when a pinned version has a known
 vulnerability. When the database does not know any of the packages, as behind a mirror that serves no advisories, it

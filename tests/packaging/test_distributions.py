@@ -1,4 +1,4 @@
-"""What users install: the wheel in an environment of its own, with the required dependencies and nothing else.
+"""The distributions that users install: the wheel in an environment with only the required dependencies.
 
 Nothing is fetched: the dependencies are copied from the environment that runs the tests, and pip judges them.
 """

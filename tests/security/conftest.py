@@ -1,4 +1,4 @@
-"""What the security tests share: one server with TLS, one that wants certificates too, users, an independent client."""
+"""The fixtures of the security tests: a TLS server, one that requires certificates, users, an independent client."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Superuser:
         try:
             found = {path: self._client.get_acls(path)[0]}
             names = self._client.get_children(path)
-        except NoNodeError:  # gone since its parent was listed: a lock of who was at work
+        except NoNodeError:  # removed since its parent was listed: a lock of a working client
             return {}
         for name in names or ():
             found |= self._walk(f"{path}/{name}")

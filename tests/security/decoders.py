@@ -1,4 +1,4 @@
-"""Every decoder of what others may have written: each either reads bytes, or refuses them with its own error."""
+"""Every decoder of bytes that other programs may write: it reads them, or refuses them with its own error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long to look for bytes that do harm: a little in every run, and always the same; more with ``make fuzz``."""
+"""The amount of fuzzing: a few fixed examples in every run, and more with ``make fuzz``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile bytes for every decoder, guided by the lines they reach: ``python -m tests.security.guided <decoder>``.
+"""Hostile bytes for every decoder, guided by coverage: ``python -m tests.security.guided <decoder>``.
 
 Needs `atheris`, which is not among the development tools: ``pip install atheris``. Options of libFuzzer follow the name
 of the decoder, ``-max_total_time=60`` say.

@@ -1,4 +1,4 @@
-"""ACLs on every znode, whatever made it; and what a stranger can do to it: nothing."""
+"""ACLs are on every znode, and an unauthorized user can change nothing."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Event(BaseModel):
 
 
 async def use_every_feature(session: zq.QueueSession) -> None:
-    """What a queue can be told to do besides, and what stands beside the queues."""
+    """The other options of a queue, and the znodes outside the queues."""
     full = session.queue("full")
     await full.configure(zq.QueueConfig(history=zq.History(), max_size=9, affinity="any", clean_every=0.2))
     await full.put_many([b"1", b"2"], filters={"class": "low"}, ttl=600)

@@ -1,4 +1,4 @@
-"""Bytes that another program, or an enemy, writes into a queue: a typed error or a dead letter, and work goes on.
+"""Hostile bytes in a queue cause a typed error or a dead letter, and work continues.
 
 Every decoder is met end to end: an independent client writes into items, records, locks, delays and the configuration
 of a real queue, and a consumer must come past it.
@@ -54,7 +54,7 @@ def envelopes(draw: st.DrawFn) -> bytes:
 
 
 items = st.binary(max_size=200) | envelopes()
-#: What ZooKeeper lets a znode be called.
+#: A name that ZooKeeper accepts for a znode.
 names = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E, exclude_characters="/"), max_size=60).filter(
     lambda name: name not in {"", ".", ".."}
 )
@@ -132,7 +132,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[Any]) -> None:
 
 
 async def settled(queue: zq.Queue[Any]) -> None:
-    """Wait until what was not handed over has found its end, beside the consumer."""
+    """Wait until the messages that were not delivered have ended otherwise."""
     async with asyncio.timeout(30):
         while await queue.size():  # noqa: ASYNC110 -- the session does it, and tells nobody
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""A server that answers with any bytes: a typed error in the time given, bounded memory, and nobody hangs."""
+"""A server that replies with arbitrary bytes: a typed error in time, bounded memory, and no hang."""
 
 from __future__ import annotations
 

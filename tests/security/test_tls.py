@@ -1,4 +1,4 @@
-"""TLS and mutual TLS through `aiozkqueue.connect`: who is let in, and which servers are believed."""
+"""TLS and mutual TLS with `aiozkqueue.connect`: accepted clients, and trusted servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session of which one request, by its number, has a fault or is the last of its ZooKeeper session."""
+"""A session with a fault at one request, chosen by its number, or whose ZooKeeper session ends at this request."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_a_take_without_waiting_gets_all_messages_that_a_cancelled_take_is_relea
 def test_claims_repeated_after_a_configuration_change_do_not_use_up_the_lock_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A session may hold some 4,000 locks: it would take nothing more once it had chosen so many again."""
+    """A session may hold some 4,000 locks: after choosing this many again it would take nothing more."""
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:

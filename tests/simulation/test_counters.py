@@ -17,7 +17,7 @@ from aiozkqueue.testing import run_virtual, simulated
 def test_lanes_change_their_generation_in_time_despite_other_commits_between_the_puts(
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
-    """Replies are read of one large multi of puts in so many, not of one in so many whatever it is of."""
+    """The session reads the replies of every nth large multi of puts, not those of every nth multi of any kind."""
     monkeypatch.setattr(queue_state, "_LANE_END", f"{0:010d}")
 
     async def main() -> int:

@@ -32,7 +32,7 @@ def _cluster(seed: int) -> Cluster:
 
 
 class _Moment:
-    """Comes when claims are given to those in line, or somebody is answered, for so many times."""
+    """Returns after claims were assigned to waiters, or a waiter was answered, this many times."""
 
     def __init__(self, number: int, patch: pytest.MonkeyPatch) -> None:
         self.come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -122,7 +122,7 @@ def test_a_take_many_that_has_some_messages_does_not_exceed_its_limit_when_group
 def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
     how: str, *, grouped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever of its requests has been answered, flies, or waits then; and it never handles more than it may."""
+    """Each of its requests may be answered, in flight or waiting then; it never handles more than its concurrency."""
 
     async def main(number: int, turns: int) -> int:
         finished = handling = most = 0

@@ -1,4 +1,4 @@
-"""Errors that waiting cannot resolve: each caller gets them, once per call, whatever the number of its requests."""
+"""Errors that waiting cannot resolve: each caller gets them once per call, whatever the number of its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client process of a soak: producers, movers, consumers and listeners in one session, each telling what it does.
+"""A client process of a soak: producers, movers, consumers and listeners in one session that record their actions.
 
 ``python -m tests.soak.client <name> <programs> <hosts> <journal> <seed>``; SIGUSR1 ends production, SIGTERM all.
 """

@@ -1,4 +1,4 @@
-"""What befalls the servers and the clients, in the order that a seed gives."""
+"""The faults of the servers and the clients, in an order that a seed determines."""
 
 from __future__ import annotations
 

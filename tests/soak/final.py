@@ -1,4 +1,4 @@
-"""What is on the servers in the end, read by a client that had no part in it."""
+"""The final contents of the servers, read by an independent client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client processes, each behind proxies of its own, and what can be done to them."""
+"""The client processes, each behind its own proxies, and the faults that they can get."""
 
 from __future__ import annotations
 

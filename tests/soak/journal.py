@@ -1,4 +1,4 @@
-"""What a client did, line by line in a file of its own, and the history that all these files make together.
+"""The records of each client, a line each in its own file, and the history that all files make together.
 
 A line is handed to the kernel by one write before the client goes on, so that a SIGKILL loses none; only the loss of
 the machine would, and no soak loses that. Times are of the monotonic clock, which all processes of a machine share.

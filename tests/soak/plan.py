@@ -1,4 +1,4 @@
-"""The numbers and the queues of a soak."""
+"""The parameters and the queues of a soak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One soak: an ensemble, its clients, what befalls them, and the account at the end."""
+"""One soak: an ensemble, its clients, the faults, and the account at the end."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def _account(result: Result, seen: final.Seen) -> None:
 
 
 def _dead_letters_count_right(history: History, seen: final.Seen) -> list[str]:
-    """By message what the checker allows to the run as a whole: dead of exhaustion only with all attempts recorded.
+    """Check by message what the checker allows for the whole run: exhausted dead letters have all attempts recorded.
 
-    Attempts that nobody saw are those of sessions that ended between the record and the handler: at most so many.
+    Unseen attempts are those of sessions that ended between the record and the handler: at most this many.
     """
     handed = history.handed()
     rejected = {token for unit in history.units for token in unit.rejects}

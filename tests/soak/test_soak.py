@@ -1,4 +1,4 @@
-"""A soak of some minutes, as `make soak` runs it: ``SOAK_SECONDS=n`` says how many seconds of faults."""
+"""A soak of some minutes, as `make soak` runs it: ``SOAK_SECONDS=n`` sets the number of seconds with faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the servers ended each session, and how often they elected a leader: from what they wrote on disk themselves.
+"""The ends of sessions and the number of elections, read from the servers' own files.
 
 A ZooKeeper log file is a header of 16 bytes, then records of a checksum, a length, a transaction and an end mark; a
 transaction begins with session, xid, zxid, time and type. The upper half of a zxid counts the elections.

@@ -1,4 +1,4 @@
-"""How long messages waited for a hand-over because of a fault."""
+"""The time that messages waited for a delivery because of a fault."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def longest_waits(history: History, befallen: Sequence[Befallen]) -> Waits:
 
 
 def _waits(history: History) -> Iterator[tuple[str, float, float]]:
-    """Each time that a message lay until it was handed over: from its put, or from the end of the last hand-over."""
+    """Return each time that a message waited for a delivery: from its put, or from the end of the last delivery."""
     put = history.put()
     for token, handed in history.handed().items():
         unit = put[token][1] if token in put else None

@@ -1,4 +1,4 @@
-"""Drivers in processes of their own, on the tests' JVM: each starts within two seconds, and can be killed."""
+"""Drivers in processes of their own, on the tests' JVM: each starts within two seconds and can be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Spark for all tests of a worker, small, and without anything that listens."""
+"""One small Spark for all tests of a worker, without listening services."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_events: Path, spark_ja
 
 @pytest.fixture
 def options(zookeeper: str, queue_root: str) -> dict[str, str]:
-    """What every reader and writer is told."""
+    """The options of every reader and writer."""
     return {"hosts": zookeeper, "root": queue_root, "queue": "orders"}

@@ -1,4 +1,4 @@
-"""How Spark is started for tests: locally, and with the settings of `conf`."""
+"""The start of Spark for tests: in local mode, with the settings of `conf`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONF = {"SPARK_CONF_DIR": str(Path(__file__).parent / "conf")}
 
 
 def environment(java_home: str) -> dict[str, str]:
-    """What Spark and its Python workers need to be told."""
+    """The settings of Spark and its Python workers."""
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return {
         **CONF,
@@ -30,7 +30,7 @@ def environment(java_home: str) -> dict[str, str]:
 
 
 def start(folder: Path, more: Mapping[str, str], *, cores: int = 4) -> SparkSession:
-    """Start it, with so many cores' worth of tasks."""
+    """Start it, with this number of concurrent tasks."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second
 
     settings = {

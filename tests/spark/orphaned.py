@@ -1,4 +1,4 @@
-"""A driver whose stream goes on until it is killed: ``python -m tests.spark.orphaned HOSTS ROOT FOLDER``.
+"""A driver whose stream runs until it is killed: ``python -m tests.spark.orphaned HOSTS ROOT FOLDER``.
 
 It tells by the file `JVM` below the folder which process its JVM is, when the first batch has been written.
 """

@@ -1,4 +1,4 @@
-"""The processes of the machine, as /proc shows them."""
+"""The processes of the machine, from /proc."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Pipeline:
 
 @dataclass
 class Tally:
-    """What has happened."""
+    """The events so far."""
 
     put: set[bytes] = field(default_factory=set[bytes])
     rounds: int = 0

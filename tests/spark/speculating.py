@@ -1,4 +1,4 @@
-"""A driver with a cluster of its own, two executors on what it takes for two hosts, that tries slow tasks twice.
+"""A driver with its own cluster of two executors, which Spark takes for two hosts, and speculative execution.
 
 ``python -m tests.spark.speculating HOSTS ROOT FOLDER`` puts `ROWS` rows into ``orders``. The first try of the first
 task stores some of its rows and then waits until another has stored them all; each try is told by a file.

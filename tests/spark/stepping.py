@@ -1,4 +1,4 @@
-"""The format with a halt at each step of a micro-batch, where its driver is killed, or waits as if it were dead.
+"""The format with a halt at each step of a micro-batch, where its driver is killed or waits as if it were dead.
 
 Run as a program it is a driver of its own: ``python -m tests.spark.stepping HOSTS FOLDER`` reads names from its input,
 and for each drains a queue below the root of that name into another, from the checkpoint in a folder of that name. It

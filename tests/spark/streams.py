@@ -1,4 +1,4 @@
-"""How streams are started for tests, on machines that are slower than Spark thinks."""
+"""The start of streams for tests, on machines that are slower than Spark expects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: What Spark says when the Python process of a stream's source needs more than ten seconds to start, which is fixed.
+#: Spark's error if the Python process of a stream's source does not start within ten seconds, a fixed limit.
 TOO_SLOW = "Python worker failed to connect back"
 STARTS = 5
 

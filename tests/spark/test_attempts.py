@@ -1,4 +1,4 @@
-"""A message that fails its query each time: found by trying less of its batch, and rejected when it fails alone."""
+"""A message that fails its query each time: smaller attempts find it, and it is rejected when it fails alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories to Parquet files, each record once, wherever the driver is killed."""
+"""History is written to Parquet files, each record once, wherever the driver is killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ends(NamedTuple):
     servers: dict[str, str]
 
     def make(self, count: int) -> set[str]:
-        """Put so many into each queue, and finish or reject them."""
+        """Put this many messages into each queue, and finish or reject them."""
 
         async def ended(queue: zq.Queue[bytes]) -> set[str]:
             await queue.configure(zq.QueueConfig(history=zq.History()))
@@ -124,7 +124,7 @@ def test_a_run_killed_before_any_step_and_repeated_loses_and_duplicates_nothing(
 
 
 class CutOffError(Exception):
-    """What befalls an audit."""
+    """The faults of an audit."""
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecor
 
 
 def record(number: int, *, waited: int, handled: int, outcome: End = End.FINISHED, **more: Any) -> HistoryRecord:
-    """A message that was put a second after the one before, and took so many milliseconds."""
+    """A message that was put a second after the one before, and took this many milliseconds."""
     put = int(START.timestamp() * 1000) + 1000 * number
     claimed = None if outcome is End.EXPIRED else put + waited
     return HistoryRecord(

@@ -1,4 +1,4 @@
-"""Data frames into queues, and queues into data frames."""
+"""Data frames are written to queues, and queues are read as data frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def drained(options: Mapping[str, str]) -> list[bytes]:
-    """What plain consumers take until nothing is left."""
+    """The messages that plain consumers take until the queue is empty."""
 
     async def drain() -> list[bytes]:
         bodies: list[bytes] = []
@@ -120,7 +120,7 @@ def test_filters_that_spark_pushes_down_limit_the_rows_read(spark: SparkSession,
     try:
         pushing = reader.option("pushDown", "true")
         assert [row.id for row in pushing.load().where(named).collect()] == [1]
-        # A field of the payload is no message's id, whatever it is called.
+        # A field of the payload is not the id of a message, whatever its name.
         by_field = pushing.option("mode", "PERMISSIVE").load().where(functions.col("id") == 1)
         assert [row._id for row in by_field.collect()] == [wanted]
     finally:

@@ -1,4 +1,4 @@
-"""Checkpoints that do not belong to a ledger, and folders that know batch numbers: refused, and nothing is lost."""
+"""Checkpoints of another ledger, and folders with known batch numbers, are refused, and no message is lost."""
 
 from __future__ import annotations
 

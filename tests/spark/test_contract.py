@@ -1,4 +1,4 @@
-"""What Spark may do with the format's classes: make them where nothing may happen, pickle them, ask a second time."""
+"""Spark's use of the format's classes: it creates and pickles them without I/O, and calls methods twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of every type, decoded here and by Spark's own ``from_json``: never two values of one text."""
+"""JSON of every type has the same value here and with Spark's own ``from_json``."""
 
 from __future__ import annotations
 

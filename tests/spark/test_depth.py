@@ -1,4 +1,4 @@
-"""Memory of driver and tasks does not grow with what waits: with small limits, and a queue fifteen times as deep."""
+"""The memory of driver and tasks does not grow with the queue: small limits, and a queue fifteen times as deep."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIB = 2**20
 
 
 def peak(work: Callable[[], object]) -> int:
-    """What it takes at the most, bytes."""
+    """Its maximum, in bytes."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -57,7 +57,7 @@ def fill(options: dict[str, str], messages: int) -> None:
 
 @pytest.fixture(scope="module")
 def queues() -> Iterator[tuple[dict[str, str], dict[str, str]]]:
-    """The options of two queues, of which one is fifteen times as deep; on a server that is thrown away."""
+    """The options of two queues on a temporary server; the second is fifteen times as deep as the first."""
     with EmbeddedZooKeeper(ServerOptions(fsync=False)) as server:
         shallow, deep = ({"hosts": server.hosts, "root": "/zms", "queue": name} for name in ("shallow", "deep"))
         fill(shallow, SHALLOW)

@@ -1,4 +1,4 @@
-"""The programs of `docs/spark.md` run, block by block, on a shop that is a folder."""
+"""The programs of `docs/spark.md` run, block by block, with a folder as the shop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Real drivers, killed at every step of a micro-batch, or taken for dead and back.
+"""Real drivers that are killed at every step of a micro-batch, or assumed dead and return.
 
-Each runs a query for each step, and is killed when all of them stand there; the next one goes on with all of them, and
-is killed when each has come a step further.
+A driver runs a query for each step, and is killed when each query has halted at its step. The next driver continues all
+queries, and is killed when each of them has reached the next step.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Query:
         return (self._folder / ENDED).read_text()
 
     def go_on(self, spark: SparkSession) -> None:
-        """Start it in this process, and let it come to its end."""
+        """Run it in this process until it ends."""
         assert pipe(spark, self._servers, self._folder, "aiozkqueue").awaitTermination(PATIENCE)
 
 

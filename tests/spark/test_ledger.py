@@ -1,4 +1,4 @@
-"""The ledger of a stream: the same batch whenever it is asked for, whatever died in between."""
+"""The ledger of a stream returns the same batch each time, whichever process died in between."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Mortal:
 
 
 class Stream:
-    """What Spark does with a source and a sink that knows batches by their number, as far as the logs say."""
+    """Spark's use of a source, and of a sink that identifies batches by their number, as its logs show it."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -352,7 +352,7 @@ async def test_requests_of_a_large_batch_stay_small_since_servers_keep_the_last_
         batch = await ledger.next_batch(-1, None)
         assert sum(page.items for page in await ledger.pages(batch)) == 1200
         assert await ledger.acknowledge(batch) == 1200
-    assert 100 < weighing.most < 600  # at 0.75 KiB for each operation, 225 MiB of heap at the most
+    assert 100 < weighing.most < 600  # at 0.75 KiB for each operation, up to 225 MiB of heap
 
 
 async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(zookeeper: str, queue_root: str) -> None:

@@ -1,4 +1,4 @@
-"""Files into a queue, and what is told when they cannot be."""
+"""Files are loaded into a queue, and the errors for files that cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's Python processes while ZooKeeper is away: they end with their JVM, and wait no longer than they are told."""
+"""Spark's Python processes while ZooKeeper is away: they end with their JVM, and wait no longer than configured."""
 
 from __future__ import annotations
 

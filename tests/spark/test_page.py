@@ -1,4 +1,4 @@
-"""The page of an audit, made of figures: with nothing to tell of, with one queue, with many that have long names."""
+"""The page of an audit: without records, with one queue, and with many queues that have long names."""
 
 from __future__ import annotations
 

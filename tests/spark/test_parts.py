@@ -1,4 +1,4 @@
-"""Tasks of Spark's without Spark: tried again, at once, in another order; and filters that are handed down."""
+"""Spark's tasks without Spark: retried, concurrent, in another order; and pushed-down filters."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
 
 def test_a_task_keeps_few_payloads_in_memory_at_a_time(options: dict[str, str]) -> None:
     def peak(queue: str, count: int) -> int:
-        """The most bytes that were held while so many thousand bytes were read."""
+        """Return the maximum number of bytes held while this many thousand bytes were read."""
         of_queue = {**options, "queue": queue}
         put(of_queue, *[b"x" * 1000] * count)
         parsed = parse_options(of_queue)

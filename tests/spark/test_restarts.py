@@ -1,4 +1,4 @@
-"""A queue's streams side by side, and one that is started again otherwise: with another group, checkpoint or schema."""
+"""Concurrent streams of a queue, and one that restarts with another group, checkpoint or schema."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class DownError(Exception):
-    """What befalls a sink."""
+    """The faults of a sink."""
 
 
 def decoded(

@@ -1,4 +1,4 @@
-"""Spark over mutual TLS, as a user whose queue nobody else may read."""
+"""Spark over mutual TLS, as a user with a private queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream into a queue: each row once, whatever is tried again."""
+"""A stream into a queue puts each row once, whatever is retried."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_row_is_put_once_even_after_a_restart_of_the_query(
     bring(tmp_path, "b", *range(1000, 1500))
     pour(spark, options, tmp_path)
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(1500))
-    (tmp_path / "checkpoint").rename(tmp_path / "before")  # who begins anew is another, and puts everything again
+    (tmp_path / "checkpoint").rename(tmp_path / "before")  # a new run is another writer, and puts everything again
     pour(spark, options, tmp_path)
     assert len(drained(options)) == 1500
 

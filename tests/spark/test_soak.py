@@ -1,4 +1,4 @@
-"""A short run of the soak: whatever is changed between queries, no message is lost."""
+"""A short run of the soak: no message is lost, whatever changes between queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue as a stream: drained to files, beside consumers, through restarts."""
+"""A queue as a stream: drained to files, with consumers in parallel, and across restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue into Parquet files, each message once, wherever the driver is killed."""
+"""A queue is unloaded into Parquet files, each message once, wherever the driver is killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def written(folder: Path) -> Counter[bytes]:
 
 
 def waiting(options: Mapping[str, str]) -> set[bytes]:
-    """What lies in the queue, held or not."""
+    """The messages in the queue, held or not."""
 
     async def look() -> set[bytes]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:

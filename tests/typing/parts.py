@@ -1,4 +1,4 @@
-"""What users write with the parts around queues, and what type each thing has: accepted by mypy and pyright."""
+"""Programs with the features around queues, and the types of their values: accepted by mypy and pyright."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As misuses.py, of the parts around queues."""
+"""As misuses.py, for the features around queues."""
 from pydantic import BaseModel
 
 import aiozkqueue as zq

@@ -1,4 +1,4 @@
-"""Every public name tells what it is: those of each `__all__`, and what users reach by them."""
+"""Every public name is documented: those of each `__all__`, and those that users reach through them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of what a queue can do names tests, rules and mutations that are there."""
+"""The tests, rules and mutations that the table of capabilities names exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a package that is absent, and of one that is there in a version that does not fit."""
+"""The errors for a missing package, and for one in an unsupported version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports run one way: no layer of the package, and no package inside `queue/`, imports what is above it."""
+"""Imports run in one direction: no layer of the package, and no folder of `queue/`, imports one above it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(aiozkqueue.__file__).parent
 
-#: From the bottom up. What stands in one line may import what stands in the lines before it, and itself.
+#: The layers from the bottom up. A layer may import itself and those in the lines before it.
 LAYERS = (
     {"errors"},
     {"extras", "moments"},

@@ -1,4 +1,4 @@
-"""A program that does not use an extra does not import what it needs, whether that is installed or not."""
+"""A program that does not use an extra does not import its packages, even if they are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the queue's layers log says in its record which queue, message or transaction it is about."""
+"""Each log record of the queue's layers names its queue, message or transaction."""
 
 from __future__ import annotations
 

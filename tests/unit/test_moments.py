@@ -1,4 +1,4 @@
-"""One rule for what is finer than a millisecond: it is rounded up."""
+"""Times finer than a millisecond are rounded up."""
 
 from __future__ import annotations
 

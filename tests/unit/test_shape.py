@@ -1,4 +1,4 @@
-"""The code keeps its shape: no class, signature or function grows past what a reader can hold.
+"""The code keeps its shape: no class, signature or function exceeds its limit.
 
 The exceptions are listed. A list may shrink; an entry that is no longer needed fails the test.
 """

@@ -1,4 +1,4 @@
-"""The map of what is said of Spark names tests that are there, each in its file, and no file of tests is left out."""
+"""The tests that the map of Spark's promises names exist, each in its file, and no file of tests is missing."""
 
 from __future__ import annotations
 

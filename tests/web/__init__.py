@@ -1,1 +1,1 @@
-"""Queues within a web framework's application, on a real ZooKeeper and, where the wire matters, a real server."""
+"""Queues in an application of a web framework, on a real ZooKeeper and, where the socket matters, a real server."""

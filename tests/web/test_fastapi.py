@@ -1,4 +1,4 @@
-"""A request's transaction commits before its response is sent, or is rolled back, and the response tells which."""
+"""A request's transaction commits before its response is sent, or is rolled back, and the response shows which."""
 
 from __future__ import annotations
 

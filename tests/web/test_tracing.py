@@ -1,4 +1,4 @@
-"""OpenTelemetry's own instrumentation of FastAPI beside ours: one trace from the request to the handler."""
+"""OpenTelemetry's own instrumentation of FastAPI together with ours: one trace from the request to the handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the queue's tests share: sessions that are closed, sessions ended by the server, and the locks left on it."""
+"""The fixtures of the queue tests: sessions, sessions that the server ends, and the remaining locks."""
 
 from __future__ import annotations
 

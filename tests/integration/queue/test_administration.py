@@ -1,4 +1,4 @@
-"""What operators do: look, count, empty, force open, and bring dead letters back; other programs' items too."""
+"""Operations of operators: inspect, count, purge, force a release, and redrive; items of other programs too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message that comes back under its old id before its last claim is known to be over is not missed."""
+"""A message that returns under its old id before its last claim is known to have ended is not missed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @contextmanager
 def deaf(session: zq.QueueSession) -> Iterator[None]:
-    """Let what the server sends lie in the socket, as a loop that is busy does; then it is read at once."""
+    """Leave the server's data in the socket, as a busy loop does; then read it at once."""
     transport = session._runtime.zookeeper._session._connection._transport  # type: ignore[attr-defined]
     transport.pause_reading()
     try:

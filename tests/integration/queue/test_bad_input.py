@@ -1,4 +1,4 @@
-"""Bad input: a typed error that names the thing and the way out; nothing is lost, and the connection is kept."""
+"""Bad input raises a typed error with its subject and a remedy; nothing is lost, and the connection stays open."""
 
 from __future__ import annotations
 

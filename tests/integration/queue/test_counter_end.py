@@ -1,4 +1,4 @@
-"""ZooKeeper's sequence counters end at 2147483647, and do not wrap: a lane goes on in its next generation in time."""
+"""ZooKeeper's sequence counters end at 2147483647 without wrapping: a lane moves to its next generation in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With very many messages waiting, nothing that lists them keeps the loop from the handlers beside it."""
+"""Listing very many messages does not block the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is ready at the same moment shares a request, and nobody pays for another's failure."""
+"""Writes that are ready at the same moment share a request, and a failed write does not fail the others."""
 
 from __future__ import annotations
 

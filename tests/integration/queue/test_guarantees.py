@@ -1,4 +1,4 @@
-"""What ZkQueue promised, held here too: one test for each of its features and guarantees.
+"""The guarantees of ZkQueue also hold here: one test for each of its features and guarantees.
 
 Those of rollbacks are in `test_rollbacks`.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Expire = Callable[[zq.QueueSession], Awaitable[None]]
 
 
-# What was implemented in ZkQueue's first version
+# The features of ZkQueue's first version
 
 
 async def test_multiple_consumers_with_correct_failover(

@@ -1,4 +1,4 @@
-"""Queues spread over lanes: what is put is found in every one of them, however their number changes meanwhile."""
+"""Queues with several lanes: consumers find each message, even if the number of lanes changes meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first put to a lane makes it: opening a queue makes none, and consumers find each lane that appears."""
+"""The first put to a lane creates it: opening a queue creates none, and consumers find each new lane."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ async def test_a_busy_consumer_takes_an_urgent_message_of_a_new_lane_next(
         order.extend([(await take_one(other)).value for _ in range(number)])
 
     await take(4)
-    for number in range(8):  # to all lanes of the priority, of which one is there
+    for number in range(8):  # to all lanes of the priority, one of which exists
         await jobs.put(b"urgent %d" % number, priority=-3)
     await take(44)
     urgent = [at for at, body in enumerate(order) if body.startswith(b"urgent")]

@@ -1,4 +1,4 @@
-"""The rules of listeners, and of `run`, which serves several until a signal comes."""
+"""The rules of listeners, and of `run`, which serves several of them until a signal arrives."""
 
 from __future__ import annotations
 

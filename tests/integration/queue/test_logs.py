@@ -1,4 +1,4 @@
-"""Records of the log carry queue, message and transaction, where a formatter that writes JSON finds them."""
+"""Log records have the queue, the message and the transaction as attributes, for JSON formatters."""
 
 from __future__ import annotations
 

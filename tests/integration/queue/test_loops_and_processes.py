@@ -1,4 +1,4 @@
-"""One session, one event loop, one process; and a loop that must not be blocked."""
+"""A session belongs to one event loop and one process, and warns if its loop is blocked."""
 
 from __future__ import annotations
 

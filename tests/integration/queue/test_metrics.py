@@ -1,4 +1,4 @@
-"""What Prometheus is told of a session and of its queues: what was applied, and nothing before anybody asks."""
+"""The Prometheus metrics of a session and its queues: applied changes only, and nothing before a collector exists."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def told(collecting: SessionCollector) -> dict[str, float]:
 
 
 async def seen(collecting: SessionCollector, **expected: float) -> None:
-    """Wait until the queue ``jobs`` is told to stand so: a look at it may be a second old."""
+    """Wait until the metrics of the queue ``jobs`` have these values: a sample may be a second old."""
 
     async def stands() -> bool:
         now = await told(collecting)

@@ -1,4 +1,4 @@
-"""Middleware: what is done around each call of a listener's handler."""
+"""Middleware: code around each call of a listener's handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Znodes of others in the way of a message's end: it alone waits, is told of, and everybody else goes on."""
+"""Znodes of other programs that block the end of a message affect only this message, and are reported."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_znode_below_an_attempt_record_does_not_block_other_commits_of_t
                         group.create_task(others.put(b"%d" % number))
             await eventually(all_dead)
     assert await others.size() == 201
-    assert len(calls) == records  # the record says that each has been handed over once before
+    assert len(calls) == records  # the record says that each was delivered once before
     await no_locks(locks)
 
 
@@ -188,7 +188,7 @@ async def test_a_duplicate_with_a_child_znode_does_not_block_the_newest_message_
         async with session.begin() as tx:
             assert await tx.take(jobs) is None
     assert sorted(taken) == [b"newest", b"other"]
-    assert await jobs.size() == 1  # what cannot be removed, and is not handed over after the newest
+    assert await jobs.size() == 1  # a message that cannot be removed, and is not delivered after the newest
 
 
 async def test_an_acknowledgement_names_an_item_with_a_child_znode_and_ends_the_other_leases(

@@ -1,4 +1,4 @@
-"""What others do to a queue's znodes: ACLs, deletions, broken records. Nobody hangs, and the error names the queue."""
+"""Changes of other programs to a queue's znodes: no client hangs, and errors name the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One message that this user may not read: what operators do concerns the others, and names it."""
+"""A message that the user may not read: operators' calls process the others and name this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue's type takes and gives back, and what becomes of bytes that are no value of it."""
+"""Payloads: the conversion to and from the type of a queue, and undecodable bytes."""
 
 from __future__ import annotations
 

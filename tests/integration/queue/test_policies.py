@@ -1,4 +1,4 @@
-"""Policies: where they are stored, what an attempt is, when a message comes again, and what becomes of it at last."""
+"""Policies: where they are stored, what an attempt is, when a message is redelivered, and how it ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_another_policy_conflicts_until_it_is_configured(
             await anext(deliveries)
     await other.queue("jobs").configure(zq.QueueConfig(policy=zq.ConsumeTimes(7)))
     await other.queue("jobs", policy=zq.ConsumeTimes(7)).put(b"2")
-    # Whoever has the old configuration in mind follows the new one from the next claim on.
+    # A session that has cached the old configuration uses the new one from the next claim.
     await session.queue("jobs").put(b"3")
     assert (await session.queue("jobs").configuration()).policy == zq.ConsumeTimes(7)
     for _ in range(3):
@@ -235,7 +235,7 @@ async def test_a_backoff_remains_after_the_end_of_the_session_that_set_it(
     assert (await take_one(session)).attempt == 2
 
 
-# What becomes of it at last
+# The end of an exhausted message
 
 
 async def test_an_exhausted_message_becomes_a_dead_letter_with_the_reason(

@@ -1,4 +1,4 @@
-"""What ZkQueue promised of rollbacks: whatever goes wrong, what was taken is everybody's again, and nothing is put."""
+"""The guarantees of ZkQueue for rollbacks: in each failure all taken messages are released, and no put is stored."""
 
 from __future__ import annotations
 

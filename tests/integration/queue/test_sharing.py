@@ -1,4 +1,4 @@
-"""Several sessions on one queue: each message once, few locks in vain, nothing left lying, nobody polls."""
+"""Several sessions on one queue: each message is delivered once, with few failed claims and without polling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def counts(session: zq.QueueSession, queue: str = "jobs") -> ClaimCounts:
 
 
 async def registered(view: Observer, root: str, number: int) -> None:
-    """Wait until so many sessions take from the queue."""
+    """Wait until this many sessions take from the queue."""
 
     async def so_many() -> bool:
         return len(await view.children(f"{root}/jobs/consumers")) == number

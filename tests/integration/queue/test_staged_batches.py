@@ -1,4 +1,4 @@
-"""Batches that become visible as a whole: nobody sees any of one before all of it is there."""
+"""Pending batches become visible as a whole: no consumer sees a message before all of them are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record of tags that may not be read, or is not what its name says, concerns the messages that bear it only."""
+"""A tag record that is unreadable or wrong affects only the messages with its tags."""
 
 from __future__ import annotations
 

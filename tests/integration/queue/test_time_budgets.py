@@ -1,4 +1,4 @@
-"""Looks at queues end within their time budget, and say what they have not looked at."""
+"""Figures and diagnoses end within their time budget, and report what they skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of what becomes of a message, linked from put to handler, in one process and over two."""
+"""OpenTelemetry spans of a message, linked from the put to the handler, in one process and in two."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Spans:
-    """What has been exported so far, by name."""
+    """The spans that have been exported so far, by name."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()

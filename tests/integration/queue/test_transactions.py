@@ -1,4 +1,4 @@
-"""The rules of transactions: how a block is left, how long a take waits, what a commit's error tells."""
+"""The rules of transactions: the end of a block, the timeouts of a take, and the errors of a commit."""
 
 from __future__ import annotations
 

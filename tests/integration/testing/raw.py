@@ -1,4 +1,4 @@
-"""ZooKeeper's protocol by hand, one connection and no retries: what a fault does is seen, not repaired."""
+"""ZooKeeper's protocol on one connection without retries, which shows the effect of a fault and does not repair it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that share a server leave nothing on it."""
+"""Tests that share a server leave no znodes on it."""
 
 from __future__ import annotations
 

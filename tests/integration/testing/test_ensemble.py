@@ -1,4 +1,4 @@
-"""An embedded ensemble elects, loses and takes back its nodes as three machines would."""
+"""An embedded ensemble elects, loses and readmits its nodes as three machines would."""
 
 from __future__ import annotations
 

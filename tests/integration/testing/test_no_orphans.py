@@ -1,4 +1,4 @@
-"""However the process that started a server dies, the JVM and its data go with it."""
+"""The JVM and its data are removed when the process that started the server ends in any way."""
 
 from __future__ import annotations
 

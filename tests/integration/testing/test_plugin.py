@@ -1,4 +1,4 @@
-"""The fixtures as a user's own project meets them: in a pytest run of its own."""
+"""The fixtures in a user's own project, in a separate pytest run."""
 
 from __future__ import annotations
 

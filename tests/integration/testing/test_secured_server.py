@@ -1,4 +1,4 @@
-"""TLS and SASL on the embedded server: who is let in, and who is not."""
+"""TLS and SASL on the embedded server: accepted and refused clients."""
 
 from __future__ import annotations
 

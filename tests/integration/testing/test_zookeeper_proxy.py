@@ -1,4 +1,4 @@
-"""The proxy strikes exactly the request it was told to, before or after ZooKeeper applied it."""
+"""The proxy applies a fault to exactly the chosen request, before or after ZooKeeper applied it."""
 
 from __future__ import annotations
 

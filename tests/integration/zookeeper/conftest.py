@@ -1,4 +1,4 @@
-"""What the client's tests share: clients that are closed, sessions ended by the server, a TLS and SASL server."""
+"""The fixtures of the client tests: clients, sessions that the server ends, and a TLS and SASL server."""
 
 from __future__ import annotations
 

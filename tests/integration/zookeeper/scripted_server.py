@@ -1,4 +1,4 @@
-"""A server whose every byte a test chooses."""
+"""A server that sends exactly the bytes that a test chooses."""
 
 from __future__ import annotations
 

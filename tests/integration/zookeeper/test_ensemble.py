@@ -1,4 +1,4 @@
-"""Three servers: the client goes from one to the other with its session."""
+"""Three servers: the client and its session move from one to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a server sends: a typed error in time, bounded memory, and a client that goes on when the server does."""
+"""Hostile replies of a server: a typed error in time, bounded memory, and a client that recovers with the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listing of 100,000 names from a real server: read while it comes in, and anew when the connection is lost then."""
+"""A listing of 100,000 names from a real server: read incrementally, and again after a lost connection."""
 
 from __future__ import annotations
 

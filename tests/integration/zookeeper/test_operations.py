@@ -1,4 +1,4 @@
-"""What the narrow protocol promises of single operations, against a real server."""
+"""The single operations of the client protocol, on a real server."""
 
 from __future__ import annotations
 

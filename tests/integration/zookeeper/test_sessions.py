@@ -1,4 +1,4 @@
-"""How long a session lives, what ends it, and what follows it."""
+"""The life of a session, its end, and the next session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault of aiozk 0.32 that this package is there for: stock aiozk shows it, ours holds.
+"""Each fault of aiozk 0.32 that this package works around: stock aiozk shows it, and ours does not.
 
 A test marked ``stock_aiozk`` asserts the *faulty* behaviour. When one of them fails, upstream has been mended, and
 what replaces that part can be looked at again.
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @asynccontextmanager
 async def stock_client(servers: str, *, started: bool = True, **options: Any) -> AsyncIterator[Any]:
-    """Stock aiozk, taken apart by force at the end, since its close() may wait for ever."""
+    """Stock aiozk, which the fixture shuts down by force, since its close() may wait forever."""
     before = asyncio.all_tasks()
     client = aiozk.ZKClient(servers, **options)
     try:
@@ -248,7 +248,7 @@ class TestFiveTransactionResults:
 
 
 class TestSixStartAndClose:
-    """close() while disconnected times out and leaves things alive; bad hosts hang start() for ever."""
+    """close() while disconnected times out and leaves tasks alive; bad hosts hang start() forever."""
 
     @stock
     async def test_stock_cannot_close_without_a_connection(self, zookeeper_proxy: ZooKeeperProxy) -> None:

@@ -1,7 +1,7 @@
-"""What programs store, one story a feature: `made` is run once for each version of the layout, by the code of its time;
-`found` by the code of today, on what any version has stored.
+"""The data that programs store, one story for each feature.
 
-A story reads what it finds, takes it, settles it, and leaves its queues without a trace of it.
+`made` runs once for each version of the layout, with the code of its time. `found` runs with the current code, on the
+data of each version. It reads, takes and settles the messages of the story, and leaves nothing of them in its queues.
 """
 
 from __future__ import annotations

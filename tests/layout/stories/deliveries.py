@@ -1,4 +1,4 @@
-"""What has become of messages that were taken."""
+"""The state of messages that were taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a message, and what was put with it."""
+"""The contents of messages, and the options of their puts."""
 
 from __future__ import annotations
 

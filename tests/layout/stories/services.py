@@ -1,4 +1,4 @@
-"""What is built on queues."""
+"""The services that are built on queues."""
 
 from __future__ import annotations
 

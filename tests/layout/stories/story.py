@@ -1,4 +1,4 @@
-"""What a story is, and what several of them need."""
+"""The definition of a story, and functions that several stories need."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Story(Protocol):
 
 
 async def take(session: zq.QueueSession, queue: zq.Queue[T], count: int = 1) -> list[zq.Message[T]]:
-    """Take and commit so many, one after the other."""
+    """Take and commit this many messages, one after another."""
     taken: list[zq.Message[T]] = []
     for _ in range(count):
         async with session.begin() as tx:

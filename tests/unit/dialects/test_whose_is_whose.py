@@ -1,4 +1,4 @@
-"""The table of Curator's and kazoo's own tests names tests that are there."""
+"""The tests that the table of Curator's and kazoo's own tests names exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures that the pages give are those of the run that they name."""
+"""The figures on the pages equal those of the run that they name."""
 
 from __future__ import annotations
 

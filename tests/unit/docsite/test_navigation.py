@@ -1,4 +1,4 @@
-"""Every page has a place in the site's navigation, and every place a page."""
+"""Every page is in the site's navigation, and every entry is a page."""
 
 from __future__ import annotations
 

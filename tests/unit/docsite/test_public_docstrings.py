@@ -1,4 +1,4 @@
-"""What is public has its docstring, its place in the reference, and errors that are true."""
+"""Public names have docstrings, a place in the reference, and correct lists of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`docsite.raises` reads the three forms in which a docstring tells its errors."""
+"""`docsite.raises` reads the three forms in which a docstring lists its errors."""
 
 from __future__ import annotations
 

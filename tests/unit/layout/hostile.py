@@ -1,4 +1,4 @@
-"""Bytes that another program, or damage, may have left in ZooKeeper, and what stored values can be."""
+"""Bytes that another program or damage may have left in ZooKeeper, and values that can be stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of history: what is written is read again, names sort by time, and no bytes do harm."""
+"""History records: what is written is read back, names sort by time, and no bytes cause an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a move: what is written is read again, and what earlier versions wrote is read, too."""
+"""Move records: what is written is read back, and records of earlier versions are read."""
 
 from __future__ import annotations
 

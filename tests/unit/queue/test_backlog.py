@@ -1,4 +1,4 @@
-"""Which item a consumer tries next."""
+"""The item that a consumer tries next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However listings, watches, claims and releases interleave, no free item is forgotten, and none is offered in vain.
+"""However listings, watches, claims and releases interleave, no free item is forgotten or offered needlessly.
 
 The machine plays the server, another consumer, and the dispenser that drives one backlog: listings take time, during
 which everything else goes on. The other's locks come unseen; that they have gone is heard.

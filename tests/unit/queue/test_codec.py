@@ -1,4 +1,4 @@
-"""Values to payloads and back."""
+"""Conversion of values to payloads and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks kept for more than one piece of work."""
+"""The pool of tasks that run several jobs in turn."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_woken_task_whose_job_another_task_took_gets_the_next_job() -> N
     await settle()
     await works.end("1")
     works.gates["2"].set()
-    works.give("3")  # one rests and is roused; the other comes to its end in the same moment
+    works.give("3")  # one is idle and is woken; the other ends at the same moment
     await settle()
     works.give("4")
     await settle()
@@ -154,7 +154,7 @@ async def test_a_failed_job_ends_only_its_own_task_with_that_error() -> None:
 
 
 async def test_a_cancellation_that_a_job_swallowed_does_not_affect_the_next_job() -> None:
-    """Who asks whether somebody wants the end of his task is told of his own."""
+    """A job that checks whether its task is being cancelled sees only its own cancellation."""
     pending: list[int] = []
 
     async def work(_: str) -> None:

@@ -1,4 +1,4 @@
-"""What is made of the facts: each finding at its bound, and none before."""
+"""The findings of a diagnosis: each at its threshold, and none below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the hold on a message ends when its work is undone: by the queue's policy."""
+"""The end of a hold when its work is undone follows the queue's policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of scheduled items, when a watch tells of something while a look is under way."""
+"""The index of scheduled items, when a watch event arrives during a listing."""
 
 from __future__ import annotations
 

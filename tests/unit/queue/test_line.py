@@ -1,4 +1,4 @@
-"""Those who wait for claims on a queue."""
+"""The waiters for claims on a queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def join(waiters: WaitQueue, limit: int) -> Waiter:
 
 
 def bring(waiters: WaitQueue, flight: int, flying: set[int], count: int) -> None:
-    """A batch comes to its end."""
+    """A batch ends."""
     claims = cast("list[Claim]", [object() for _ in range(count)])
     assert waiters.assign(flight, flying, claims, 1, None, None) == []
     waiters.landed(flight)

@@ -1,4 +1,4 @@
-"""What collectors keep of a listing, in whatever pieces it comes."""
+"""The names that collectors keep of a listing, however it is split."""
 
 from __future__ import annotations
 

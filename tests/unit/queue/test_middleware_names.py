@@ -1,4 +1,4 @@
-"""What a listener's handler is called in the log."""
+"""The name of a listener's handler in the log."""
 
 from __future__ import annotations
 

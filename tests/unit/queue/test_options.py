@@ -1,4 +1,4 @@
-"""What callers pass, checked before anything is sent."""
+"""Arguments of callers are checked before anything is sent."""
 
 from __future__ import annotations
 

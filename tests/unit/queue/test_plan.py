@@ -1,4 +1,4 @@
-"""What a put that is not plain adds to its create."""
+"""The additions of a put with options to its create."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lanes puts choose: each in its turn, and the same ones again for puts that found theirs missing."""
+"""The lanes that puts choose: each in turn, and the same ones again for puts whose lane was missing."""
 
 from __future__ import annotations
 

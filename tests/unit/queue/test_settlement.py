@@ -1,4 +1,4 @@
-"""How the fate of one change is waited for."""
+"""Waiting for the outcome of one write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose item is it: dealt out among the live consumers, and left to each for a while."""
+"""The owner of an item: items are divided among the live consumers, and each is reserved for a while."""
 
 from __future__ import annotations
 

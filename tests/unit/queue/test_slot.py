@@ -1,4 +1,4 @@
-"""A commit slot and a server that answers a write with what no server answers."""
+"""A commit slot and a server with an impossible reply to a write."""
 
 from __future__ import annotations
 

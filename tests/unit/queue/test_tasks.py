@@ -1,4 +1,4 @@
-"""Several at once, of which some fail."""
+"""Several concurrent tasks, some of which fail."""
 
 from __future__ import annotations
 

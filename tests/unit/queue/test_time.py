@@ -1,4 +1,4 @@
-"""Timers, and ZooKeeper's time as seen through a local clock."""
+"""Timers, and ZooKeeper's time as estimated from a local clock."""
 
 from __future__ import annotations
 

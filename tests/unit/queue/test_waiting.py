@@ -1,4 +1,4 @@
-"""Waiting that outlives cancellations, and the tasks a session owns."""
+"""Waiting that survives cancellations, and the tasks that a session owns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job occurs: what Debian's cron would do, also where the clock is put forward or back."""
+"""The occurrences of a job are those of Debian's cron, also where the clock is put forward or back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What assertions about queues accept, and what they tell when they fail."""
+"""The assertions about queues, and their messages when they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether Docker can be used is known quickly, and never waited for."""
+"""The check for Docker is quick, and never waits for it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_wait_for_a_hanging_container_engine_ends_at_its_timeout(
         monkeypatch.setenv("DOCKER_HOST", address)
         began = time.monotonic()
         assert not engine_answers(0.3)
-        assert time.monotonic() - began < 10  # it would for ever
+        assert time.monotonic() - began < 10  # it would wait forever
 
 
 @pytest.mark.parametrize("address", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "nonsense", "tcp://:x"])

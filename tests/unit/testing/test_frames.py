@@ -1,4 +1,4 @@
-"""However the network cuts the bytes, the same frames are seen."""
+"""The frames are the same however the network splits the bytes."""
 
 from __future__ import annotations
 

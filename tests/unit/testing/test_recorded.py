@@ -1,4 +1,4 @@
-"""Deliveries for handlers' tests: by the rules of real ones, and without a server."""
+"""Deliveries for tests of handlers follow the rules of real ones, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker tells where it is asked to, and nowhere else."""
+"""A worker writes a dump where it is requested, and nowhere else."""
 
 from __future__ import annotations
 

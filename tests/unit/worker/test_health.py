@@ -1,4 +1,4 @@
-"""The worker's port for probes, and clients that take it up."""
+"""The worker's port for probes, and clients that occupy it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service's heap, once it has started."""
+"""The heap of a service after its start."""
 
 from __future__ import annotations
 

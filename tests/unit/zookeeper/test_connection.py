@@ -1,4 +1,4 @@
-"""The connection on a transport made of lists: what is written, and what any stream of bytes does to the requests."""
+"""The connection on a transport made of lists: the bytes written, and the effect of any bytes read on requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listing that comes in pieces, cut anywhere: the names are those of the whole, and no length is believed."""
+"""A listing that arrives in pieces: the names are those of the whole, and no length is trusted."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_an_impossible_count_or_length_is_refused_before_the_rest_arrives(hostil
 
 
 def test_the_pieces_of_an_endless_name_are_joined_only_once() -> None:
-    """Gathering it anew with each of 16,000 pieces would move 130 GB."""
+    """Joining the name again with each of 16,000 pieces would copy 130 GB."""
     collected, name = Names(), "x" * 2**24
     data = body([name])
     listing = Listing(len(data), collected.take, None)

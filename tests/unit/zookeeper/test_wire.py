@@ -1,4 +1,4 @@
-"""The encoders against aiozk's records, written independently; the decoders against replies built here, and noise."""
+"""The encoders against aiozk's records, written independently; the decoders against known replies and random bytes."""
 
 from __future__ import annotations
 
