@@ -1,4 +1,4 @@
-"""The columns of what is read, and how rows become Arrow batches of exactly that schema."""
+"""The columns of a read, and the conversion of rows to Arrow batches of exactly that schema."""
 
 from __future__ import annotations
 
@@ -79,32 +79,32 @@ if TYPE_CHECKING:
     Maker = Callable[[Mapping[str, object], Mapping[str, object], bytes | None], object]
 
 
-#: What is not told by a message's own znode.
+#: Properties that are not stored in a message's own znode.
 _OF_LOCKS: Final = frozenset({"state", "attempt", "owner", "due"})
-#: Characters of the reason of a dead letter.
+#: Maximum length of the reason of a dead letter, characters.
 MOST_REASON: Final = 1000
 
 
 class Decoded(NamedTuple):
-    """Rows, and the reasons why other messages have none, by message id."""
+    """Rows, and the reasons why other messages have no row, by message id."""
 
     rows: list[list[object]]
     undecodable: dict[str, str]
 
 
 def default_schema(content: Content) -> StructType:
-    """The columns when none are asked for."""
+    """The columns if the user gives no schema."""
     return StructType([StructField(name, kind, nullable=True) for name, kind in _COLUMNS[content].items()])
 
 
 class Layout:
-    """How messages become the columns that are asked for.
+    """Converts messages to the requested columns.
 
-    With the default columns these are what they are called. With a schema of the user's, a column named ``_id`` is
-    the ``id``, and so on for the others; every other column is a field of the payload, which is a JSON object.
+    Without a schema, each default column has its own name. In a user's schema, a column named ``_id`` is the ``id``,
+    and likewise for the other properties. Every other column is a field of the payload, which is a JSON object.
 
     Raises:
-        InvalidOptionError: a column cannot be had.
+        InvalidOptionError: a column is not available.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
@@ -114,7 +114,7 @@ class Layout:
         known = _COLUMNS[options.content]
         plain = {field.name for field in schema.fields} <= known.keys() and "body" in schema.fieldNames()
         plain = plain or schema == default_schema(options.content)
-        #: The columns that hold a property of the message instead of its payload, each with that property.
+        #: The columns that contain a property of the message instead of its payload, with that property.
         self.of_message: dict[str, str] = {}
         self._makers: list[Maker] = []
         self._fields: dict[str, Callable[[object], object]] = {}
@@ -135,7 +135,7 @@ class Layout:
             else:
                 self._fields[field.name] = decoder_of(field.dataType, field.name, zone_of(options.time_zone))
                 self._makers.append(_from_payload(field.name))
-        #: Whether anything is asked for that only a message's lock, or the record of its attempts, tells.
+        #: Whether a column needs a message's lock or the record of its attempts.
         self.reads_locks: bool = not _OF_LOCKS.isdisjoint(self.of_message.values())
 
     def decode(self, messages: Sequence[Mapping[str, object]]) -> Decoded:

@@ -1,4 +1,4 @@
-"""A session on an event loop of its own thread, for Spark's readers and writers, which are synchronous."""
+"""A session on an event loop in a separate thread, for Spark's synchronous readers and writers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 A = TypeVarTuple("A")
 
-#: Credentials, as the command takes them: ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, spaces between several.
+#: Credentials in the format of the command: ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, separated by spaces.
 AUTH: Final = "AIOZKQUEUE_AUTH"
 
 
 class Link(NamedTuple):
-    """An open session, and what calls into its loop."""
+    """An open session, with calls into its event loop."""
 
     portal: BlockingPortal
     session: QueueSession
@@ -54,15 +54,15 @@ class Link(NamedTuple):
 
     @classmethod
     def of(cls, portal: BlockingPortal, session: QueueSession, options: Options) -> Link:
-        """Return that of one of the queues of a session."""
+        """Return the link to one queue of a session."""
         return cls(portal, session, options, portal.call(_zookeeper_of, session))
 
     def call(self, function: Callable[[*A], Awaitable[T]], *arguments: *A) -> T:
-        """Call into the session's loop, and wait.
+        """Call a function on the session's loop, and wait for its result.
 
         Raises:
-            ConnectionLostError: there was no connection for `Servers.outage_timeout` seconds. Also what the function
-                raises, in the queue's words.
+            ConnectionLostError: there was no connection for `Servers.outage_timeout` seconds. Errors of the function
+            are raised as errors of this library.
         """
         try:
             return self._patiently(self.portal.start_task_soon(function, *arguments))
@@ -96,18 +96,18 @@ class Link(NamedTuple):
 
     @property
     def runtime(self) -> SessionCore:
-        """The session's machinery; for code that runs on its loop."""
+        """The session's core, for code that runs on its loop."""
         return core_of(self.session)
 
     @property
     def state(self) -> QueueState:
-        """What is known of the queue."""
+        """The session's state of the queue."""
         return core_of(self.session).queue_state(self.options.queue)
 
 
 @contextmanager
 def opened(servers: Servers) -> Iterator[tuple[BlockingPortal, QueueSession]]:
-    """Open a session for as long as the block lasts. It cleans nothing: that is for those who stay.
+    """Open a session for the block. It does no clean-up, which is for long-lived sessions.
 
     Raises: as `connect`; InvalidOptionError: a file that was named cannot be used.
     """
@@ -137,7 +137,7 @@ def linked(options: Options) -> Iterator[Link]:
 
 
 async def require_queue(link: Link) -> None:
-    """Refuse to read what is not there. Raises: NotFoundError."""
+    """Refuse to read a queue that does not exist. Raises: NotFoundError."""
     if not await link.state.exists():
         raise NotFoundError(await absence(core_of(link.session), link.options.queue))
 
@@ -170,7 +170,7 @@ def _tls(servers: Servers) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=servers.tls_ca)
         if servers.tls_cert is not None:
             context.load_cert_chain(servers.tls_cert, servers.tls_key)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         msg = f"tlsCa, tlsCert or tlsKey is no usable PEM file here: {error}"
         raise InvalidOptionError(msg) from error
     return context

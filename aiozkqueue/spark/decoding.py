@@ -1,8 +1,8 @@
-"""JSON values to the values of Spark's types and back. Pure.
+"""Conversion of JSON values to values of Spark's types and back. Pure.
 
-Types that JSON does not have are text: dates and times in ISO 8601, decimals in digits, bytes in base64. A decoded
-value equals that of Spark's ``from_json``; a text that could be read in two ways does not decode. Numbers with a point
-are read as `Decimal`, so that they keep all digits until the type of the column is known.
+Types that JSON does not have are stored as text: dates and times in ISO 8601, decimals in digits, bytes in base64. A
+decoded value equals that of Spark's ``from_json``; an ambiguous text does not decode. Numbers with a decimal point are
+read as `Decimal`, so that they keep all digits until the type of the column is known.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _TIME: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?"
 _LOCAL: Final = re.compile(f"{_DATE}([T ]{_TIME})?")
 _MOMENT: Final = re.compile(f"{_DATE}([T ]{_TIME}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?")
 _DIGITS: Final = re.compile(r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?")
-#: Digits enough for any decimal of Spark's, and for the one that decides how it is rounded.
+#: The digits of Spark's largest decimal, and one that decides the rounding.
 _EXACT: Final = Context(prec=80, rounding=ROUND_HALF_UP)
-#: Texts that are numbers to Spark.
+#: Texts that Spark reads as numbers.
 _NUMBERS: Final = {
     "NaN": float("nan"),
     **dict.fromkeys(("Infinity", "INF", "+INF"), float("inf")),
@@ -57,12 +57,12 @@ _NUMBERS: Final = {
 
 
 def decoder_of(kind: DataType, column: str, zone: tzinfo = UTC) -> Callable[[object], object]:
-    """Return what turns a JSON value, or null, into one of this type; it raises ValueError where that is not possible.
+    """Return a function that converts a JSON value, or null, to this type, or raises ValueError.
 
-    ``zone`` is where a moment was that does not name its time zone.
+    ``zone`` applies to times without a time zone.
 
     Raises:
-        InvalidOptionError: there is no such value in JSON.
+        InvalidOptionError: JSON cannot represent the type.
     """
     decode = _decoder(kind, column, zone)
     return lambda value: None if value is None else decode(value)
@@ -104,10 +104,10 @@ def _decoder(  # noqa: C901, PLR0911 - one line a type
 
 
 def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR0911 - one line a type
-    """Return what turns a value of this type, as Arrow gives it, into one for JSON; None: it is one.
+    """Return a function that converts an Arrow value of this type for JSON; None: no conversion is needed.
 
     Raises:
-        InvalidOptionError: there is no such value in JSON.
+        InvalidOptionError: JSON cannot represent the type.
     """
     if isinstance(kind, StringType | BooleanType | DoubleType | FloatType) or type(kind) in _BITS:
         return None

@@ -1,4 +1,4 @@
-"""Unwraps errors that were raised inside a job: Spark wraps them into its own error, with two stack traces."""
+"""Unwraps errors that were raised inside a job, which Spark wraps into its own error with two stack traces."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from aiozkqueue.errors import OutcomeUnknownError, QueueError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Spark's errors: its own, and those of its JVM that it has no class for.
+#: Spark's errors: its own classes, and those of its JVM without a class.
 SPARK_ERRORS: Final[tuple[type[Exception], ...]] = (PySparkException, Py4JJavaError)
 
-# The error condition that Spark names, and the line of the message that contains it.
+# The error condition in a message of Spark's, and the line that contains it.
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")
-# The last line of a traceback in a task, or in a planner, which puts the name into quotes of its own.
+# The last line of a traceback in a task or in a planner, which puts the name into quotes.
 _RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")
 
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Raise the `QueueError` of a task in the place of Spark's error about it; others stay as they are."""
+    """Raise the `QueueError` of a task instead of Spark's error about it. Other errors are not changed."""
     try:
         yield
     except SPARK_ERRORS as error:
@@ -37,13 +37,13 @@ def plainly() -> Iterator[None]:
 
 
 def condition_of(error: Exception) -> tuple[str, str]:
-    """The condition that an error of Spark's names, and the line about it; its first line when it names none."""
+    """Return the condition in an error of Spark's and its line, or the first line if there is no condition."""
     found = _CONDITION.search(str(error))
     return ("", str(error).partition("\n")[0]) if found is None else (found[1], found[2])
 
 
 def cause_of(error: Exception) -> QueueError | None:
-    """Return this library's error inside an error of Spark's; None if there is none."""
+    """Return this library's error that an error of Spark's contains, or None."""
     raised = _RAISED.search(str(error))
     kind = getattr(errors, raised[1], None) if raised is not None else None
     if raised is None or not isinstance(kind, type) or not issubclass(kind, QueueError):

@@ -1,7 +1,7 @@
-"""A folder that Spark writes to, on any file system that it knows: what is published there appears file by file, once.
+"""A folder that Spark writes to, on any of its file systems. Each published file appears there once.
 
-Rows are first written into a place of the folder's own, which begins with an underscore, so that no reader looks at it.
-Publishing moves them, under names that tell where they come from. It can be cut off anywhere and repeated.
+Rows are first written below the folder, in a path that begins with an underscore, which readers ignore. Publishing
+moves the files, under names that identify their source. It can be interrupted at any point and repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PART: Final = re.compile(r"part-([0-9]+)-.*c([0-9]+)[.]")
 
 
 class Folder:
-    """A folder, by the file systems of Spark's JVM."""
+    """A folder, accessed through the file systems of Spark's JVM."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the file systems that Spark writes to
@@ -32,11 +32,11 @@ class Folder:
         given = self._path(path)
         self._system = given.getFileSystem(java.hadoopConfiguration())
         self.path: str = str(self._system.makeQualified(given))
-        """Where it is, with its scheme."""
+        """Its path, with the scheme."""
 
     @property
     def local(self) -> Path | None:
-        """The folder on this machine; None when it is elsewhere."""
+        """The folder on this machine; None if it is on another file system."""
         return Path("/" + self.path.removeprefix("file:").lstrip("/")) if self.path.startswith("file:") else None
 
     def at(self, place: str) -> str:
@@ -44,7 +44,7 @@ class Folder:
         return f"{self.path}/{place}"
 
     def exists(self, place: str) -> bool:
-        """Whether it is there."""
+        """Whether it exists."""
         return bool(self._system.exists(self._path(self.at(place))))
 
     def names(self, place: str = "") -> list[str]:
@@ -53,7 +53,7 @@ class Folder:
         return [one.getPath().getName() for one in self._system.listStatus(path)] if self._system.exists(path) else []
 
     def data(self, place: str = "") -> list[str]:
-        """The Parquet files below a place, by their way from there, in order."""
+        """The Parquet files below a path, by their relative paths, in order."""
         root = self._path(self.at(place) if place else self.path)
         if not self._system.exists(root):
             return []
@@ -62,18 +62,18 @@ class Folder:
         return sorted(path[start:] for path in _paths(found) if path.endswith(_DATA))
 
     def remove(self, place: str) -> None:
-        """Remove it with all below, if it is there."""
+        """Remove it recursively if it exists."""
         self._system.delete(self._path(self.at(place)), True)  # noqa: FBT003 - Hadoop's: and all below
 
     def rename(self, place: str, to: str) -> bool:
-        """Move it, in one step where the file system can; whether that was done now."""
+        """Move it, atomically if the file system can. Return whether this call moved it."""
         target = self._path(self.at(to))
         self._system.mkdirs(target.getParent())
         source = self._path(self.at(place))
         return bool(self._system.exists(source)) and bool(self._system.rename(source, target))
 
     def note(self, place: str, text: str) -> None:
-        """Write a small file: all of it or nothing is there."""
+        """Write a small file completely or not at all."""
         draft = self._path(self.at(f"{place}.new"))
         stream = self._system.create(draft, True)  # noqa: FBT003 - Hadoop's: over one that was left behind
         stream.write(bytearray(text.encode()))
@@ -81,7 +81,7 @@ class Folder:
         self.rename(f"{place}.new", place)
 
     def noted(self, place: str) -> str | None:
-        """Read a small file; None when it is not there."""
+        """Read a small file; None if it does not exist."""
         if not self.exists(place):
             return None
         stream = self._system.open(self._path(self.at(place)))
@@ -91,9 +91,9 @@ class Folder:
             stream.close()
 
     def publish(self, place: str, prefix: str) -> None:
-        """Move what a job has written to where readers look; each name is the prefix and the number of its task.
+        """Publish a job's files. Each name is the prefix and the number of the task.
 
-        So the same rows, written again by a job that divides them alike, come to lie under the same names.
+        If a job writes the same rows again and divides them in the same way, the files therefore get the same names.
         """
         files = self.data(place)
         for name in files:
@@ -103,7 +103,7 @@ class Folder:
             _outlive(sorted({(self.local / name).parent for name in files}))
 
     def keep(self, place: str) -> None:
-        """Make the files durable against a power failure where the file system does not."""
+        """Sync the files to disk, if the file system does not do so."""
         if self.local is not None:
             _outlive([self.local / place, *(self.local / place).rglob("*")])
 
@@ -116,7 +116,7 @@ class Folder:
 
 
 def _numbers(file: str) -> str:
-    """The numbers of the task and of the file among the task's, in a name of Spark's."""
+    """The task's number, and the file's number within the task, in a name made by Spark."""
     found = _PART.match(file)
     assert found is not None, file  # noqa: S101 - a job has written it
     return f"{found[1]}-{found[2]}"
@@ -137,5 +137,5 @@ def _paths(found: Any) -> Iterator[str]:  # noqa: ANN401 - Hadoop's iterator of 
 
 
 def named(files: Iterable[str], prefix: str) -> list[str]:
-    """Those files that were published with a prefix."""
+    """Return the files that were published with a prefix."""
     return [file for file in files if file.rpartition("/")[2].startswith(f"{prefix}-")]

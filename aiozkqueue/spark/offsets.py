@@ -1,8 +1,8 @@
-"""The offsets of a stream, as Spark's checkpoint keeps them, and whether they belong to a ledger. Pure.
+"""The offsets of a stream in Spark's checkpoint, and the check that they belong to a ledger. Pure.
 
-An offset names a batch by its number, the ledger whose number that is, and the stream: one checkpoint's use of the
-ledger. A stream begins with the first offset of a checkpoint. Where a query continues with ``failOnDataLoss=false``
-although its checkpoint does not belong to the ledger, another stream begins.
+An offset has the number of a batch, the identity of the ledger, and the identity of the stream, which is one
+checkpoint's use of the ledger. A stream begins with the first offset of a checkpoint. If a query continues with
+``failOnDataLoss=false`` although its checkpoint does not belong to the ledger, another stream begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Where a stream is."""
+    """The position of a stream."""
 
     seq: int = -1
     """The number of the last batch; -1 before the first."""
@@ -31,7 +31,7 @@ class Offset:
 
     @classmethod
     def decode(cls, value: Mapping[str, object]) -> Offset:
-        """Read what `encode` returned. Raises: CheckpointError: the offset is another source's."""
+        """Decode an offset. Raises: CheckpointError: it belongs to another source."""
         try:
             return cls(int(cast("Any", value["seq"])), str(value.get("ledger", "")), str(value.get("stream", "")))
         except (LookupError, TypeError, ValueError) as error:
@@ -39,11 +39,11 @@ class Offset:
             raise CheckpointError(msg) from error
 
     def encode(self) -> dict[str, Any]:
-        """Return what Spark keeps as JSON."""
+        """Return the offset as Spark stores it in JSON."""
         return asdict(self) if self.ledger else {"seq": self.seq}
 
     def follows(self, start: Offset) -> bool:
-        """Whether a batch can end here that starts there."""
+        """Whether a batch from ``start`` can end here."""
         if self == BEGINNING:
             return False
         return (self.ledger, self.stream) != (start.ledger, start.stream) or self.seq > start.seq
@@ -53,7 +53,7 @@ BEGINNING: Final = Offset()
 
 
 def require_beginning(state: LedgerState, options: Options) -> None:
-    """Refuse to begin with a ledger that another checkpoint has used. Raises: CheckpointError."""
+    """Refuse to start with a ledger that another checkpoint has used. Raises: CheckpointError."""
     if state.used and options.starting is None:
         held = f"{state.batches} of its batches are not acknowledged" if state.batches else "all of it is acknowledged"
         msg = (

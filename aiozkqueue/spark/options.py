@@ -1,7 +1,7 @@
 """The options of ``.option(...)``, checked before any job runs. Pure.
 
-Options travel with plans, logs and pickles, so none of them is a secret: credentials are read, where they are needed,
-from the file that ``authFile`` names or from the environment variable ``AIOZKQUEUE_AUTH``.
+Options appear in plans, logs and pickles, so they contain no secrets. Each process reads credentials from the file
+``authFile`` or from the environment variable ``AIOZKQUEUE_AUTH``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Content(enum.Enum):
-    """Which part of a queue is read."""
+    """The part of a queue that is read."""
 
     ITEMS = "items"
     DEAD_LETTERS = "deadletters"
@@ -31,18 +31,18 @@ class Content(enum.Enum):
 
 
 class Mode(enum.Enum):
-    """What happens to a payload that does not decode, with the names of Spark's JSON reader."""
+    """The treatment of payloads that do not decode, with the names of Spark's JSON reader."""
 
     PERMISSIVE = "permissive"
-    """Its columns are null, and the column of corrupt records, if the schema has it, holds the payload."""
+    """The columns are null. If the schema has the column of corrupt records, it contains the payload."""
     FAILFAST = "failfast"
     """The task fails, and with it the job."""
     DEADLETTER = "deadletter"
-    """It is no row; when its batch is done, the message is a dead letter. For streams."""
+    """The payload produces no row, and the message becomes a dead letter at the end of its batch. For streams."""
 
 
 class Starting(enum.Enum):
-    """Where a new checkpoint begins with a ledger that was used before. Both words mean the same."""
+    """The start of a new checkpoint with a used ledger. Both values mean the same."""
 
     EARLIEST = "earliest"
     LEDGER = "ledger"
@@ -53,7 +53,7 @@ class _Switch(enum.Enum):
     ON = "true"
 
 
-#: Spark's own, which come along with ours.
+#: Spark's own options, which come along with ours.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
 _SECRETS: Final = frozenset({"auth", "password", "user", "credentials"})
 _SERVERS: Final = (
@@ -97,27 +97,27 @@ _LONGEST_ID: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Which ZooKeeper, and how to be let in."""
+    """The ZooKeeper servers and the access to them."""
 
     hosts: str
     root: str = "/zms"
     session_timeout: float = 10.0
     connect_timeout: float = 15.0
     outage_timeout: float = 600.0
-    """After how long without a connection a driver, a task or a writer fails, seconds."""
+    """The time without a connection after which a driver, a task or a writer fails, seconds."""
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     auth_file: str | None = None
 
     def of(self, queue: str) -> Options:
-        """The options of one of its queues."""
+        """The options of one queue."""
         return Options(**asdict(self), queue=queue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Servers):
-    """The options as they are meant."""
+    """The options of a reader or writer."""
 
     queue: str
     content: Content = Content.ITEMS
@@ -125,43 +125,43 @@ class Options(Servers):
     mode: Mode = Mode.PERMISSIVE
     corrupt: str = "_corrupt_record"
     time_zone: str = "UTC"
-    """Where a moment was that does not name its time zone."""
+    """The time zone of times without one."""
     write_id: str | None = None
     id_column: str | None = None
-    """The identity of a row within a write or a micro-batch."""
+    """The column that identifies a row within a write or a micro-batch."""
     push_down: bool = False
-    """Whether Spark pushes filters down, which it does only if it is configured to."""
+    """Whether Spark may push filters down; Spark's own setting must allow it, too."""
     rows: int = 500
-    """The most rows that one write to ZooKeeper takes."""
+    """The maximum number of rows in one write to ZooKeeper."""
     put_timeout: float = 60.0
-    """How long to wait for room in a queue that has a size, seconds."""
+    """How long to wait for room in a bounded queue, seconds."""
     group: str = "spark"
-    """Whose stream it is: each group has a ledger of its own."""
+    """The group of the stream. Each group has its own ledger."""
     max_offsets: int | None = None
-    """The most messages of a micro-batch."""
+    """The maximum number of messages in a micro-batch."""
     starting: Starting | None = None
-    """Where a new checkpoint begins with a used ledger; None: it is refused."""
+    """The start of a new checkpoint with a used ledger; None: the ledger is refused."""
     max_attempts: int | None = None
-    """How often a batch may fail before its messages are tried in smaller parts; None: any number of times."""
+    """The number of failures after which a batch is divided into smaller parts; None: unlimited."""
     fail_on_loss: bool = True
-    """Whether a checkpoint that does not belong to the ledger fails the query."""
+    """Whether the query fails if its checkpoint does not belong to the ledger."""
 
 
 def parse_servers(given: Mapping[str, str]) -> Servers:
-    """Read the options that say which ZooKeeper.
+    """Parse the options for the ZooKeeper servers.
 
     Raises:
-        InvalidOptionError: one is unknown, missing or out of range. No value of an unknown one is shown.
+        InvalidOptionError: an option is unknown, missing or out of range. The value of an unknown option is not shown.
     """
     return _servers(_checked(given, {name.lower(): name for name in _SERVERS}))
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Read the options of a reader or writer.
+    """Parse the options of a reader or writer.
 
     Raises:
-        InvalidOptionError: one is unknown, missing or out of range. No value of an unknown one is shown.
-        InvalidNameError: no queue can have this name.
+        InvalidOptionError: an option is unknown, missing or out of range. The value of an unknown option is not shown.
+        InvalidNameError: the name is not a valid queue name.
     """
     options = _checked({name: value for name, value in given.items() if name.lower() not in _SPARKS}, _KNOWN)
     servers = _servers(options)

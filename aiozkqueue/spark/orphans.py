@@ -1,8 +1,9 @@
-"""The end of Spark's Python processes whose JVM has gone.
+"""The end of Spark's Python processes whose JVM no longer exists.
 
-Spark's Python processes end when they read the end of their JVM's socket. One that waits for ZooKeeper reads nothing,
-so it would outlive its JVM until the servers are back. A thread watches the parent process instead: the JVM, or the
-daemon that forks the JVM's workers. To end at once is safe, because a driver or a task may be killed at any point.
+Spark's Python processes end when they read the end of their JVM's socket. A process that waits for ZooKeeper does not
+read, so it would outlive its JVM until the servers are back. A thread therefore watches the parent process: the JVM, or
+the daemon that forks the JVM's workers. An immediate end is safe, because a driver or a task may be killed at any
+point.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 log: Final = logging.getLogger(__name__)
 
-#: How often to look, seconds.
+#: The interval between two checks, seconds.
 TICK: Final = 1.0
 # Spark sets variables with this prefix only in its Python processes: a port, a secret, or a socket.
 _SPARKS: Final = "PYTHON_WORKER_FACTORY_"
@@ -23,8 +24,8 @@ _watching: set[int] = set()
 
 
 def end_with_parent() -> None:
-    """End this process as soon as its parent has gone, if it is one of Spark's Python processes."""
-    own = os.getpid()  # a fork has no threads of its parent's
+    """End this process as soon as its parent has ended, if it is one of Spark's Python processes."""
+    own = os.getpid()  # a fork does not have the threads of its parent
     if own in _watching or not any(name.startswith(_SPARKS) for name in os.environ):
         return
     _watching.add(own)

@@ -1,10 +1,9 @@
-"""One partition's rows on their way into a batch that is seen as a whole.
+"""The rows of one partition, on their way into a batch that becomes visible as a whole.
 
 Every write to ZooKeeper is one multi: the batch's fence, the progress of the partition at the version read, and the
-items. So a task that is tried again goes on behind the last row that is stored, and of two that run at once the one
-that comes second finds the progress moved, reads it, and goes on behind that; after the batch was given up, none puts
-any more. This needs what Spark gives a task to be the same each time: the same rows in the same order. A digest of the
-rows that are stored tells when that is not so.
+items. A retried task therefore continues after the last stored row. Of two concurrent attempts, the second finds that
+the progress has changed, reads it, and continues after it. Once the batch is abandoned, no attempt puts any more rows.
+This requires that Spark gives each attempt the same rows in the same order, which a digest of the stored rows verifies.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ if TYPE_CHECKING:
     from .connection import Link
     from .rows import Row
 
-#: Bytes of items in one write, at most (one that is larger goes alone).
+#: Maximum size of the items in one write, bytes. A larger item gets its own write.
 MOST_BYTES: Final = 256 * 1024
 _NOTHING: Final = blake2b(digest_size=16).hexdigest()
 
 
 class Progress(NamedTuple):
-    """How many rows of a part of a batch are stored, a digest of them, and the version that says so."""
+    """The number of stored rows of a part of a batch, their digest, and the version of this record."""
 
     rows: int
     digest: str
@@ -55,7 +54,7 @@ class Progress(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Which batch of which writer; for the others see `BatchWriter.begin`."""
+    """The batch and its writer; for the other fields see `BatchWriter.begin`."""
 
     writer: str
     number: int
@@ -73,25 +72,25 @@ class Part:
         self.fence: Fence = fence
         self._path = f"{staging.path}/p{partition:05d}"
         self._progress = Progress(0, _NOTHING, -1)
-        self._passed = 0  # rows that are known to be stored
+        self._passed = 0  # number of rows that are known to be stored
         self._digest = blake2b(digest_size=16)  # of those
         self._waiting: deque[Row] = deque()
 
     async def open(self) -> None:
-        """Find out how far it has come."""
+        """Read the progress."""
         await _create_once(self._link, self._path)
         await self._read()
         self._compare()
 
     async def add(self, rows: Sequence[Row]) -> None:
-        """Take rows, and store as many of them as fill writes."""
+        """Add rows, and store those that fill complete writes."""
         self._waiting.extend(rows)
         self._pass_over()
         while len(self._waiting) >= self._link.options.rows:
             await self._state()
 
     async def finish(self) -> int:
-        """Store what is left; return how many rows there are."""
+        """Store the remaining rows, and return the total number."""
         while self._waiting:
             await self._state()
         if self._passed < self._progress.rows:
@@ -135,7 +134,7 @@ class Part:
         self._pass_over()
 
     async def _renew(self, cause: FencedError) -> None:
-        """Go on when the batch is still the same. Raises: NotCommittedError."""
+        """Continue if the batch is still the same. Raises: NotCommittedError."""
         fence = await self._staging.renew(self._batch.number, self._batch.run)
         if fence is None or fence.stage != self.fence.stage:
             msg = (
@@ -155,7 +154,7 @@ class Part:
         )
 
     def _pass_over(self) -> None:
-        """Drop what is stored already, and see that it is the same."""
+        """Drop the rows that are already stored, and check that they are the same."""
         while self._waiting and self._passed < self._progress.rows:
             _take_in(self._digest, self._waiting.popleft())
             self._passed += 1
@@ -174,14 +173,14 @@ class Part:
 
 
 class MarkedPart(Part):
-    """One whose rows are told apart by a column: in whatever order and partition they come, none is put twice."""
+    """A partition whose rows are identified by a column. A row is put once, in any order and by any partition."""
 
     def __init__(self, link: Link, staging: BatchWriter, batch: Batch, partition: int, fence: Fence) -> None:
         super().__init__(link, staging, batch, partition, fence)
         self._known: set[str] = set()
 
     async def finish(self) -> int:
-        """Store what is left; return how many rows this partition has put."""
+        """Store the remaining rows, and return the number of rows that this partition has put."""
         while self._waiting:
             await self._state()
         return self._progress.rows
@@ -192,19 +191,19 @@ class MarkedPart(Part):
         self._known = await marks_of(QueueHandle(self._link.runtime, self._link.state), self.fence.stage)
 
     def _pass_over(self) -> None:
-        """Drop what is stored already."""
-        while self._passed < self._progress.rows:  # just now, by this one
+        """Drop the rows that are already stored."""
+        while self._passed < self._progress.rows:  # just stored by this partition
             self._waiting.popleft()
             self._passed += 1
         if self._known:
             self._waiting = deque(row for row in self._waiting if row.mark not in self._known)
 
     def _compare(self) -> None:
-        """Any rows will do."""
+        """Accept any rows."""
 
 
 def read_progress(data: bytes, stage: str) -> Progress | None:
-    """Read how far a part has come; None when that was in another batch, or another try of it."""
+    """Read the progress of a part; None if it belongs to another batch, or to another attempt."""
     fields = json.loads(data or b"{}")
     if fields.get("stage") != stage:
         return None

@@ -1,9 +1,9 @@
-"""A snapshot of a queue, its dead letters or its history: claims nothing, and is not of one moment.
+"""A read of a queue, its dead letters or its history. It claims nothing, and is not atomic.
 
-A folder that holds much is divided among tasks, by a hash of each name, so that a task has no more than about `SHARE`
-messages: the driver asks how many there are, and lists nothing. Each task keeps the names of its share while the
-folder's listing comes in, and reads these a page at a time. So memory does not grow with what there is. What is gone by
-the time it is read is left out.
+A large folder is divided among tasks by a hash of each name, so that a task has about `SHARE` messages at most. The
+driver reads only the number of messages and lists nothing. Each task keeps the names of its share while the listing of
+the folder arrives, and reads them page by page. Memory therefore does not grow with the folder. Messages that disappear
+before they are read are skipped.
 """
 
 from __future__ import annotations
@@ -63,42 +63,42 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Rows of a batch, about.
+#: Approximate number of rows in a batch.
 BATCH: Final = 1000
-#: Messages of a task, about. Each task's listing of its whole folder stalls the server, so that fewer would cost more.
+#: Approximate number of messages of a task. Each task lists its whole folder, so smaller shares cost the server more.
 SHARE: Final = 100_000
-#: Names of which a task makes paths at a time.
+#: The number of names for which a task makes paths at a time.
 TOGETHER: Final = 10_000
 
 
 @dataclass
 class FolderShare(InputPartition):
-    """The names of a folder whose hash, divided by ``of``, leaves ``share``."""
+    """The names of a folder whose hash modulo ``of`` is ``share``."""
 
     folder: str
     share: int
     of: int
     ids: frozenset[str] | None
-    """Only messages of these ids; None: of any."""
+    """Only messages with these ids; None: all."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for, as far as names and hours tell it."""
+    """The part of a filter that names and hours can decide."""
 
     ids: frozenset[str] | None = None
     first: str = ""
-    """The first hour of a history."""
+    """The first hour of history to read."""
     last: str = "~"
 
     def holds(self, folder: str) -> bool:
-        """Whether a folder may have something of it."""
+        """Whether a folder may contain matching messages."""
         hour = folder.rpartition("/")[2]
         return parse_hour(hour) is None or self.first <= hour <= self.last
 
 
 class QueueReader(DataSourceReader):
-    """Reads what is there. Made in the planner, and again, from a pickle, in each task."""
+    """Reads the messages. Created in the planner, and from a pickle in each task."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
@@ -107,10 +107,10 @@ class QueueReader(DataSourceReader):
         if options.mode is Mode.DEADLETTER:
             msg = "mode=deadletter: a snapshot changes nothing; take PERMISSIVE or FAILFAST, or read a stream"
             raise InvalidOptionError(msg)
-        self._of_message = Layout(schema, options).of_message  # which refuses columns before any job runs
+        self._of_message = Layout(schema, options).of_message  # refuses bad columns before any job runs
 
     def partitions(self) -> Sequence[FolderShare]:
-        """Divide the folders. Raises: NotFoundError, ConnectionLostError, AccessDeniedError."""
+        """Divide the folders into shares. Raises: NotFoundError, ConnectionLostError, AccessDeniedError."""
         with linked(self._options) as link:
             folders = [one for one in link.call(_folders, link) if self._wanted.holds(one)]
             sizes = link.call(_sizes, link, folders) if self._wanted.ids is None else [0] * len(folders)
@@ -124,7 +124,7 @@ class QueueReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a share. Raises: PayloadError, in the mode FAILFAST; ConnectionLostError, AccessDeniedError."""
-        if not isinstance(partition, FolderShare):  # Spark makes one when there are no folders
+        if not isinstance(partition, FolderShare):  # Spark makes a partition even if there are no folders
             return
         layout = Layout(self._schema, self._options)
         with linked(self._options) as link:
@@ -140,10 +140,10 @@ class QueueReader(DataSourceReader):
 
 
 class FilteringReader(QueueReader):
-    """A reader that accepts filters, which Spark rejects unless it is configured to push them down."""
+    """A reader that accepts filters. Spark rejects such a reader unless it is configured to push filters down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take note of what names and hours tell; Spark looks at every row again."""
+        """Use the filters that names and hours can decide. Spark checks every row again."""
         content = self._options.content
         for one in filters:
             attribute: tuple[str, ...] = getattr(one, "attribute", ())
@@ -158,7 +158,7 @@ class FilteringReader(QueueReader):
 
 
 def _narrowed(wanted: Wanted, bound: Filter) -> Wanted:
-    """Leave out hours that are more than a day beyond a bound: whatever zone its moment is told in, no row is lost."""
+    """Skip hours that are more than a day beyond a bound, so that no row is lost in any time zone."""
     if isinstance(bound, GreaterThan | GreaterThanOrEqual) and isinstance(bound.value, datetime):
         return replace(wanted, first=max(wanted.first, _hour(bound.value - timedelta(days=1))))
     if isinstance(bound, LessThan | LessThanOrEqual) and isinstance(bound.value, datetime):
@@ -171,7 +171,7 @@ def _hour(moment: datetime) -> str:
 
 
 async def next_page(pages: AsyncIterator[T]) -> T | None:
-    """The next of what is read page by page; None at the end."""
+    """Return the next page; None at the end."""
     return await anext(pages, None)
 
 
@@ -189,13 +189,13 @@ async def _folders(link: Link) -> list[str]:
 
 
 async def _sizes(link: Link, folders: Sequence[str]) -> list[int]:
-    """How much is in each."""
+    """Return the number of messages in each folder."""
     nodes = await read_all(QueueHandle(link.runtime, link.state), folders)
     return [0 if node is None else node.stat.num_children for node in nodes]
 
 
 async def _share(link: Link, partition: FolderShare) -> list[str]:
-    """Names of a folder, by what is the same in every listing: a hash of each."""
+    """Select names of a folder by their hashes, which are the same in every listing."""
     ids = partition.ids
 
     def ours(name: str) -> bool:
@@ -259,7 +259,7 @@ async def history_pages(link: Link, partition: FolderShare) -> AsyncIterator[lis
                 try:
                     rows.append(_record_values(HistoryRecord.decode(name, node.data)))
                 except MalformedError:
-                    continue  # not ours
+                    continue  # not in this share
         yield rows
 
 
@@ -267,7 +267,7 @@ _PAGES: Final = {Content.ITEMS: _items, Content.DEAD_LETTERS: _dead_letters, Con
 
 
 def header_of(data: bytes) -> Header | None:
-    """The header of stored bytes; None when they do not decode."""
+    """The header of stored bytes; None if they do not decode."""
     try:
         return decode(data)[0]
     except MalformedError:
@@ -275,7 +275,7 @@ def header_of(data: bytes) -> Header | None:
 
 
 def payload_values(message_id: str, data: bytes, created: int) -> dict[str, object]:
-    """What an item's bytes tell. One whose envelope does not decode is shown as it is stored."""
+    """The content of an item's bytes. An item whose envelope does not decode is returned as it is stored."""
     try:
         header, body = decode(data)
     except MalformedError:
@@ -292,7 +292,7 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
 
 
 def item_values(one: ItemSnapshot, now: int, layout: Layout) -> dict[str, object]:
-    """What an item tells, and, where that is asked for, its lock and its attempts."""
+    """The content of an item and, if requested, of its lock and its attempts."""
     values = payload_values(one.id, one.item.data, one.item.stat.ctime)
     if not layout.reads_locks:
         return values

@@ -1,4 +1,4 @@
-"""Rows to messages: a `body` column is the payload, or all columns are a JSON object."""
+"""Conversion of rows to messages: the column `body` is the payload, or all columns form a JSON object."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ _OPTIONS: Final[dict[str, tuple[type[DataType], ...]]] = {
 }
 
 
-#: Letters of a mark: 80 bits, so that a batch of a billion rows has two alike once in two million times.
+#: Letters of a mark: 80 bits, so that two rows of a billion have the same mark once in two million batches.
 _MARK: Final = 16
 
 
 class Row(NamedTuple):
-    """A payload and how it is put."""
+    """A payload and its put options."""
 
     body: bytes
     options: dict[str, object]
     mark: str = ""
-    """What it is known by, a field of its item's name; empty: by its place in the order."""
+    """The mark that identifies the row, a field of its item's name; empty: its position identifies it."""
 
 
 class RowEncoder:
-    """How the rows of one schema become messages.
+    """Converts the rows of one schema to messages.
 
-    With a column ``body`` (binary or string) that is the payload, and the others are put options: ``key``, ``group``,
-    ``priority``, ``headers``, ``delay``, ``at``, ``ttl``; null leaves one out. Without, the payload is a JSON object
-    of all columns.
+    If there is a column ``body`` (binary or string), it is the payload, and the other columns are put options: ``key``,
+    ``group``, ``priority``, ``headers``, ``delay``, ``at``, ``ttl``. A null omits the option. Without ``body``, the
+    payload is a JSON object of all columns.
 
     Raises:
-        InvalidOptionError: a column is of no use, or of the wrong type.
+        InvalidOptionError: a column is not a put option, or has the wrong type.
     """
 
     def __init__(self, schema: StructType, id_column: str | None = None) -> None:
-        """``id_column`` names the column that tells rows apart; beside ``body`` it is no part of the message."""
+        """``id_column`` names the column that identifies rows. If there is a ``body``, it is not stored."""
         kinds = {field.name: field.dataType for field in schema.fields}
         self._body = "body" in kinds
         self._id = id_column
@@ -96,7 +96,7 @@ class RowEncoder:
                 raise InvalidOptionError(msg)
 
     def rows(self, batch: pa.RecordBatch) -> list[Row]:
-        """Encode a batch. Raises: PayloadError: a payload or what tells rows apart is null, or no JSON (a NaN)."""
+        """Encode a batch. Raises: PayloadError: a payload or an id is null, or is not JSON (NaN)."""
         if self._body and batch.num_columns == 1:
             return [Row(_bytes(value), {}) for value in batch.column(0).to_pylist()]
         return [self._row(values) for values in batch.to_pylist()]

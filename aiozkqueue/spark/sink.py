@@ -1,8 +1,9 @@
-"""A stream into a queue: each row once, whatever is tried again, and each micro-batch to be seen as a whole.
+"""A stream into a queue: each row exactly once despite retries, and each micro-batch visible as a whole.
 
-As a batch write (see `writing`), with many batches: the writer is the query, by the id in its checkpoint, which numbers
-them. A batch that is tried again after its driver was killed goes on behind what is stored; one that is complete, maybe
-long taken, adds nothing; and a task of an earlier one, come back from the dead, is refused.
+It works like a batch write (see `writing`) with many batches. The writer is the query, identified by the id in its
+checkpoint, which numbers the batches. If a batch is retried after its driver was killed, it continues after the stored
+rows. A complete batch adds nothing when it is retried, even if its messages were taken long ago. A late task of an
+earlier batch is refused.
 """
 
 from __future__ import annotations
@@ -33,31 +34,31 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Where a task finds what it belongs to.
+#: The local properties in which a task finds its query and batch.
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches. Spark makes one for each micro-batch and pickles it for the tasks."""
+    """Writes micro-batches. Spark creates a writer for each micro-batch and pickles it for the tasks."""
 
     def __init__(self, schema: StructType, options: Options, origin: str) -> None:
-        """``origin`` is the same wherever Spark makes this for one query, and for no other, as far as can be known."""
+        """``origin`` is the same for all writers of one query and, as far as can be known, for no other query."""
         if options.write_id is not None:
             msg = "writeId: a stream is named by its checkpoint; leave the option out"
             raise InvalidOptionError(msg)
         self._schema = schema
         self._options = options
         self._origin = origin
-        RowEncoder(schema, options.id_column)  # refuses columns before anything runs
+        RowEncoder(schema, options.id_column)  # refuses bad columns before anything runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Put a partition's rows of one batch.
 
         Raises:
             PayloadError, MessageTooLargeError: a row cannot be put.
-            InvalidOptionError: so too, or the rows are not those of the attempt before.
+            InvalidOptionError: a row cannot be put, or the rows differ from those of the previous attempt.
             QueueFullError, ConnectionLostError, AccessDeniedError, NotCommittedError.
         """
         context = TaskContext.get()
@@ -70,19 +71,19 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         return put_part(self._options, Batch(name, int(batch), run or "", self._origin), self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks are done: all rows of the batch can be taken."""
+        """Make all rows of the batch available, after all tasks have ended."""
         for name in {one.name for one in messages if isinstance(one, Written)}:  # none: there was no task
             with linked(self._options) as link:
                 link.call(complete, link, link.call(staging_of, link, name), batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """A batch has failed: nothing of it is left. Where no task tells the query, it is found by its origin."""
+        """Remove the rows of a failed batch. If no task has reported its query, the query is found by its origin."""
         queue, extra = self._options.queue, {"queue": self._options.queue}
         with linked(self._options) as link:
             names = {one.name for one in messages if isinstance(one, Written)}
             names = names or set(link.call(_began, link, self._origin, batchId))
-            if len(names) > 1:  # two queries that are told apart by nothing that is known here
-                log.warning("queue %s: the rows of a failed batch wait for it to be tried again", queue, extra=extra)
+            if len(names) > 1:  # two queries that cannot be distinguished here
+                log.warning("queue %s: the rows of a failed batch are kept for its retry", queue, extra=extra)
                 return
             for name in names:
                 removed = link.call(link.call(staging_of, link, name).abort, batchId)

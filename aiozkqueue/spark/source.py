@@ -31,33 +31,33 @@ class AiozkqueueDataSource(DataSource):
         return "aiozkqueue"
 
     def schema(self) -> StructType:
-        """Return the columns when none are asked for. Raises: InvalidOptionError, InvalidNameError."""
+        """Return the default columns. Raises: InvalidOptionError, InvalidNameError."""
         return default_schema(parse_options(self.options).content)
 
     def reader(self, schema: StructType) -> QueueReader:
-        """Return what reads a snapshot. Raises: as `schema`."""
+        """Return the reader of a queue's current contents. Raises: as `schema`."""
         options = parse_options(self.options)
         return (FilteringReader if options.push_down else QueueReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802 - Spark's name
-        """Return the reader of a queue as a stream. Its query fails with the last two of these errors.
+        """Return the reader of a queue as a stream. The query itself fails with the last two of these errors.
 
         Raises:
             InvalidOptionError: an option is unknown or out of range.
-            InvalidNameError: the queue's name or the group's is not valid.
+            InvalidNameError: the name of the queue or of the group is invalid.
             CheckpointError: the checkpoint does not belong to the ledger of this group.
             UnreadBatchError: Spark committed a batch that no task has read, and asks for the next.
         """
         return QueueStreamReader(schema, parse_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:  # noqa: FBT001 - Spark's signature
-        """Return what puts rows. Raises: as `schema`."""
+        """Return the writer of a batch. Raises: as `schema`."""
         options = parse_options(self.options)
         refuse_overwriting(overwrite=overwrite)
         return QueueWriter(schema, options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: FBT001, N802 - Spark's
-        """Return what puts the rows of a stream. Raises: as `schema`."""
+        """Return the writer of a stream. Raises: as `schema`."""
         options = parse_options(self.options)
         refuse_overwriting(overwrite=overwrite)
         origin = key_hash(json.dumps([sorted(self.options.items()), schema.json()]))
@@ -65,12 +65,12 @@ class AiozkqueueDataSource(DataSource):
 
 
 def refuse_overwriting(*, overwrite: bool) -> None:
-    """Refuse the mode that would empty a queue first. Raises: InvalidOptionError."""
+    """Refuse the mode ``overwrite``, which would empty the queue first. Raises: InvalidOptionError."""
     if overwrite:
         msg = "a queue is not overwritten: take .mode('append'), and purge the queue yourself if that is meant"
         raise InvalidOptionError(msg)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``aiozkqueue`` known to a Spark session, where it has not registered itself."""
+    """Register the format ``aiozkqueue`` in a Spark session that has not found it automatically."""
     spark.dataSource.register(AiozkqueueDataSource)

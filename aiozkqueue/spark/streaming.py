@@ -1,9 +1,10 @@
-"""A queue as a stream: micro-batches by the ledger, each the same whenever it is asked for, removed when it is done.
+"""A queue as a stream: repeatable micro-batches from the ledger, removed when they are done.
 
-Spark makes a reader in two processes: one that stays with the driver and is asked for offsets, and one that plans and
-only sends it, in a pickle, to the tasks. So nothing happens until an offset is asked for. A batch is done when Spark
-says so (`commit`), which it does only once the next one is there, or when it asks what comes after it: then it is in
-the commit log. Both acknowledge, but only what tasks have read: Spark also commits batches that its sink has skipped.
+Spark creates a reader in two processes: one stays with the driver and returns offsets, the other plans and only sends
+the reader, in a pickle, to the tasks. So nothing happens until Spark requests an offset. A batch is done when Spark
+calls `commit`, which it does only once the next batch exists, or when Spark requests the offset after it, because the
+batch is in the commit log then. Both calls acknowledge the batch, but only if tasks have read it: Spark also commits
+batches that its sink has skipped.
 """
 
 from __future__ import annotations
@@ -49,21 +50,21 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: The most messages of a task, unless more tasks are asked for.
+#: The maximum number of messages of a task, unless more tasks are requested.
 SHARE: Final = 25_000
 
 
 @dataclass
 class LedgerShare(InputPartition):
-    """Parts of pages: where the page lies, and which of its items."""
+    """Parts of pages: the path of each page and the items in it."""
 
     parts: list[tuple[str, int, int]]
     reading: Reading | None = None
-    """What the task notes when it has read all of it; None: it reads nothing."""
+    """The mark that the task stores after reading everything; None: it reads nothing."""
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Makes, divides, reads and acknowledges batches."""
+    """Creates, divides, reads and acknowledges batches."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         if options.content is not Content.ITEMS:
@@ -73,29 +74,29 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options = options
         self._opened: tuple[ExitStack, Link, Ledger] | None = None
-        self._handed: Offset | None = None  # last; two scans of one plan ask for the same
+        self._handed: Offset | None = None  # last; two scans of one plan request the same
         self._told: set[str] = set()  # warnings, each of which is logged once
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return what comes before every batch."""
+        """Return the offset before the first batch."""
         return BEGINNING.encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how much a batch may take."""
+        """Return the limit of a batch."""
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Take what is there now, and nothing that comes later."""
+        """From now on, take only messages that are in the queue now."""
         link, ledger = self._ledger()
         link.call(ledger.freeze)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Acknowledge up to ``start``, and return the batch that follows, or ``start`` when there is none.
+        """Acknowledge up to ``start``, and return the next batch, or ``start`` if there is none.
 
         Raises:
             CheckpointError: ``start`` does not belong to the ledger; nothing was acknowledged.
-            UnreadBatchError: no task has read the batch that Spark has committed; nothing was acknowledged.
+            UnreadBatchError: no task has read a batch that Spark has committed; nothing was acknowledged.
             ClaimLostError: another query has taken the ledger over.
             AccessDeniedError, ConnectionLostError.
         """
@@ -109,12 +110,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Divide a batch.
 
         Raises:
-            CheckpointError: the batch is another ledger's, or ends before it starts.
-            ClaimLostError: it is not there any more, or another query has taken the ledger over.
+            CheckpointError: the batch belongs to another ledger, or ends before it starts.
+            ClaimLostError: the batch no longer exists, or another query has taken the ledger over.
         """
         batch = Offset.decode(end)
         if batch == BEGINNING == Offset.decode(start):
-            return [LedgerShare([])]  # Spark runs the first batch of a checkpoint also where there is nothing yet
+            return [LedgerShare([])]  # Spark runs the first batch of a checkpoint even if there is no message yet
         if not batch.follows(Offset.decode(start)):
             what = f"queue {self._options.queue!r}: a batch from {start} to {end}"
             msg = (
@@ -125,7 +126,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return link.call(self._divide, ledger, batch)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read a share, in a task. Raises: ClaimLostError: a message is not there; PayloadError, as the mode says."""
+        """Read a share, in a task. Raises: ClaimLostError: a message no longer exists; PayloadError."""
         assert isinstance(partition, LedgerShare)  # noqa: S101 - made by `partitions`
         layout = Layout(self._schema, self._options)
         with linked(self._options) as link:
@@ -142,7 +143,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 link.call(_note, link, partition.reading)
 
     def finish(self) -> int:
-        """Finish an acknowledgement that was cut off; return how many messages its batch had. Raises: as `commit`."""
+        """Finish an interrupted acknowledgement; return the number of its messages. Raises: as `commit`."""
         link, ledger = self._ledger()
         return link.call(ledger.finish)
 
@@ -158,7 +159,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the connection behind."""
+        """Pickle everything but the connection."""
         return {**self.__dict__, "_opened": None}
 
     def _ledger(self) -> tuple[Link, Ledger]:
@@ -181,7 +182,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if number == after else Offset(number, state.identity, stream)
 
     async def _acknowledge(self, ledger: Ledger, state: LedgerState, offset: Offset) -> bool:
-        """Acknowledge up to a batch; return False where that cannot be done, and the query is to go on without it."""
+        """Acknowledge up to a batch. Return False if that is impossible and the query is to continue without it."""
         try:
             require_same(offset, state, self._options)
             await ledger.acknowledge(offset.seq, offset.stream)
@@ -235,7 +236,7 @@ async def _ledger_of(link: Link) -> Ledger:
 
 
 async def _note(link: Link, reading: Reading) -> None:
-    """Write down that a task has handed all of its share to Spark. Raises: ClaimLostError."""
+    """Record that a task has passed its whole share to Spark. Raises: ClaimLostError."""
     try:
         await reading.note(link.runtime.zookeeper)
     except NoNodeError as error:
@@ -246,7 +247,7 @@ async def _note(link: Link, reading: Reading) -> None:
 
 
 async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[list[list[object]]]:
-    """Read what a ledger holds. A server that lags must not make a message look as if it were done: hence the sync."""
+    """Read the messages of a ledger. The sync prevents that a message looks acknowledged on a lagging server."""
     zookeeper, state = link.runtime.zookeeper, link.state
     read = find_pages if layout.reads_locks else item_pages
     await zookeeper.sync(state.paths.base)
@@ -260,7 +261,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
             decoded = layout.decode([item_values(one, now, layout) for one in found])
             for message_id, reason in decoded.undecodable.items():
                 await mark(zookeeper, path, message_id, reason)
-            for one in found:  # what an earlier try, of another schema, could not decode
+            for one in found:  # undecodable messages of an earlier attempt with another schema
                 if one.id in marked and one.id not in decoded.undecodable:
                     await unmark(zookeeper, path, one.id)
             yield decoded.rows

@@ -1,7 +1,8 @@
-"""Rows into a queue, in parallel, each once however often Spark tries a task, and all of them to be seen at once.
+"""Parallel writes of rows to a queue: each row exactly once despite retries, and all visible at the same moment.
 
-A write is one batch of a `BatchWriter`, and a micro-batch of a stream is one of many. Tasks put the rows of a batch
-where nobody sees them (see `parts`). The driver makes the batch visible when all tasks have succeeded, or removes it.
+A write is one batch of a `BatchWriter`, and a micro-batch of a stream is one of many. Tasks put the rows of a batch as
+pending items (see `parts`). The driver makes the batch visible when all tasks have succeeded; otherwise it removes the
+batch.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ log: Final = logging.getLogger(__name__)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The report of a task to the driver."""
 
     name: str
     """Of the writer."""
     partition: int
     rows: int
-    """How many rows of the partition are in the queue now."""
+    """The number of rows of the partition that are in the queue now."""
     stage: str | None
-    """Which try of the batch it put them for; None: for none, since the batch was complete."""
+    """The attempt of the batch that the rows belong to; None: the batch was already complete."""
 
 
 class QueueWriter(DataSourceArrowWriter):
-    """Writes a data frame. Made on the driver, and sent to each task in a pickle."""
+    """Writes a data frame. Created on the driver, and sent to each task in a pickle."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
@@ -57,7 +58,7 @@ class QueueWriter(DataSourceArrowWriter):
         self._kept = options.write_id is not None
         self._run = uuid4().hex
         self._name = name_of_write(options.write_id or self._run)
-        RowEncoder(schema, options.id_column)  # refuses columns before any job runs
+        RowEncoder(schema, options.id_column)  # refuses bad columns before any job runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Put a partition's rows.
@@ -70,14 +71,14 @@ class QueueWriter(DataSourceArrowWriter):
         return put_part(self._options, Batch(self._name, 0, self._run), self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done: all rows can be taken, and a `writeId` that was given is known from now on."""
+        """Make all rows available and record the ``writeId``, after all tasks have ended."""
         with linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)
             link.call(complete, link, staging, 0, messages)
             link.call(staging.forget_parts if self._kept else staging.forget)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """The job has failed: nothing of it is left."""
+        """Remove the rows of a failed job."""
         with linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)
             removed = link.call(staging.abort, 0)
@@ -91,7 +92,7 @@ class QueueWriter(DataSourceArrowWriter):
 
 
 def put_part(options: Options, batch: Batch, schema: StructType, iterator: Iterable[pa.RecordBatch]) -> Written:
-    """Put the rows of the partition whose task this is. Raises: as `QueueWriter.write`."""
+    """Put the rows of this task's partition. Raises: as `QueueWriter.write`."""
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark calls this in a task
     number, encoder = context.partitionId(), RowEncoder(schema, options.id_column)
@@ -109,16 +110,16 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
 
 
 async def staging_of(link: Link, writer: str) -> BatchWriter:
-    """Return a writer's place at the queue."""
+    """Return a writer of the queue."""
     return BatchWriter(QueueHandle(link.runtime, link.state), writer)
 
 
 async def complete(
     link: Link, staging: BatchWriter, batch: int, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
-    """Open a batch, if all that is stored of it is what its tasks say. Raises: NotCommittedError.
+    """Make a batch visible if its stored rows match the reports of its tasks. Raises: NotCommittedError.
 
-    Where rows are told apart by a column, another try may have put them by other partitions.
+    If a column identifies the rows, another attempt may have put them through other partitions.
     """
     told = {one.partition: one.rows for one in messages if isinstance(one, Written) and one.stage and one.rows}
     stages = {one.stage for one in messages if isinstance(one, Written) and one.stage is not None}

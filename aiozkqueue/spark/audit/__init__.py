@@ -1,7 +1,7 @@
-"""The audit: what has become of messages, moved from the queues' histories to Parquet files, and told in figures.
+"""The audit: records of ended messages, moved from the queues' histories to Parquet files, and a report on them.
 
-The modules: how far a run has come (`state`), its steps (`moving`), what its tasks do (`records`), and the report
-on what the files hold (`report`). It stands on the format's parts beside it and on `queue/`; the command is in `cli/`.
+The modules: the progress of a run (`state`), its steps (`moving`), the work of its tasks (`records`), and the report on
+the files (`report`). It uses the parts of the format in `spark/` and `queue/`; the command is in `cli/`.
 """
 
 from __future__ import annotations

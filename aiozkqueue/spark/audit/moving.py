@@ -1,20 +1,20 @@
-"""History to Parquet files, each record exactly once, wherever the work is cut off.
+"""History to Parquet files, each record exactly once, even if the work is interrupted.
 
-A run has these steps, and `.audit` (see `state`) says in which phase it is:
+A run has these steps. `.audit` (see `state`) stores its phase:
 
-1. ``begin``: the state is *writing*; every history is pinned, so that clean-up takes nothing away.
-2. ``write``: a Spark job writes what the histories hold into ``_audit/<run>`` of the folder, where no reader looks.
-3. ``commit``: the state is *written*. From here on the run is finished by whoever comes next.
-4. ``publish``: the files are moved to where readers look, under names that begin with the run's.
-5. ``remove``: the records that these files hold are removed from the histories, and the pins.
+1. ``begin``: the state is *writing*; every history is pinned, so that clean-up removes nothing.
+2. ``write``: a Spark job writes the histories into ``_audit/<run>`` of the folder, which readers ignore.
+3. ``commit``: the state is *written*. From here on, the next audit finishes the run.
+4. ``publish``: the files are moved to the folder itself, under names that begin with the run's.
+5. ``remove``: the records in these files are removed from the histories, and then the pins.
 6. ``end``: the state is *done*.
 
-Cut off before 3, what was written is thrown away and the records are still there; cut off later, 4 to 6 are done again,
-each of which can be repeated. A state is written only over the version that was read or written before: who is
-overtaken fails at 3 at the latest, with nothing published.
+If a run is interrupted before step 3, its files are deleted and the records are still in the histories. If it is
+interrupted later, steps 4 to 6 are repeated, which is safe. A state is written only over the version that was read or
+written before, so an overtaken run fails at step 3 at the latest, with nothing published.
 
-Removing the pins abandons an interrupted run, so that a run into another folder may begin. What the folder of the
-first holds of it stays there, and may be moved a second time, into the other.
+Removing the pins abandons an interrupted run, so that a run into another folder may begin. The records in the first
+folder stay there, and may be moved a second time, into the other folder.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.spark.options import Servers
 
-#: What is the audit's own in a folder.
+#: The path of the audit's own data in a folder.
 OWN: Final = "_audit"
 _MARK: Final = f"{OWN}/mark"
 _PIN: Final = "audit"
@@ -80,9 +80,9 @@ class Moved:
     """The result of an audit."""
 
     records: int
-    """Records that this run has moved into the folder."""
+    """The number of records that this run has moved into the folder."""
     finished: bool
-    """Whether an earlier run, which had been cut off, was finished first."""
+    """Whether an earlier, interrupted run was finished first."""
 
 
 def move(
@@ -93,22 +93,22 @@ def move(
     queues: Sequence[str] | None = None,
     on_step: Callable[[str], object] = lambda _step: None,
 ) -> Moved:
-    """Move what the histories hold to Parquet files, partitioned by queue and day (UTC), each record exactly once.
+    """Move the histories to Parquet files, partitioned by queue and day (UTC), each record exactly once.
 
-    It may be cut off anywhere, and run again: nothing is lost, and nothing doubled. Until it has been run again, the
-    histories are pinned: no clean-up shortens them. Records that come while it runs are for the next time.
+    An interrupted audit can be repeated: no record is lost or duplicated. Until then the histories are pinned, so
+    clean-up does not shorten them. Records that are added while it runs are left for the next audit.
 
     Args:
         spark: a session of the classic kind, with any cluster.
-        folder: where to, on any file system of Spark's; new, or one of earlier audits.
-        options: ``hosts`` and the others that say which ZooKeeper, as for the format ``aiozkqueue``.
-        queues: these alone; None: all that there are.
+        folder: the target on any file system of Spark; a new folder, or the folder of earlier audits.
+        options: ``hosts`` and the other options for the ZooKeeper servers, as for the format ``aiozkqueue``.
+        queues: the queues to audit; None: all.
         on_step: told the name of each step as it begins.
 
     Raises:
-        InvalidOptionError: an option cannot be used, or another run uses the folder.
-        ConfigConflictError: an audit into another folder was cut off, and has to be finished first.
-        ClaimLostError: another audit has begun meanwhile; nothing of this one was published.
+        InvalidOptionError: an option is invalid, or another run uses the folder.
+        ConfigConflictError: an audit into another folder was interrupted and must be finished first.
+        ClaimLostError: another audit has begun meanwhile; this one has published nothing.
         ConnectionLostError, AccessDeniedError.
     """
     servers = parse_servers(options)
@@ -141,7 +141,7 @@ class _Audit:
         self._mark = folder.noted(_MARK)
 
     def resume(self) -> bool:
-        """Finish what an earlier run has left, if it had been committed; tell whether there was such."""
+        """Finish an earlier run that was committed; return whether there was one."""
         with _in_words(self._servers):
             run = self._portal.call(self._state.read)
             if run is None or run.phase is not Phase.WRITTEN:
@@ -159,7 +159,7 @@ class _Audit:
             return True
 
     def run(self, queues: Sequence[str] | None) -> int:
-        """Move what there is now."""
+        """Move the current records."""
         with _in_words(self._servers):
             names = self._portal.call(_wanted, self._session, queues)
             self._on_step("begin")
@@ -182,7 +182,7 @@ class _Audit:
     def _write(self, run: Run, tasks: Sequence[str]) -> None:
         for name in self._folder.names(OWN):
             if f"{OWN}/{name}" != _MARK:
-                self._folder.remove(f"{OWN}/{name}")  # of runs that were cut off before they were whole
+                self._folder.remove(f"{OWN}/{name}")  # files of runs that were interrupted before their commit
         rows = self._spark.sparkContext.parallelize([(task,) for task in tasks], len(tasks))
         frame = self._spark.createDataFrame(rows, "hours string").mapInArrow(Reading(self._servers), SCHEMA)
         place = f"{OWN}/{run.name}"
@@ -201,7 +201,7 @@ class _Audit:
         self._portal.call(_unpin, self._session)
         self._folder.remove(place)
         self._on_step("end")
-        with suppress(ClaimLostError):  # whoever has overtaken us has finished this run before its own
+        with suppress(ClaimLostError):  # the process that has overtaken this one has finished this run first
             self._portal.call(self._state.write, replace(run, phase=Phase.DONE))
         return records
 
@@ -214,14 +214,14 @@ class _Audit:
 
 
 class _State:
-    """The znode that tells how far the audit has come."""
+    """The znode with the progress of the audit."""
 
     def __init__(self, session: QueueSession) -> None:
         self._session = session
         self._version: int | None = None
 
     async def read(self) -> Run | None:
-        """Read what is stored; None when there has been no audit."""
+        """Read the state; None if there has been no audit."""
         runtime = core_of(self._session)
         try:
             await runtime.zookeeper.sync(_path(runtime))
@@ -233,7 +233,7 @@ class _State:
         return Run.decode(node.data)
 
     async def write(self, run: Run) -> None:
-        """Write over what was read or written last. Raises: ClaimLostError: another audit has written meanwhile."""
+        """Replace the last state read or written. Raises: ClaimLostError: another audit has written meanwhile."""
         zookeeper, root, path = (
             core_of(self._session).zookeeper,
             core_of(self._session).root,
@@ -283,14 +283,14 @@ async def _unpin(session: QueueSession) -> None:
 
 
 async def _given_up(session: QueueSession) -> bool:
-    """Whether an operator has taken the pins off a run that was cut off; or it had come so far itself."""
+    """Whether an interrupted run has no pins: an operator has removed them, or the run itself."""
     found = [one for queue in await session.queues() for one in await pins(core_of(session).handle(queue))]
     return _PIN not in {one.name for one in found}
 
 
 @contextmanager
 def _in_words(servers: Servers) -> Iterator[None]:
-    """Tell in the queue's words what ZooKeeper or Spark refuses."""
+    """Raise errors of ZooKeeper and Spark as errors of this library."""
     try:
         with plainly():
             yield

@@ -1,4 +1,4 @@
-"""Records of histories as rows, and their removal: what the tasks of an audit do."""
+"""The tasks of an audit: read history records as rows, and remove them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from aiozkqueue.spark.options import Servers
     from aiozkqueue.zookeeper import Operation
 
-#: Records of a task, about.
+#: Approximate number of records of a task.
 SHARE: Final = 20_000
-#: Records removed by one write.
+#: The number of records removed by one write.
 TOGETHER: Final = 500
 
-#: What is kept of a message that has ended.
+#: The columns of a record.
 SCHEMA: Final[StructType] = StructType(
     [
         StructField("queue", StringType()),
@@ -57,7 +57,7 @@ SCHEMA: Final[StructType] = StructType(
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """An hour of a queue's history, or a share of it, as a `FolderShare`."""
+    """An hour of a queue's history or a share of it, as a `FolderShare`."""
 
     queue: str
     name: str
@@ -66,7 +66,7 @@ class Hour:
 
 
 async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
-    """Divide what the histories hold among tasks, each as a JSON list of hours; a task has few queues."""
+    """Divide the histories among tasks, each as a JSON list of hours. A task has few queues."""
     tasks: list[list[Hour]] = []
     room = 0.0
     for queue in queues:
@@ -86,12 +86,12 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads hours."""
+    """A task that reads hours of history."""
 
     servers: Servers
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Make rows of the hours that are named. Raises: AccessDeniedError, ConnectionLostError."""
+        """Return the rows of the given hours. Raises: AccessDeniedError, ConnectionLostError."""
         schema = to_arrow_schema(SCHEMA, timezone="UTC")
         with opened(self.servers) as (portal, session):
             for hour in _hours(batches):
@@ -127,12 +127,12 @@ def _day(values: dict[str, object]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Removing:
-    """A task that removes records which are safely written."""
+    """A task that removes records that were written durably."""
 
     servers: Servers
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Remove what is named, as far as it is still there; tell how many were named.
+        """Remove the given records if they still exist; return the number of records given.
 
         Raises: AccessDeniedError, ConnectionLostError.
         """
@@ -165,7 +165,7 @@ async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
 
 
 async def _apply(link: Link, operations: Sequence[Operation]) -> None:
-    """Apply a change, or leave it for another look: clean-up has been at it, or the reply was lost."""
+    """Apply a change. If clean-up was faster or the reply was lost, another pass checks it."""
     try:
         await link.runtime.zookeeper.multi(operations)
     except (ConnectionLossError, SessionExpiredError):

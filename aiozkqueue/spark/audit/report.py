@@ -1,4 +1,4 @@
-"""What the files of an audit say: rates, waiting and handling times, retries, dead letters and their reasons."""
+"""The report of an audit: rates, waiting and handling times, retries, dead letters and their reasons."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-#: Reasons that are told, the most frequent first.
+#: The number of reasons in the report, the most frequent first.
 MOST_REASONS: Final = 50
-#: The precision of percentiles: one in this number.
+#: The precision of percentiles: the error is at most one divided by this.
 _ACCURACY: Final = 10_000
-#: Spans that a report is divided into, seconds.
+#: The possible lengths of the spans of a report, seconds.
 _SPANS: Final = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
 _MOST_SPANS: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """A time in seconds that half, 95 % and 99 % of the messages did not exceed."""
+    """The times in seconds that 50 %, 95 % and 99 % of the messages did not exceed."""
 
     p50: float
     p95: float
@@ -45,30 +45,30 @@ class Figures:
     ended: int
     finished: int
     dead: int
-    """Dead letters."""
+    """The number of dead letters."""
     other: int
     """Expired, cancelled, removed, collapsed, dropped or reaped."""
     first: datetime
-    """When the first of them ended, in ZooKeeper's time."""
+    """The time of the first end, on ZooKeeper's clock."""
     last: datetime
     retried: int
-    """Messages that were delivered more than once."""
+    """The number of messages that were delivered more than once."""
     retries: int
-    """How often that was, all in all."""
+    """The total number of further deliveries."""
     waiting: Percentiles | None
-    """From the put until whoever ended it had claimed it; None when no message was claimed."""
+    """The time from the put to the last claim; None if no message was claimed."""
     handling: Percentiles | None
-    """From then until the end."""
+    """The time from the last claim to the end."""
 
     @property
     def per_second(self) -> float:
-        """Messages that ended in a second, on the average between the first and the last."""
+        """The average number of messages that ended per second, between the first and the last."""
         return self.ended / max(1.0, (self.last - self.first).total_seconds())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why messages of a queue became dead letters, and how many did."""
+    """A reason for dead letters of a queue, and their number."""
 
     queue: str
     reason: str
@@ -93,13 +93,13 @@ class Report:
     total: Figures | None
     """All queues together; None when there is no record."""
     queues: dict[str, Figures]
-    """Each queue, the busiest first."""
+    """The figures of each queue, the busiest first."""
     reasons: list[Reason]
-    """Of dead letters, the most frequent first."""
+    """The reasons of dead letters, the most frequent first."""
     spans: list[Span]
     """The ends by span of time, without empty spans."""
     span: timedelta
-    """How long each is."""
+    """The length of each span, seconds."""
 
 
 def report(
@@ -110,10 +110,10 @@ def report(
     until: datetime | None = None,
     queues: Sequence[str] | None = None,
 ) -> Report:
-    """Tell what the files of an audit say of the messages that ended from ``since`` until before ``until``.
+    """Report on the messages in the files that ended from ``since`` until before ``until``.
 
     Raises:
-        InvalidOptionError: the folder is not that of an audit.
+        InvalidOptionError: the folder is not the folder of an audit.
     """
     source = Folder(spark, folder)
     source.require(OWN)
@@ -142,7 +142,7 @@ def report(
 def _chosen(
     records: DataFrame, since: datetime | None, until: datetime | None, queues: Sequence[str] | None
 ) -> DataFrame:
-    """Choose by the day first, so that files of other days are not read."""
+    """Filter by the day first, so that files of other days are not read."""
     if since is not None:
         records = records.where(functions.col("day") >= functions.lit(since.astimezone(UTC).date()))
         records = records.where(functions.col("ended_at") >= functions.lit(since))
@@ -180,7 +180,7 @@ def _figures() -> list[Column]:
 
 
 def _percentiles(begin: str, end: str) -> Column:
-    """Of the milliseconds between two moments, where both are known; a clock that was set back took no time."""
+    """Return the percentiles of the time between two moments if both are known. A clock set back counts as no time."""
     taken = functions.unix_millis(end) - functions.unix_millis(begin)
     taken = functions.when(taken > 0, taken).when(taken <= 0, 0)
     return functions.percentile_approx(taken, [0.5, 0.95, 0.99], _ACCURACY)
@@ -210,7 +210,7 @@ def _seconds(ms: Sequence[int] | None) -> Percentiles | None:
 
 
 def _span(seconds: float) -> int:
-    """The shortest span of which there are not too many to show."""
+    """Return the shortest span that does not give too many rows."""
     return next((one for one in _SPANS if seconds / one <= _MOST_SPANS), _SPANS[-1])
 
 

@@ -1,7 +1,7 @@
-"""How far an audit has come, as it is stored in ``<root>/.audit``. Pure.
+"""The progress of an audit, stored in ``<root>/.audit``. Pure.
 
-The version of that znode fences: whoever begins or continues with an audit writes to it, and an earlier one that comes
-back is refused when it wants to say that its files are whole.
+The version of that znode is the fence: a process that begins or continues an audit writes to it, and an earlier process
+that returns is refused when it declares its files complete.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Phase(enum.Enum):
     """The properties of a run that do not depend on the process that works on it."""
 
     WRITING = "writing"
-    """Its files are not whole: they are to be thrown away, and the records are all still in the histories."""
+    """Its files are incomplete and are to be deleted; all records are still in the histories."""
     WRITTEN = "written"
-    """Its files are whole: they are to be published, and their records removed from the histories."""
+    """Its files are complete: they are to be published, and their records removed from the histories."""
     DONE = "done"
 
 
@@ -35,13 +35,13 @@ class Run:
 
     name: str
     folder: str
-    """The mark of the folder that it writes to."""
+    """The identity of the folder that it writes to."""
     where: str
-    """Its path, for people."""
+    """The path of the folder, for display."""
     phase: Phase
 
     def encode(self) -> bytes:
-        """The bytes to store."""
+        """Return the bytes to store."""
         fields: dict[str, JsonValue] = {
             "run": self.name,
             "folder": self.folder,
@@ -52,7 +52,7 @@ class Run:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what is stored. Raises: MalformedError."""
+        """Decode a stored run. Raises: MalformedError."""
         fields = read_object(data, _WHAT)
         texts = [pop_text(fields, name, _WHAT) for name in ("run", "folder", "where", "phase")]
         name, folder, where, phase = (text or "" for text in texts)

@@ -47,7 +47,7 @@ _SUFFIXES: Final = {
     ".ndjson": Kind.JSON,
 }
 _PACKED: Final = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
-#: How put options are typed, whatever a file has.
+#: The types of put options, regardless of the types in a file.
 _OPTIONS: Final[dict[str, DataType]] = {
     "key": StringType(),
     "group": StringType(),
@@ -57,18 +57,18 @@ _OPTIONS: Final[dict[str, DataType]] = {
     "at": TimestampType(),
     "ttl": DoubleType(),
 }
-#: What an unload, or a batch read, tells beside the payload, and no put can take.
+#: Columns of an unload or a batch read that are not put options.
 _TOLD: Final = {
     name for content in (Content.ITEMS, Content.DEAD_LETTERS) for name in default_schema(content).fieldNames()
 } - {"body", *_OPTIONS}
 #: Spark's error classes for files, rows and values that it cannot read.
 _UNREADABLE: Final = frozenset({"CAST_INVALID_INPUT", "FAILED_READ_FILE", "MALFORMED_RECORD_IN_PARSING"})
-#: How Spark divides files: always alike, whatever the number of cores, so that a load can be continued.
+#: Spark's division of files. It does not depend on the number of cores, so that a load can be continued.
 _DIVISION: Final = {"spark.sql.files.minPartitionNum": "4", "spark.sql.files.maxPartitionBytes": "16m"}
 
 
 def kind_of(path: str) -> Kind:
-    """What a file holds, by its name; one that tells nothing holds Parquet, as a folder does."""
+    """The format of a file by its name; Parquet for a folder or an unknown name."""
     name = path.lower().rstrip("/")
     for packed in _PACKED:
         name = name.removesuffix(packed)
@@ -83,27 +83,27 @@ def load(
     kind: Kind | None = None,
     infer: bool = False,
 ) -> int:
-    """Put each row of the files into a queue, and return how many rows there were.
+    """Put each row of the files into a queue, and return the number of rows.
 
     A column ``body`` (text or binary) is the payload, and ``key``, ``group``, ``priority``, ``headers``, ``delay``,
-    ``at`` and ``ttl`` beside it are how it is put; what an unload tells besides is left out. Without ``body`` each row
-    is a JSON object of its columns, and a line of JSON is the payload as it stands.
+    ``at`` and ``ttl`` are its put options. The other columns of an unload are ignored. Without ``body``, each row
+    becomes a JSON object of its columns, and a line of JSON is stored unchanged.
 
-    All rows are seen at once when the job has ended well, or none; so a queue with a size must hold them all. With the
-    option ``writeId`` each is put once, however often the same files are loaded under it, and a load whose driver was
-    killed is continued.
+    All rows become visible at once when the job succeeds; otherwise none does. A bounded queue therefore needs room for
+    all of them. With the option ``writeId``, each row is put once, however often the same files are loaded under it,
+    and a load whose driver was killed is continued.
 
     Args:
-        spark: any session.
-        files: paths, folders or patterns, all of one kind.
-        options: those of ``df.write.format("aiozkqueue")``.
-        kind: what the files hold; None: as their names tell.
-        infer: take numbers, truth values and times in CSV for what they are; else they stay texts.
+        spark: a Spark session.
+        files: paths, folders or patterns, all of one format.
+        options: the options of ``df.write.format("aiozkqueue")``.
+        kind: the format of the files; None: determined by their names.
+        infer: detect numbers, booleans and times in CSV; otherwise all values are text.
 
     Raises:
-        InvalidOptionError: an option, a column or the mixture of files cannot be used.
+        InvalidOptionError: an option, a column or the mixture of files is invalid.
         FileNotFoundError: there is no such file.
-        PayloadError: a row cannot be read, or put.
+        PayloadError: a row cannot be read or put.
         MessageTooLargeError, QueueFullError, ConnectionLostError, AccessDeniedError.
     """
     given = parse_options(options)
@@ -145,7 +145,7 @@ def _read_lines(spark: SparkSession, files: list[str]) -> DataFrame:
 
 
 def _as_messages(frame: DataFrame, id_column: str | None) -> DataFrame:
-    """The payload and how it is put, each of its type; columns of no use are left for the writer to refuse."""
+    """Select the payload and its put options with their types. Other columns stay, for the writer to refuse."""
     if "body" not in frame.columns:
         return frame
     kept = [field for field in frame.schema.fields if field.name not in _TOLD or field.name == id_column]
@@ -164,7 +164,7 @@ def _typed(name: str, kind: DataType) -> Column:
 
 @contextmanager
 def _divided_alike(spark: SparkSession) -> Iterator[None]:
-    """Have files divided in the same way wherever they are loaded."""
+    """Divide files in the same way on every machine."""
     before = {key: spark.conf.get(key, None) for key in _DIVISION}
     for key, value in _DIVISION.items():
         spark.conf.set(key, value)
@@ -180,7 +180,7 @@ def _divided_alike(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _told(files: Sequence[str]) -> Iterator[None]:
-    """Tell plainly what is the matter with the files."""
+    """Raise Spark's error about the files as an error of this library."""
     try:
         yield
     except SPARK_ERRORS as error:

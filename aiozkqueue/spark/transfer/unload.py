@@ -1,10 +1,10 @@
-"""A queue into Parquet files: what is written is acknowledged, and nothing else.
+"""A queue into Parquet files: exactly the written messages are acknowledged.
 
-The messages are taken as a stream takes them (`streaming`): a batch is written down in a ledger of the queue, and is
-the same, divided in the same way, whenever it is asked for, until it is acknowledged. Its files are written where no
-reader looks, then published under names made of the run, the batch and the number of the task, and then its messages
-are removed. A run that follows one that was cut off finds the batch in the ledger, and writes the same rows under the
-same names. If the batch was published, the ledger says that it is done, and the run only removes what is left of it.
+The messages are taken like those of a stream (`streaming`): a ledger of the queue records each batch, which stays the
+same, divided in the same way, until it is acknowledged. Its files are written in a path that readers ignore, then
+published under names made of the run, the batch and the number of the task, and then its messages are removed. The run
+after an interrupted one finds the batch in the ledger, and writes the same rows under the same names. If the batch was
+published, the ledger marks it as done, and the run only removes its remaining messages.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from aiozkqueue.spark.options import Options
     from aiozkqueue.spark.streaming import LedgerShare
 
-#: What is the unload's own in a folder.
+#: The paths of the unload's own data in a folder.
 OWN: Final = "_unload"
 _RUN: Final = f"{OWN}/run"
 _DRAFTS: Final = f"{OWN}/drafts"
-#: Messages of a batch, unless the options say otherwise.
+#: The default number of messages in a batch.
 BATCH: Final = 20_000
-#: Tasks, and files, of a batch. Another number would divide a batch that is written again in another way.
+#: The number of tasks, and of files, of a batch. It is fixed, so that a retried batch is divided in the same way.
 _TASKS: Final = 4
 _COLUMNS: Final = ("id", "body", "attempt", "enqueued_at", "headers", "key", "group", "priority")
 _PREFIX: Final = "unload-"
@@ -54,7 +54,7 @@ class Unloaded:
     """The result of an unload."""
 
     messages: int
-    """Messages that are in the folder now, and in the queue no more."""
+    """The number of messages that were moved to the folder."""
     resumed: bool
     """Whether it continued an earlier, interrupted run."""
 
@@ -68,27 +68,27 @@ def unload(
     on_batch: Callable[[int], object] = lambda _messages: None,
     on_step: Callable[[str], object] = lambda _step: None,
 ) -> Unloaded:
-    """Move the messages of a queue that nobody holds, as they are when it begins, to Parquet files.
+    """Move the waiting messages of a queue to Parquet files; only those that are there when it begins.
 
-    Each is acknowledged once it is written. It may be cut off anywhere, and run again with the same folder: nothing is
-    lost, and nothing doubled. Until then the messages of the batch that was cut off are held; `release_ledger` gives
-    them back. Consumers go on beside it, and so do unloads into other folders.
+    Each message is acknowledged once it is written. An interrupted unload can be repeated with the same folder: no
+    message is lost or duplicated. Until then, the messages of the interrupted batch are held; `release_ledger` releases
+    them. Consumers, and unloads into other folders, continue at the same time.
 
     Args:
-        spark: a session of the classic kind, with any cluster.
-        folder: where to, on any file system of Spark's; new, or one of earlier unloads.
-        options: those of ``readStream.format("aiozkqueue")`` but ``group``; a batch has ``maxOffsetsPerTrigger``
-            messages, 20,000 by default.
-        schema: columns to decode payloads to, as ``"id int, name string"``; a payload that does not decode is kept as
-            text in ``_corrupt_record``, or fails the run, as the option ``mode`` says. Each row keeps its payload in
-            ``_body``, because decoding rounds decimals and drops fields. None: the payload as it is.
-        on_batch: told how many messages each batch has brought.
-        on_step: told the name of each step as it begins.
+        spark: a classic Spark session (not Spark Connect), with any cluster.
+        folder: the target on any file system of Spark; a new folder, or the folder of earlier unloads.
+        options: the options of ``readStream.format("aiozkqueue")`` except ``group``; a batch has up to
+        ``maxOffsetsPerTrigger`` messages, 20,000 by default.
+        schema: columns to decode payloads to, such as ``"id int, name string"``. The option ``mode`` decides whether a
+        payload that does not decode is kept as text in ``_corrupt_record`` or fails the run. Each row keeps its payload
+        in ``_body``, because decoding rounds decimals and drops fields. None: the payload is not decoded.
+        on_batch: called with the number of messages of each batch.
+        on_step: called with the name of each step when it begins.
 
     Raises:
-        InvalidOptionError: an option cannot be used, or another queue or run uses the folder.
+        InvalidOptionError: an option is invalid, or another queue or run uses the folder.
         NotFoundError: there is no such queue.
-        ClaimLostError: the same run goes on elsewhere, or its ledger was released.
+        ClaimLostError: another process continues the same run, or its ledger was released.
         PayloadError: a payload does not decode, and ``mode`` is ``FAILFAST``.
         ConnectionLostError, AccessDeniedError.
     """
@@ -112,7 +112,7 @@ def unload(
             messages = work.all(given.max_offsets or BATCH, on_batch)
         finally:
             reader.stop()
-        # First the folder's note, then the ledger: the other way round, numbers of batches would come a second time.
+        # The folder's record is removed before the ledger; otherwise batch numbers would be used a second time.
         on_step("end")
         target.remove(_RUN)
         on_step("forget")
@@ -141,9 +141,9 @@ class _Unload:
         self._on_step = on_step
 
     def all(self, most: int, on_batch: Callable[[int], object]) -> int:
-        """Take one after the other, the first of which may have been cut off."""
+        """Write the batches one after the other. The first may be an interrupted one."""
         reader, start = self._reader, self._reader.initialOffset()
-        messages = reader.finish()  # of a batch that an earlier run has published
+        messages = reader.finish()  # the batch was published by an earlier run
         if messages:
             on_batch(messages)
         reader.prepareForTriggerAvailableNow()
@@ -172,22 +172,22 @@ class _Unload:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A task that reads the shares of a batch whose numbers it is given."""
+    """A task that reads the shares of a batch with the given numbers."""
 
     reader: QueueStreamReader
     shares: list[LedgerShare]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read. Raises: as `QueueStreamReader.read`."""
+        """Read the shares. Raises: as `QueueStreamReader.read`."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self.reader.read(self.shares[number])
 
 
 def _options(given: Options, run: str) -> Options:
-    """The options of the stream: its group is the run's own, which may have been cut off."""
+    """Return the options of the stream, whose group belongs to the run."""
     own = replace(given, group=f"{_PREFIX}{run}", min_partitions=_TASKS, starting=Starting.LEDGER)
-    return replace(own, fail_on_loss=True, max_attempts=None)  # a batch's files are named once, for all of it
+    return replace(own, fail_on_loss=True, max_attempts=None)  # the files of a batch are named only once
 
 
 def _columns(schema: str | None, corrupt: str) -> StructType:
@@ -206,7 +206,7 @@ def _columns(schema: str | None, corrupt: str) -> StructType:
 
 
 def _run(folder: Folder, link: Link) -> tuple[str, bool]:
-    """The run that the folder knows of, or a new one; whether it was known."""
+    """Return the run that the folder records, or a new one, and whether it was recorded."""
     whose = f"{link.options.root}/{link.options.queue}"
     if (noted := folder.noted(_RUN)) is not None:
         run, _, queue = noted.partition(" ")
@@ -226,9 +226,9 @@ async def _is_there(link: Link, group: str) -> bool:
 
 
 async def _forget(link: Link, group: str) -> None:
-    """Remove the run's ledger, which holds nothing, and whose name nobody will use again.
+    """Remove the run's empty ledger, whose name is never used again.
 
-    It stays when the connection is lost just then: no more than an empty entry in a list.
+    If the connection is lost at this moment, an empty entry stays in the list of ledgers.
     """
     with suppress(MultiError, ConnectionLossError, SessionExpiredError):
         await link.runtime.zookeeper.multi([Delete(f"{link.state.paths.ledgers}/{group}")])
