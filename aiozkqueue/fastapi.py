@@ -1,7 +1,7 @@
 """FastAPI and Starlette: a session for the application, and a transaction that commits before its response is sent.
 
-Needs FastAPI, the extra ``fastapi``; nothing else of the package imports this. `lifespan` and `session_of` do without
-FastAPI's dependencies, so a Starlette application can use them, too.
+Needs FastAPI (the extra ``fastapi``); no other module of the package imports this one. `lifespan` and `session_of` do
+not use FastAPI's dependencies, so a Starlette application can use them, too.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = ["SessionDep", "TransactionDep", "error_handlers", "in_transaction", "
 log: Final = logging.getLogger(__name__)
 
 _STATE: Final = "aiozkqueue_session"
-#: The status that nginx logs for a client that has gone. Only the access log shows it.
+#: The status that nginx logs for a client that has disconnected. Only the access log shows it.
 _CLIENT_GONE: Final = 499
-#: Seconds after which a client should try again what was not applied.
+#: Seconds after which a client should repeat a request that was not applied.
 _RETRY_AFTER: Final = "1"
 
 
 def state(session: QueueSession) -> dict[str, QueueSession]:
-    """Return what a lifespan of your own yields, alone or among other things, for `session_of` to find."""
+    """Return the state that your own lifespan yields, so that `session_of` finds the session."""
     return {_STATE: session}
 
 
@@ -64,11 +64,11 @@ def lifespan(
 ) -> Callable[[Starlette], AbstractAsyncContextManager[dict[str, QueueSession]]]:
     """Return a lifespan with one session for the whole application: ``FastAPI(lifespan=lifespan("zk1:2181"))``.
 
-    The options are those of `aiozkqueue.connect`. The application does not start without a connection; when it stops,
-    what is under way is settled first.
+    The options are those of `aiozkqueue.connect`. The application does not start without a connection. When it stops,
+    active operations are settled first.
 
     Raises:
-        InvalidOptionError: at once, an option is out of range, or the hosts do not parse.
+        InvalidOptionError: immediately, if an option is out of range or the hosts do not parse.
     """
     connect(hosts, **options)  # checks them
 
@@ -84,7 +84,7 @@ def session_of(connection: HTTPConnection) -> QueueSession:
     """Return the application's session: for a Starlette endpoint, and as FastAPI's dependency behind `SessionDep`.
 
     Raises:
-        InvalidOptionError: the application has none.
+        InvalidOptionError: the application has no session.
     """
     session = getattr(connection.state, _STATE, None)
     if not isinstance(session, QueueSession):
@@ -102,18 +102,19 @@ SessionDep = Annotated[QueueSession, Depends(session_of)]
 
 
 def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as what FastAPI's Depends returns
-    """Return the dependency on a transaction of the request's own, for ``Annotated[Transaction, ...]``.
+    """Return a dependency on a transaction for each request, for ``Annotated[Transaction, ...]``.
 
-    It is committed when the endpoint has returned and before anything of the response is sent, so that a client that
-    reads a success knows that it was applied. It is rolled back when the endpoint raises (`HTTPException` too), when
-    the request is cancelled, and when the client has gone by then. An endpoint that *returns* an error response has
-    to ``await tx.rollback()`` itself. Once the response is on its way (background tasks, streams) it is settled.
+    The transaction is committed after the endpoint has returned and before any part of the response is sent, so a
+    client that reads a success knows that it was applied. It is rolled back if the endpoint raises (including
+    `HTTPException`), if the request is cancelled, or if the client has disconnected by then. An endpoint that *returns*
+    an error response must ``await tx.rollback()`` itself. The transaction is over when the response is sent, so
+    background tasks and streams cannot use it.
 
-    ``commit_timeout`` is how many seconds the response may wait for ZooKeeper's answer. A commit that fails raises
-    what `Transaction.commit` does, and the client gets an error: 500, or what `error_handlers` make of it.
+    ``commit_timeout`` is the maximum time that the response waits for ZooKeeper's answer, seconds. A failed commit
+    raises the errors of `Transaction.commit`, and the client gets an error: 500, or the response of `error_handlers`.
 
     Raises:
-        InvalidOptionError: the timeout is no finite number of seconds.
+        InvalidOptionError: the timeout is not a finite number of seconds.
     """
     limit = required_seconds(commit_timeout, "commit_timeout")
 
@@ -127,7 +128,7 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as
                 raise HTTPException(_CLIENT_GONE, "the client has gone; its transaction was rolled back")
             await tx.commit(timeout=limit)
 
-    # By default a dependency ends after the response has been sent, and so would the commit.
+    # By default, a dependency ends after the response has been sent, and the commit would come too late.
     return Depends(transaction, scope="function")
 
 
@@ -151,8 +152,8 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 
 def _note(request: Request, error: Exception) -> None:
-    # Nobody else logs an error that has a handler.
-    # The path may hold anything that a client likes, control characters of terminals included.
+    # No other code logs an error that has a handler.
+    # The path may contain anything, including control characters of terminals.
     log.warning("%r %r: %s", request.method, request.url.path, error)
 
 
@@ -168,6 +169,6 @@ error_handlers: Final[dict[int | type[Exception], Handler]] = {
 }
 """Handlers that turn the errors of a queue into responses: ``FastAPI(..., exception_handlers=error_handlers)``.
 
-503 with ``Retry-After`` where doing the request again is safe, 409 for a unique key that is taken, 413 for a message
-that is too large, 504 when the outcome of the commit is not known in time. The texts name no queue and no server.
+503 with ``Retry-After`` if repeating the request is safe, 409 for a unique key that is taken, 413 for a message that is
+too large, 504 if the outcome of the commit is not known in time. The texts name no queue and no server.
 """

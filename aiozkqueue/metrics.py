@@ -90,7 +90,7 @@ class SessionCollector(Collector):
             try:
                 await self._sampler.look(FRESH)
             except (QueueError, ZooKeeperError, TimeoutError) as error:
-                log.warning("the queues could not be looked at: %s", error)
+                log.warning("the queues could not be sampled: %s", error)
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -118,7 +118,7 @@ class SessionCollector(Collector):
         try:
             await self._sampler.run()
         except Exception:  # a defect here must not end the session
-            log.exception("the queues are looked at no more")
+            log.exception("the queues are no longer sampled")
 
     def _claims(self) -> Iterator[Metric]:
         claimed: dict[str, int] = {}

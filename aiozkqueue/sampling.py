@@ -1,7 +1,7 @@
-"""Samples of queues over the last hour, as this process has seen them: for charts and for Prometheus.
+"""Samples of queues over the last hour, taken by this process, for charts and for Prometheus.
 
-A sample costs a few reads per queue every ten seconds, however many messages the queue holds. Sizes are the servers'
-child counts, and the counts of puts and removals follow from the changes of those. Nothing is stored.
+A sample costs a few reads per queue every ten seconds, regardless of the number of messages. Sizes are the servers'
+child counts. The numbers of puts and removals follow from their changes. Nothing is stored.
 
 A queue that cannot be read does not affect the others: each is sampled on its own, within limits of time and lanes.
 """
@@ -36,7 +36,7 @@ EVERY: Final = 10.0
 KEPT: Final = 360
 #: Maximum number of queues to sample, the first by name.
 MOST_QUEUES: Final = 500
-#: Maximum number of messages of a queue that is listed, once per sample, to find its oldest after that one has gone.
+#: Maximum size of a queue that is listed, at most once per sample, to find a new oldest message.
 LISTED: Final = 20_000
 #: Maximum seconds for the sample of one queue.
 PATIENCE: Final = 3.0
@@ -108,7 +108,7 @@ class Sampler:
             try:
                 await self.look(0.0)
             except (QueueError, ZooKeeperError, TimeoutError) as error:
-                log.warning("the queues could not be looked at: %s", error)
+                log.warning("the queues could not be sampled: %s", error)
             await asyncio.sleep(EVERY)
 
     async def look(self, age: float) -> None:

@@ -1,12 +1,12 @@
 """OpenTelemetry: spans for puts, takes, handlers and commits, linked through the messages' headers across processes.
 
-Needs the extra ``observability``. `aiozkqueue.connect` imports this when the program has set up a tracer provider, or
-when it is given ``tracing=True``. Names and attributes are those of OpenTelemetry's semantic conventions for messaging.
+Needs the extra ``observability``. `aiozkqueue.connect` imports this module if the program has set up a tracer provider,
+or with ``tracing=True``. Names and attributes follow OpenTelemetry's semantic conventions for messaging.
 
 =================== ======== ==================================================================================
 span                kind     is
 =================== ======== ==================================================================================
-``send <queue>``    producer `Queue.put` and `put_many`, until stored
+``send <queue>`` producer `Queue.put` and `put_many`, until stored
 ``create <queue>``  producer a message put by a transaction, a delivery, a bus or a schedule: sent by their commit
 ``receive <queue>`` client   `Transaction.take` and `take_many`, when they got something
 ``process <queue>`` consumer a listener's handler and its commit; the body of a loop over ``Queue.consume()``
@@ -14,8 +14,9 @@ span                kind     is
 ``rollback``        client   the same, when it gives messages back
 =================== ======== ==================================================================================
 
-A message carries the context of its ``send`` or ``create``, unless its headers carry one already. A ``process`` span
-links to it, and is its child where no other span is current. Lease by lease (`Queue.leases`) nothing is recorded.
+A message has the context of its ``send`` or ``create`` in its headers, unless they already contain a context. A
+``process`` span links to that context, and is its child if no other span is current. Leases (`Queue.leases`) are not
+traced.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ _ATTEMPT: Final = "messaging.aiozkqueue.message.attempt"
 _OUTCOME: Final = "messaging.aiozkqueue.outcome"
 _TRANSACTION: Final = "messaging.aiozkqueue.transaction.id"
 
-#: The span of the put that this task is in, whose messages carry its context.
+#: The span of this task's current put. Its messages have its context.
 _sending: ContextVar[tuple[Span, bool] | None] = ContextVar("aiozkqueue_sending", default=None)
 
 
 class OpenTelemetry:
-    """Follows a session's messages: ``connect(..., tracing=OpenTelemetry(provider))``.
+    """Traces a session's messages: ``connect(..., tracing=OpenTelemetry(provider))``.
 
-    Without a provider, it is the one that the program has set for all.
+    The default is the program's global provider.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -89,7 +90,7 @@ class OpenTelemetry:
         """See `Tracing`."""
         given: Any = options.get("headers") or {}
         if not hasattr(given, "items"):
-            return options  # the check of the options refuses them
+            return options  # the check of the options refuses the headers
         headers: dict[str, str] = dict(given)
         own, sent = _creation(headers), _sending.get()
         if sent is not None:
@@ -191,7 +192,7 @@ class OpenTelemetry:
 
 
 class _Handling:
-    """The ``process`` span of a delivery, current from here on until it ends."""
+    """The ``process`` span of a delivery, which is current until it ends."""
 
     def __init__(self, delivery: Traced, span: Span, inside: Context) -> None:
         self._delivery = delivery
@@ -201,7 +202,7 @@ class _Handling:
 
     def end(self, error: BaseException | None = None) -> None:
         """See `Handling`."""
-        # A loop may go on in another task than it began in, where this span was never current.
+        # A loop may continue in another task, in which this span was never current.
         if trace.get_current_span() is self._span:
             context.attach(self._before)
         if error is not None:
@@ -231,7 +232,7 @@ def _fail(span: Span, error: BaseException) -> None:
 
 
 def _creation(headers: Mapping[str, str]) -> SpanContext | None:
-    """The context that a message carries, if it carries one."""
+    """Return the context in a message's headers, if there is one."""
     found = trace.get_current_span(propagate.extract(headers, context.Context())).get_span_context()
     return found if found.is_valid else None
 
@@ -245,5 +246,5 @@ def _headers(put: Put) -> Mapping[str, str]:
         return {}
     try:
         return decode(put.data)[0].headers
-    except MalformedError:  # moved as it is stored
+    except MalformedError:  # the message is moved unchanged
         return {}

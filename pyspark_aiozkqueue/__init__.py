@@ -1,7 +1,7 @@
-"""Where Spark finds the format ``aiozkqueue`` by itself: it looks into every top-level module named ``pyspark_*``.
+"""The module in which Spark finds the format ``aiozkqueue``: it imports every top-level module named ``pyspark_*``.
 
-Spark ignores a module of these that cannot be imported, and then says that there is no such format. So with a PySpark
-that does not fit, the format is there all the same, and its error says which version is found and which is needed.
+Spark ignores such a module if its import fails, and then reports that there is no such format. With an unsupported
+version of PySpark, the format therefore still exists, and its error names the version found and the version needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The format of a PySpark that the package cannot use: it says so."""
+"""The format for an unsupported version of PySpark: it raises an error that explains the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def refusing(error: MissingExtraError) -> type[DataSource]:
-    """Make a format that raises this error whatever it is asked for."""
+    """Make a format whose every method raises this error."""
 
     class RefusingSource(DataSource):
         """Raises: MissingExtraError."""

@@ -1,9 +1,8 @@
-"""Other programs' layouts of a queue: how Curator and kazoo name, lock and write what they put.
+"""The queue layouts of Curator and kazoo: the names, locks and bytes of their items.
 
-Pure, like `layout`: no I/O, no clock. A `Dialect` says which children of a znode are items, in which order and from
-when they may be taken, where each one's lock lies, and how messages become a znode's bytes and back. The queue's own
-machinery does the rest (`queue.foreign`), so that a further dialect is a module here and nothing else. Imports `layout`
-and `errors`.
+Pure, like `layout`: no I/O, no clock. A `Dialect` defines which children of a znode are items, the order and the time
+in which they may be taken, the path of each lock, and the conversion between messages and a znode's bytes. The queue
+itself does the rest (`queue.foreign`), so another dialect is only one more module here. Imports `layout` and `errors`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gzip that Curator's ``enableCompression()`` puts around the bytes of each znode."""
+"""The gzip of Curator's ``enableCompression()``, which compresses the bytes of each znode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from aiozkqueue.errors import MessageTooLargeError
 from aiozkqueue.layout import MalformedError
 
-#: The most bytes that a compressed item may stand for. A megabyte of gzip can stand for a gigabyte.
+#: The maximum size of a decompressed item, bytes. A megabyte of gzip can contain a gigabyte.
 MOST_INFLATED: Final = 16 * 1024 * 1024
 
 _MAGIC: Final = b"\x1f\x8b"
@@ -17,7 +17,7 @@ _WINDOW: Final = 16 + zlib.MAX_WBITS
 
 
 def deflate(path: str, data: bytes) -> bytes:
-    """Return the gzip of an item's bytes. Raises: MessageTooLargeError: `inflate` would not take them."""
+    """Return the gzip of an item's bytes. Raises: MessageTooLargeError: `inflate` would refuse them."""
     if len(data) > MOST_INFLATED:
         msg = (
             f"queue {path!r}: the item takes {len(data)} bytes before compression; at most {MOST_INFLATED} are read "
@@ -28,15 +28,15 @@ def deflate(path: str, data: bytes) -> bytes:
 
 
 def is_gzip(data: bytes) -> bool:
-    """Tell whether bytes begin as gzip does."""
+    """Return whether bytes begin like gzip."""
     return data.startswith(_MAGIC)
 
 
 def inflate(data: bytes) -> bytes:
-    """Return what gzip stands for, of one member or several.
+    """Decompress gzip of one or several members.
 
     Raises:
-        MalformedError: it is not gzip, breaks off, or stands for more than `MOST_INFLATED` bytes.
+        MalformedError: it is not gzip, is truncated, or decompresses to more than `MOST_INFLATED` bytes.
     """
     parts: list[bytes] = []
     left = MOST_INFLATED

@@ -1,6 +1,6 @@
 """Curator's queues: DistributedQueue, -PriorityQueue, -DelayQueue, -IdQueue and SimpleDistributedQueue.
 
-Two of them write names that look alike, so the kind is told, never guessed.
+Two of them use similar names, so the kind is given and never guessed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 @dataclass(frozen=True, slots=True)
 class _Curators(Dialect):
-    """The parts that all of them share."""
+    """The part that all kinds share."""
 
     compressed: bool = False
-    """Whether the Java clients compress."""
+    """Whether the Java clients compress items."""
 
     kind: ClassVar[CuratorKind]
     containers: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class _Curators(Dialect):
 
 @dataclass(frozen=True, slots=True)
 class _Framed(_Curators):
-    """The parts that all but the simple queue share. A frame and gzip begin differently, so both can be read."""
+    """The part that all kinds except the simple queue share. Frames and gzip are told apart by their first bytes."""
 
     kind: ClassVar[CuratorKind] = "queue"
     prefix: ClassVar[str] = "queue-"
@@ -75,7 +75,7 @@ class _Framed(_Curators):
 
 @dataclass(frozen=True, slots=True)
 class _Prioritized(_Framed):
-    """Lower first; the name sorts as the number does."""
+    """Lower priorities come first. Names sort in the order of the numbers."""
 
     kind: ClassVar[CuratorKind] = "priority"
     options: ClassVar[frozenset[str]] = frozenset({"priority"})
@@ -101,7 +101,7 @@ class _Prioritized(_Framed):
 
 @dataclass(frozen=True, slots=True)
 class _Delayed(_Framed):
-    """The name says from when on it may be taken; what does not parse may be taken at once."""
+    """The name contains the time from which the item may be taken. If it does not parse, the item is due at once."""
 
     kind: ClassVar[CuratorKind] = "delay"
     options: ClassVar[frozenset[str]] = frozenset({"delay", "at"})
@@ -131,7 +131,7 @@ class _Delayed(_Framed):
 
 @dataclass(frozen=True, slots=True)
 class _Identified(_Framed):
-    """The name has an id of the producer, by which items can be removed."""
+    """The name contains an id chosen by the producer, by which items can be removed."""
 
     kind: ClassVar[CuratorKind] = "id"
     options: ClassVar[frozenset[str]] = frozenset({"key"})
@@ -156,13 +156,13 @@ class _Identified(_Framed):
         return PutNames(key=_between_bars(name) or None)
 
     def bears(self, name: str, key: str) -> bool:
-        """Tell whether an item has this id."""
+        """Return whether an item has this id."""
         return _between_bars(name) == _clean(key)
 
 
 @dataclass(frozen=True, slots=True)
 class _Simple(_Curators):
-    """Bare bytes, no locks. A body may be gzip of the user's own, which is inflated only when the clients compress."""
+    """Bare bytes, no locks. A body may itself be gzip, which is decompressed only if the clients compress."""
 
     kind: ClassVar[CuratorKind] = "simple"
     prefix: ClassVar[str] = "qn-"
@@ -218,7 +218,7 @@ def curator(
 
 
 def bears_id(dialect: Dialect, name: str, key: str) -> bool:
-    """Tell whether an item has an id. Raises: InvalidOptionError: this kind has none."""
+    """Return whether an item has an id. Raises: InvalidOptionError: items of this kind have no ids."""
     if not isinstance(dialect, _Identified):
         msg = f"queue {dialect.path!r}: items of {dialect.title()} have no ids; give kind='id'"
         raise InvalidOptionError(msg)
@@ -236,5 +236,5 @@ def _between_bars(name: str) -> str:
 
 
 def _behind_bars(name: str) -> str:
-    """The sequence, and behind it the number of the part when the item was split."""
+    """The sequence number, followed by the number of the part if the item was split."""
     return name.rpartition("|")[2]

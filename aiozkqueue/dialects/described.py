@@ -1,4 +1,4 @@
-"""Another program's layout as it is stored: what `Dialect.settings` returns, read again."""
+"""The stored settings of another program's layout: the reverse of `Dialect.settings`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def described(path: str, settings: Mapping[str, JsonValue]) -> Dialect:
-    """Return the layout of a queue at a path, of the settings that were stored. Raises: MalformedError."""
+    """Return the layout of a queue at a path from its stored settings. Raises: MalformedError."""
     program = settings.get("program")
     try:
         if program == "kazoo":
             return kazoo(path, locking=_flag(settings, "locking"))
         if program == "curator":
-            # An unknown kind is refused there.
+            # That function refuses an unknown kind.
             kind = cast("CuratorKind", _text(settings, "kind"))
             return curator(path, _text(settings, "locks"), kind, compressed=_flag(settings, "compressed"))
     except InvalidOptionError as error:

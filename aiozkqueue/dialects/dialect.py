@@ -1,4 +1,4 @@
-"""What the queue must know of another program's layout."""
+"""The interface of another program's layout."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 SEQUENCE_DIGITS = 10
-"""What the server appends to a sequential name."""
+"""The suffix that the server appends to a sequential name."""
 
 _PIECE: Final = re.compile(r"(?<=\d{10})(-p\d{8})+$")
 
 
 class PutNames(NamedTuple):
-    """The put options that an item's name can store."""
+    """The put options that the name of an item can store."""
 
     priority: int | None = None
     due: int | None = None
@@ -32,41 +32,41 @@ class PutNames(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dialect(ABC):
-    """One queue of another program: where it lies, and how it is written.
+    """One queue of another program: its paths and its formats.
 
-    Of the names only what `is_item` admits is ever asked for; other children are other programs'.
+    The methods are called only with names for which `is_item` is true. Other children belong to other programs.
     """
 
     path: str
-    """The queue, as that program calls it."""
+    """The name of the queue in that program."""
     items: str
     """The parent of the items."""
     locks: str | None
-    """The parent of the locks, each named as its item; None: that program locks nothing."""
+    """The parent of the locks. Each lock has the name of its item; None: that program uses no locks."""
 
     prefix: ClassVar[str]
     """The prefix of every item's name."""
     options: ClassVar[frozenset[str]] = frozenset()
-    """The options of a put that its layout has a place for."""
+    """The put options that the layout can store."""
     containers: ClassVar[bool] = False
-    """Whether the znodes above the queue are containers, which the server removes when they are empty again."""
+    """Whether the znodes above the queue are containers, which the server removes when they become empty."""
     longest_name: ClassVar[int] = 64
-    """About how long an item's name gets."""
+    """The approximate length of an item's name."""
     scheduled: ClassVar[bool] = False
-    """Whether names say from when on an item may be taken."""
+    """Whether names contain the time from which an item may be taken."""
     usual_priority: ClassVar[int] = 0
-    """The priority of an item that is put without one."""
+    """The priority of an item that is put without a priority."""
 
     @abstractmethod
     def title(self) -> str:
-        """What it is, for messages to people."""
+        """The name of the kind of queue, for messages."""
 
     @abstractmethod
     def settings(self) -> dict[str, JsonValue]:
-        """Return all but the path, to be stored; `described` makes the layout of it again."""
+        """Return all settings except the path, to be stored. `described` restores the layout from them."""
 
     def is_item(self, name: str) -> bool:
-        """Tell whether a child of ``items`` is an item."""
+        """Return whether a child of ``items`` is an item."""
         return name.startswith(self.prefix)
 
     def id_of(self, name: str) -> str:
@@ -76,56 +76,57 @@ class Dialect(ABC):
         return name
 
     def order(self, name: str) -> tuple[int, str]:
-        """Return what items are sorted by, the first to be taken first."""
+        """Return the sort key of an item; the lowest is taken first."""
         return 0, name
 
     def due(self, name: str) -> int:
-        """Return from when on an item may be taken, milliseconds since 1970; 0: at once."""
+        """Return the time from which an item may be taken, milliseconds since 1970; 0: at once."""
         del name
         return 0
 
     def messages(self, data: bytes) -> list[bytes]:
-        """Return what an item holds. Raises: MalformedError."""
+        """Return the messages of an item. Raises: MalformedError."""
         return [data]
 
     def item(self, messages: Sequence[bytes]) -> bytes:
-        """Return the bytes of an item that holds these."""
+        """Return the bytes of an item with these messages."""
         (message,) = messages
         return message
 
     def piece(self, name: str, number: int) -> str:
         """Return the name of a part of an item that is split.
 
-        It sorts behind the item's own name and before the next item's. Its end is as long as a sequence: a Curator that
-        puts it again replaces that, and leaves the item's name, so that the part keeps about its place.
+        It sorts after the item's own name and before that of the next item. Its end is as long as a sequence number: a
+        Curator client that puts the part again replaces the end and keeps the item's name, so the part roughly keeps
+        its position.
         """
         return f"{name}-p{number:0{SEQUENCE_DIGITS - 2}d}"
 
     def whole(self, name: str) -> str:
-        """Return the name of the item that one is a part of; its own when it is no part."""
+        """Return the name of the item that a part belongs to, or the name itself if it is not a part."""
         return _PIECE.sub("", name)
 
     @abstractmethod
     def name(self, put: PutNames) -> str:
-        """Return an item's name without the sequence. Raises: InvalidOptionError."""
+        """Return an item's name without the sequence number. Raises: InvalidOptionError."""
 
     def told(self, name: str) -> PutNames:
-        """Return the options that `name` has written into an item's name, as far as they can be read."""
+        """Return the options in an item's name, as far as they can be read."""
         del name
         return PutNames()
 
     def prefix_of(self, name: str) -> str:
-        """Return an item's name without its sequence, for putting it again just so."""
+        """Return an item's name without its sequence number, for putting the item again."""
         name = self.whole(name)
         return name[:-SEQUENCE_DIGITS] if name[-SEQUENCE_DIGITS:].isdigit() else f"{name}-"
 
     def refuse(self, option: str, value: object, allowed: str) -> InvalidOptionError:
-        """Make the error for an option that cannot be written."""
+        """Return the error for an option that cannot be stored."""
         return InvalidOptionError(f"queue {self.path!r}: {option}={value!r}: {self.title()} takes {allowed}")
 
 
 def check_path(path: object, what: str) -> str:
-    """Refuse what is no absolute path. Raises: InvalidOptionError."""
+    """Refuse a path that is not absolute. Raises: InvalidOptionError."""
     if isinstance(path, str) and path.startswith("/") and path != "/" and "//" not in path and not path.endswith("/"):
         return path
     msg = f"{what}={path!r}: give an absolute path such as '/app/orders'"

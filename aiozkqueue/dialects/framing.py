@@ -1,6 +1,6 @@
-"""The bytes of a Curator item: a version, each message behind its length, an end. Big-endian.
+"""The bytes of a Curator item: a version, each message after its length, an end mark. Big-endian.
 
-One znode holds any number of messages, none included; a message may be empty.
+One znode contains any number of messages, including zero; a message may be empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LENGTH: Final = 4
 
 
 def frame(messages: Iterable[bytes]) -> bytes:
-    """Return the bytes of an item that holds these."""
+    """Return the bytes of an item with these messages."""
     parts = [_VERSION]
     for message in messages:
         parts += (bytes([_MESSAGE]), len(message).to_bytes(_LENGTH, "big"), message)
@@ -27,11 +27,11 @@ def frame(messages: Iterable[bytes]) -> bytes:
 
 
 def unframe(data: bytes) -> list[bytes]:
-    """Return the messages of an item; what follows its end is ignored, as Curator does.
+    """Return the messages of an item. Bytes after its end mark are ignored, as in Curator.
 
     Raises:
-        MalformedError: another version, an unknown opcode, a length that is negative or longer than what is there, or
-            no end.
+        MalformedError: another version, an unknown opcode, a length that is negative or exceeds the data, or no end
+        mark.
     """
     if data[: len(_VERSION)] != _VERSION:
         raise MalformedError(f"it begins with {data[: len(_VERSION)].hex() or 'nothing'}, not with {_VERSION.hex()}")

@@ -1,4 +1,4 @@
-"""kazoo's Queue and LockingQueue: entries named by a priority of three digits, bare bytes."""
+"""kazoo's Queue and LockingQueue: entries with a priority of three digits in the name, bare bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PRIORITY: Final = re.compile(r"entry-([0-9]{3})-")
 
 @dataclass(frozen=True, slots=True)
 class _Entries(Dialect):
-    """Both of them: they differ in where the entries lie, and in the locks."""
+    """The part that both share. They differ in the paths of entries and locks."""
 
     prefix: ClassVar[str] = "entry-"
     options: ClassVar[frozenset[str]] = frozenset({"priority"})

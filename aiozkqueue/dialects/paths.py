@@ -1,4 +1,4 @@
-"""Where a queue of another program lies, and where we keep our own side of it."""
+"""The paths of another program's queue, and of our own data about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiozkqueue.layout import QueuePaths
 if TYPE_CHECKING:
     from .dialect import Dialect
 
-#: The folder of our side of all such queues, below the root; no queue's name begins with a dot.
+#: The folder below the root with our data about such queues. Names of queues do not begin with a dot.
 FOREIGN: Final = ".foreign"
 
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]+")
@@ -20,10 +20,10 @@ _HASH_DIGITS: Final = 16
 
 
 class ForeignPaths(QueuePaths):
-    """Items and locks are where the other program has them.
+    """Items and locks have the paths of the other program.
 
-    Configuration, attempts, dead letters, history and consumers are ours, below ``<root>/.foreign``; so are locks where
-    the other program has none.
+    Configuration, attempts, dead letters, history and consumers are ours, below ``<root>/.foreign``. So are the locks
+    if the other program has no locks.
     """
 
     __slots__ = ("_dialect", "_items")
@@ -36,20 +36,20 @@ class ForeignPaths(QueuePaths):
         self._items = len(dialect.items)
 
     def at(self, place: str) -> str:
-        """The item at ``items/<name>``, or one of this library's znodes."""
+        """Return the path of an item ``items/<name>``, or of one of this library's znodes."""
         return f"{self.items}{place[5:]}" if place.startswith("items") else f"{self.base}/{place}"
 
     def place_of(self, path: str) -> str:
-        """The place of a path; nothing when it is neither an item nor the parent of all."""
+        """Return the place of a path; empty if it is neither an item nor the parent of the items."""
         if not path.startswith(self.items):
             return path[len(self.base) + 1 :]
         rest = path[self._items :]
         return f"items{rest}" if rest.count("/") <= 1 else ""
 
     def lock(self, id: str) -> str:
-        """The lock of an item is named as the item."""
+        """Return the path of a lock, which has the name of its item."""
         return f"{self.locks}/{id}"
 
     def lock_of(self, name: str) -> str | None:
-        """The item that a child of the locks' parent locks; None when it is no lock."""
+        """Return the item that a child of the locks' parent locks; None if it is not a lock."""
         return name if self._dialect.is_item(name) else None

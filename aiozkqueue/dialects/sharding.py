@@ -1,7 +1,7 @@
-"""Curator's ``QueueSharder``: its queues are called ``queue-<uuid>``, and are all the children of one znode.
+"""Curator's ``QueueSharder``: its queues are named ``queue-<uuid>`` and are the children of one znode.
 
-Its leader draws a random uuid. Ours are drawn from the path and a number, so that several who add a shard at the same
-time add the same one, and need no leader.
+Its leader chooses a random uuid. Our uuids are derived from the path and a number, so that clients that add a shard at
+the same time add the same one and need no leader.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _DRAWN: Final = re.compile(r"queue-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def is_shard(name: str) -> bool:
-    """Tell whether a child of the sharder's znode is a queue of its."""
+    """Return whether a child of the sharder's znode is a queue."""
     return name.startswith(_PREFIX)
 
 
 def first_shard(path: str) -> str:
-    """Return the name of the queue to begin with."""
+    """Return the name of the first queue."""
     return another_shard(path, ())
 
 
 def another_shard(path: str, there: Collection[str]) -> str:
-    """Return the name of a further queue: the same for all who see the same ones there."""
+    """Return the name of a further queue. It is the same for all clients that see the same queues."""
     names = (f"{_PREFIX}{uuid5(NAMESPACE_OID, f'{path} {number}')}" for number in count())
     return next(name for name in names if name not in there)
 
 
 def check_shard_locks(shard: str, lock_path: str | None, sharder: str | None = None) -> None:
-    """Refuse a lock path that a ``QueueSharder`` takes for one of its queues.
+    """Refuse a lock path that a ``QueueSharder`` would use as one of its queues.
 
-    ``sharder`` is the znode that the shard is a child of. None: it is a sharder's if the shard is called as only a
-    sharder calls its queues.
+    ``sharder`` is the parent znode of the shard. If it is None, the parent is a sharder's if the shard is named like a
+    sharder's queue.
 
     Raises: InvalidOptionError.
     """

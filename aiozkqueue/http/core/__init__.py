@@ -1,1 +1,1 @@
-"""The parts that the API and the dashboard share: queues, permissions, and the form of answers and errors."""
+"""The parts that the API and the dashboard share: queues, permissions, and the format of responses and errors."""

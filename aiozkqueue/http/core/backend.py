@@ -1,4 +1,4 @@
-"""The parts that all handlers share: the queue session, the keys, and how long a request may wait for ZooKeeper."""
+"""The parts that all handlers share: the queue session, the keys, and the time limit for ZooKeeper's answer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _AWAY: Final = (
 
 log: Final = logging.getLogger(__name__)
 
-#: Seconds for which a connection to ZooKeeper may be away before requests are refused at once.
+#: Seconds without a connection to ZooKeeper after which requests are refused at once.
 BLIP: Final = 1.0
 #: Seconds between two checks for moves of servers that no longer exist.
 MOVES_LOOK: Final = 5.0
@@ -77,24 +77,25 @@ MOVES_LOOK: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of the service.
-
-    Args: anonymous: the permissions of requests without a key, such as ``("queue|*|*",)``; none by default. Requests
-        that another site makes a browser send have no permissions. hosts: names by which requests without a key may
-        call the server, besides addresses and names that no public DNS has; ``"*"``: any. None: names are not checked.
-        rate: requests a second for each key, for each address without one; None: any number. body_limit: bytes that the
-        body of a batch may have; one message, or a list of ids, may have 1 MiB of these. batch_limit: messages that a
-        request may send. patience: seconds that a request waits for ZooKeeper before its 503, from the end of its body
-        on. separate_purge: whether emptying a queue needs the permission ``purge``; EmoDB asks for ``poll``.
-    """
+    """The settings of the service."""
 
     anonymous: Sequence[str] = ()
+    """The permissions of requests without a key, such as ``("queue|*|*",)``.
+
+    Requests that another site makes a browser send have no permissions."""
     hosts: Sequence[str] | None = None
+    """The host names that requests without a key may use, besides addresses and names that do not exist in public DNS.
+    ``"*"``: any. None: names are not checked."""
     rate: float | None = None
+    """The maximum number of requests per second for each key, and for each address without a key; None: unlimited."""
     body_limit: int = 32 * 1024 * 1024
+    """The maximum size of the body of a batch, bytes. The limit of a single message, or of a list of ids, is 1 MiB."""
     batch_limit: int = 100_000
+    """The maximum number of messages in a request."""
     patience: float = 9.0
+    """How long a request waits for ZooKeeper after the end of its body before it fails with 503, seconds."""
     separate_purge: bool = False
+    """Whether emptying a queue needs the permission ``purge``; EmoDB requires ``poll``."""
 
 
 class Backend:
@@ -173,7 +174,7 @@ class Backend:
 
     @property
     def connected(self) -> bool:
-        """Whether ZooKeeper answers now, and the server is not about to stop."""
+        """Whether ZooKeeper answers now and the server is not about to stop."""
         if self._session is None or self.leaving.is_set():
             return False
         return core_of(self._session).zookeeper.state is State.CONNECTED
@@ -188,10 +189,10 @@ class Backend:
     def patient(
         self, handler: Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]
     ) -> Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]:
-        """Return a handler that answers 503 when ZooKeeper keeps it waiting longer than its client asks for.
+        """Return a handler that answers 503 if ZooKeeper delays it for longer than its client asks for.
 
-        The time counts from the end of the request's body. What is given up then is cancelled, but not waited for: a
-        commit whose outcome is unknown takes up to ten seconds more to end.
+        The time counts from the end of the request's body. The abandoned work is cancelled, but not awaited: a commit
+        whose outcome is unknown takes up to ten more seconds to end.
         """
 
         @functools.wraps(handler)
@@ -199,7 +200,7 @@ class Backend:
             limit = patience.Deadline(self.settings.patience + parameters.asked_to_wait(request))
             patience.attach(request, limit)
             try:
-                await self._wait_connected()  # so that nothing is begun that would hang
+                await self._wait_connected()  # so that no work begins that would hang
                 return await self._within(limit, handler(request, *args, **kwargs))
             except problems.ProblemError as problem:
                 return problem.response
@@ -207,7 +208,7 @@ class Backend:
                 refusal = _problem_of(error)
                 if refusal is None:
                     raise
-                # The path may hold anything that a client likes, control characters of terminals included.
+                # The path may contain anything, including control characters of terminals.
                 log.warning("%r %r: %r", request.method, request.url.path, error)
                 return refusal.response
             finally:
@@ -216,7 +217,7 @@ class Backend:
         return cast("Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]", limited)
 
     async def _wait_connected(self) -> None:
-        """Wait out a short interruption. Raises: ProblemError: ZooKeeper has been away for longer than that."""
+        """Wait for the end of a short interruption. Raises: ProblemError: the interruption takes longer."""
         zookeeper = core_of(self.session).zookeeper
         if zookeeper.state is State.CONNECTED:
             return
@@ -246,16 +247,16 @@ class Backend:
         self._given_up.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, problems.ProblemError | QueueError | ZooKeeperError):
-            log.error("a request that had been answered with 503 failed", exc_info=error)
+            log.error("a request failed after its response 503", exc_info=error)
 
 
 def _problem_of(error: Exception) -> problems.ProblemError | None:
-    """Return the answer for an error that the client has not caused; None for a defect."""
+    """Return the response for an error that the client has not caused; None for a defect."""
     if isinstance(error, _AWAY):
         return problems.unavailable()
     if isinstance(error, AccessDeniedError | NoAuthError):
         return problems.unavailable("ZooKeeper does not let this server use the queue")
-    if isinstance(error, NotCommittedError):  # a full queue among them
+    if isinstance(error, NotCommittedError):  # includes a full queue
         return problems.unavailable(str(error))
     if isinstance(error, ConfigConflictError | PayloadError):
         return problems.conflict(str(error))

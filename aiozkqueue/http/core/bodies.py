@@ -1,4 +1,4 @@
-"""Reads the bodies of requests, bounded in size and time, in steps that are short for the event loop."""
+"""Reads the bodies of requests, limited in size and time, in short steps of the event loop."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     Take = Callable[[str, str | None], None]
 
-#: Bytes that a body of one message, or of ids, may have.
+#: Maximum size of a body with one message, or with ids, bytes.
 SMALL: Final = VALUE_LIMIT
-#: Bytes that tell in which of Unicode's encodings JSON is written.
+#: The number of bytes that identify the Unicode encoding of JSON.
 _TELLING: Final = 4
 _DIGITS: Final = 18
 
@@ -51,7 +51,7 @@ async def read(request: Request, limit: int, shape: Shape, pace: Pace, take: Tak
 
 
 async def whole(request: Request, limit: int) -> bytes:
-    """Read a small body as it is. Raises: ProblemError: it is too large, too slow, or empty."""
+    """Read a small body unchanged. Raises: ProblemError: it is too large, too slow, or empty."""
     with patience.of(request).paused():
         return b"".join([piece async for piece in _pieces(request, limit)])
 
@@ -65,7 +65,7 @@ async def _take(splitter: Splitter, text: str, take: Take, pace: Pace) -> None:
 
 
 async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """Yield the body, inflated where it is gzip. Raises: ProblemError."""
+    """Yield the body, decompressed if it is gzip. Raises: ProblemError."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and (len(length) > _DIGITS or int(length) > limit):
         raise problems.too_large(limit)
@@ -92,7 +92,7 @@ async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body as it comes. Raises: ProblemError: its client is too slow, or gone."""
+    """Yield the body as it arrives. Raises: ProblemError: the client is too slow or has disconnected."""
     now, left, more = asyncio.get_running_loop().time, parameters.BODY_PATIENCE, True
     while more:
         begun = now()
@@ -110,7 +110,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
 
 
 def encoding_of(request: Request) -> str | None:
-    """Return ``gzip``, or None for a body that is sent as it is. Raises: ProblemError: it is encoded otherwise."""
+    """Return ``gzip``, or None for a plain body. Raises: ProblemError: it has another encoding."""
     told = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
     if told in {"", "identity"}:
         return None
@@ -120,7 +120,7 @@ def encoding_of(request: Request) -> str | None:
 
 
 class _Decoder:
-    """Text from bytes, in the encoding that `json.loads` would take for that of JSON."""
+    """Decode text from bytes in the encoding that `json.loads` would detect."""
 
     def __init__(self) -> None:
         self._first = b""

@@ -27,14 +27,14 @@ MOST_WATCHED: Final = 10_000
 
 
 class Gate:
-    """Lets requests in by their key.
+    """Admits requests by their key.
 
     Args:
         keys: where keys are stored.
-        anonymous: permissions of requests without a key; none by default.
-        hosts: the names that requests without a key may call the server by, see `is_safe_host`; None: any.
-        rate: requests a second that each key may make, with bursts of twice as many; None: any number. Requests
-            without a key, or with one that is unknown, count for the address from which they come.
+        anonymous: the permissions of requests without a key; empty by default.
+        hosts: the host names that requests without a key may use, see `is_safe_host`; None: any.
+        rate: the maximum number of requests per second for each key, with bursts of twice as many; None: unlimited.
+        Requests without a valid key count for their client address.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Gate:
     async def caller(self, request: Request) -> Caller:
         """Return the caller of a request.
 
-        Raises: ProblemError: the key is missing or unknown, or too many requests come.
+        Raises: ProblemError: the key is missing or unknown, or the rate is exceeded.
         """
         key = request.headers.get(HEADER) or request.query_params.get(PARAMETER)
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        if not key and scheme.lower() == "bearer":  # Prometheus' way
+        if not key and scheme.lower() == "bearer":  # as Prometheus sends it
             key = credentials.strip()
         caller = None if not key and is_from_elsewhere(request) else await self.bearer(request, key)
         if caller is None:
@@ -67,7 +67,7 @@ class Gate:
     async def bearer(self, request: Request, key: str | None) -> Caller | None:
         """Return the owner of a request's key; None: the key is unknown.
 
-        Raises: ProblemError: there are too many requests.
+        Raises: ProblemError: the rate is exceeded.
         """
         if not key and self._anonymous is None:
             return None
@@ -101,12 +101,12 @@ class Gate:
 
 
 class Buckets:
-    """How many requests each caller may make now: ``rate`` a second, at most twice as many at once. Pure."""
+    """The number of requests that each caller may make now: ``rate`` per second, in bursts of twice as many. Pure."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._most = max(1.0, 2 * rate)
-        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()  # what is left, since when
+        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()  # what is left, and when
 
     def wait(self, who: tuple[str, str], now: float) -> float:
         """Return the seconds until a caller may make a request; 0: now."""

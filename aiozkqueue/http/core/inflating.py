@@ -1,4 +1,4 @@
-"""Undoes gzip in bounded steps: a few bytes can stand for gigabytes. Pure."""
+"""Decompresses gzip in bounded steps: a few bytes can expand to gigabytes. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class NotGzipError(ValueError):
-    """The bytes are not gzip, or end too early."""
+    """The bytes are not gzip, or are truncated."""
 
 
 class Inflater:
-    """Takes gzip in pieces, of one member or several, and returns what they stand for."""
+    """Takes gzip of one or several members in pieces, and returns the decompressed bytes."""
 
     def __init__(self, step: int) -> None:
         self._step = step
         self._member = zlib.decompressobj(_GZIP)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take a piece; yield what it stands for, at most ``step`` bytes at a time. Raises: NotGzipError."""
+        """Take a piece; yield its decompressed bytes, up to ``step`` bytes at a time. Raises: NotGzipError."""
         while data:
             if self._member.eof:
                 self._member = zlib.decompressobj(_GZIP)
@@ -38,7 +38,7 @@ class Inflater:
                 yield inflated
 
     def end(self) -> Iterator[bytes]:
-        """Take the end; yield what was still held back. Raises: NotGzipError."""
+        """Take the end; yield the bytes that were held back. Raises: NotGzipError."""
         while not self._member.eof:
             try:
                 inflated = self._member.decompress(b"", self._step)

@@ -1,8 +1,9 @@
 """API keys: created here, stored in ZooKeeper as hashes, shown once.
 
-``<root>/.keys/<first 32 digits of the hash>``: ``{"name": "…", "hash": "…", "allow": ["queue|post|orders*"]}``. A key
-is 256 random bits, so SHA-256 of it is as good as any slow hash. Servers keep what they have read for a few seconds:
-a key that is revoked is refused everywhere within `FRESH`.
+``<root>/.keys/<first 32 digits of the hash>``: ``{"name": "…", "hash": "…", "allow": ["queue
+post
+orders*"]}``. A key is 256 random bits, so its SHA-256 is as safe as any slow hash. Servers cache keys for a few
+seconds: a revoked key is refused everywhere within `FRESH`.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Keys:
                 await until_answered(zookeeper, lambda: zookeeper.multi([Create(self._path(digest), data)]))
             except MultiError as error:
                 if isinstance(error.error, NodeExistsError):
-                    break  # an earlier copy was applied, its reply lost: nobody else has these 256 bits
+                    break  # an earlier copy was applied and its reply lost: no other client has these 256 bits
                 if isinstance(error.error, NoNodeError):
                     await zookeeper.ensure(self._base)
                 elif isinstance(error.error, NoAuthError):
@@ -146,7 +147,7 @@ class Keys:
                 stored = None
             known = _Remembered(stored, _permissions(stored), time.monotonic())
             self._known[digest] = known
-            self._known.move_to_end(digest)  # so that unknown keys, however many, do not crowd out those in use
+            self._known.move_to_end(digest)  # so that unknown keys do not displace the keys in use
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return None if known.stored is None else Caller(known.stored.name, known.permissions)
@@ -197,5 +198,5 @@ def _permissions(stored: _Stored | None) -> Permissions:
         return Permissions.none()
     try:
         return Permissions(stored.allow)
-    except InvalidOptionError:  # of a newer version: what is not understood allows nothing
+    except InvalidOptionError:  # of a newer version: an unknown permission allows nothing
         return Permissions.none()

@@ -44,7 +44,7 @@ class Metrics:
         self._registry.register(_Queues(sampler))
 
     def observe(self, service: str, operation: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         self._requests.labels(service, operation, str(status)).inc()
         self._seconds.labels(service, operation).observe(seconds)
 
@@ -54,7 +54,7 @@ class Metrics:
 
 
 class _Queues(Collector):
-    """The queues' figures at the last reading."""
+    """The figures of the queues at the last sample."""
 
     def __init__(self, sampler: Callable[[], Sampler | None]) -> None:
         self._sampler = sampler

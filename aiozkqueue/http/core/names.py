@@ -1,9 +1,9 @@
-"""What a queue of the HTTP service is called in ZooKeeper.
+"""The names in ZooKeeper of the HTTP service's queues.
 
-A name under ``/queue/1`` is the queue's own, so that programs on the Python API and on HTTP share it. Those under
-``/dedupq/1`` are queues of their own, which collapse equal messages: they begin with ``DEDUP:``, which no name on HTTP
-does, since those have no capitals. A name with a dot first begins with ``QUEUE:``. A name that is too long with its
-prefix is replaced by its SHA-256, behind ``SHA256:``, which no name on HTTP contains either.
+A queue under ``/queue/1`` has the same name in ZooKeeper, so that Python programs and HTTP clients can share it. Queues
+under ``/dedupq/1`` are separate queues that collapse equal messages. Their names begin with ``DEDUP:``, which is not
+possible over HTTP, where names have no capital letters. A name that begins with a dot gets the prefix ``QUEUE:``. A
+name that is too long with its prefix is replaced by ``SHA256:`` and its SHA-256.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _HASHED: Final = "SHA256:"
 
 
 class Kind(StrEnum):
-    """The two services, by the first part of their paths."""
+    """The two services, by the first segment of their paths."""
 
     QUEUE = "queue"
     DEDUPQ = "dedupq"
 
 
 def is_name(name: str) -> bool:
-    """Whether a queue can be called so over HTTP."""
+    """Whether the name is valid over HTTP."""
     if not _NAME.fullmatch(name) or name in {".", ".."}:
         return False
     return not name.startswith("_") or name.startswith("__")
 
 
 def native_name(kind: Kind, name: str) -> str:
-    """The queue's name in ZooKeeper."""
+    """Return the queue's name in ZooKeeper."""
     native = f"{_DEDUP}{name}" if kind is Kind.DEDUPQ else f"{_PLAIN}{name}" if name.startswith(".") else name
     if len(native) <= _LONGEST:
         return native
@@ -43,7 +43,7 @@ def native_name(kind: Kind, name: str) -> str:
 
 
 def http_name(native: str) -> tuple[Kind, str] | None:
-    """The service and name that a queue in ZooKeeper has over HTTP; None when it has none."""
+    """Return the service and name of a queue over HTTP; None if it has none."""
     if native.startswith(_DEDUP):
         kind, name = Kind.DEDUPQ, native.removeprefix(_DEDUP)
     else:

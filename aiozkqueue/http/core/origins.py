@@ -1,6 +1,7 @@
-"""The origin of requests without a key. A page of any site can make a browser send one to an internal server. Pure.
+"""Checks of the origin of requests without a key. Pure.
 
-A request with a key is not checked: no other site knows the key.
+Any web site can make a browser send such a request to an internal server.
+Requests with a key are not checked, because other sites do not know the key.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-#: Last labels of names that public DNS does not have, so that no other site can point one at an internal server.
+#: Top-level domains that do not exist in public DNS, so that no other site can point such a name to an internal server.
 _PRIVATE: Final = frozenset({"localhost", "local", "internal", "lan", "test", "invalid", "arpa"})
 
 
 def is_from_elsewhere(request: Request) -> bool:
-    """Whether a browser sends this for a page of another site."""
+    """Whether a browser sends the request for a page of another site."""
     headers = request.headers
     if headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
         return True
@@ -29,9 +30,10 @@ def is_from_elsewhere(request: Request) -> bool:
 
 
 def is_safe_host(request: Request, hosts: Sequence[str] | None) -> bool:
-    """Whether the request calls the server by a name that is no other site's, against DNS rebinding.
+    """Whether the server's name in the request cannot belong to another site; prevents DNS rebinding.
 
-    These are addresses, names without a dot or below a domain that is not public, and ``hosts``; ``"*"`` there is any.
+    Such names are addresses, names without a dot or below a domain that is not public, and ``hosts``, where ``"*"``
+    means any.
     """
     if hosts is None or "*" in hosts:
         return True

@@ -1,4 +1,4 @@
-"""What a request asks for, with the refusals of EmoDB's service. Pure."""
+"""The parameters of a request, checked with the errors of EmoDB's service. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Scope
 
-#: Bytes that a message may have, as it is stored: EmoDB's limit.
+#: Maximum size of a stored message, bytes: EmoDB's limit.
 MESSAGE_LIMIT: Final = 30_720
-#: Seconds for which a server waits for the parts of a body, together.
+#: Seconds for which a server waits for all parts of a body.
 BODY_PATIENCE: Final = 30.0
 MOST_TTL: Final = 3600
 MOST_MESSAGES: Final = 1000
@@ -31,10 +31,10 @@ _SHOWN: Final = 100
 
 
 def with_slashes_kept(scope: Scope) -> Scope:
-    """Return a request whose path is divided where its client divided it.
+    """Return a request whose path is split where its client split it.
 
-    A slash within a name is sent as ``%2F``. EmoDB's service takes the path apart before it decodes the parts, so there
-    such a name is refused as a name; ASGI servers decode first, and it would be another path, which there is not.
+    A slash within a name is sent as ``%2F``. EmoDB's service splits the path before it decodes the parts, and refuses
+    such a name as invalid. ASGI servers decode first, so the request would have another path, which does not exist.
     """
     sent: bytes = scope.get("raw_path") or b""
     if b"%2F" not in sent.upper() or unquote(path := sent.decode("ascii", "replace")) != scope["path"]:
@@ -43,13 +43,13 @@ def with_slashes_kept(scope: Scope) -> Scope:
 
 
 def integer(query: QueryParams, name: str, default: int) -> int:
-    """Return a parameter that is an integer, or the default when it is not given. Raises: ProblemError."""
+    """Return an integer parameter, or the default if it is missing. Raises: ProblemError."""
     number = optional_integer(query, name)
     return default if number is None else number
 
 
 def optional_integer(query: QueryParams, name: str) -> int | None:
-    """Return a parameter that is an integer, if it is given. Raises: ProblemError."""
+    """Return an integer parameter, or None if it is missing. Raises: ProblemError."""
     text = query.get(name)
     if text is None:
         return None
@@ -59,7 +59,7 @@ def optional_integer(query: QueryParams, name: str) -> int | None:
 
 
 def check_ttl(ttl: int) -> int:
-    """Refuse a claim's length that is out of range. Raises: ProblemError."""
+    """Refuse a duration of a claim that is out of range. Raises: ProblemError."""
     if ttl < 0:
         raise problems.illegal("ClaimTtl must be >=0")
     if ttl > MOST_TTL:
@@ -77,14 +77,14 @@ def check_limit(limit: int, most: int | None = MOST_MESSAGES) -> int:
 
 
 def check_wait(wait: int) -> int:
-    """Refuse a time to wait for messages that is out of range. Raises: ProblemError."""
+    """Refuse a waiting time that is out of range. Raises: ProblemError."""
     if not 0 <= wait <= MOST_WAIT:
         raise problems.illegal(f"Wait must be >=0 and <={MOST_WAIT} seconds")
     return wait
 
 
 def asked_to_wait(request: Request) -> int:
-    """Seconds that a client asks to wait for messages, if it asks rightly: what is wrong is refused elsewhere."""
+    """Return the seconds that a client asks to wait, or 0 if the value is invalid, which is refused elsewhere."""
     try:
         return check_wait(integer(request.query_params, "wait", 0))
     except problems.ProblemError:
@@ -92,7 +92,7 @@ def asked_to_wait(request: Request) -> int:
 
 
 def check_name(name: str) -> str:
-    """Refuse what cannot name a queue. Raises: ProblemError."""
+    """Refuse an invalid name of a queue. Raises: ProblemError."""
     if not is_name(name):
         raise problems.illegal(
             "Queue name must be a lowercase ASCII string between 1 and 255 characters in length. Allowed punctuation "
@@ -103,14 +103,14 @@ def check_name(name: str) -> str:
 
 
 def check_json_type(request: Request) -> None:
-    """Refuse a body that is not said to be JSON. Raises: ProblemError."""
+    """Refuse a body that is not declared as JSON. Raises: ProblemError."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise problems.unsupported()
 
 
 def message(value: JsonValue) -> bytes:
-    """Return a message as it is stored: compact JSON. Raises: ProblemError: it is too large."""
+    """Return a message in its stored form, compact JSON. Raises: ProblemError: it is too large."""
     try:
         data = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""How long a request may wait for ZooKeeper, and how much of the event loop its body may have."""
+"""Limits of a request: the time to wait for ZooKeeper, and the share of the event loop for its body."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-#: Seconds of work on bodies after which the event loop is left to other tasks for as long.
+#: Seconds of work on bodies after which other tasks get the event loop for the same time.
 SLICE: Final = 0.005
 
 
 class Deadline:
-    """The deadline of one request. It stands still while the request's body is read.
+    """The deadline of one request. Its clock stops while the body is read.
 
     Args:
-        seconds: how long the request may take from now on, or from the end of its body on.
+        seconds: the time limit, from now or from the end of the body.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -28,12 +28,12 @@ class Deadline:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.over: asyncio.Future[None] = self._loop.create_future()
-        """Done when the deadline has passed."""
+        """A future that is done when the deadline has passed."""
         self._begin()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock for the block; it starts again at the end."""
+        """Stop the clock during the block and restart it at the end."""
         self.end()
         try:
             yield
@@ -66,15 +66,15 @@ def of(request: Request) -> Deadline:
 
 
 class Pace:
-    """Lets one body at a time be worked on, for half of the loop's time at most.
+    """Allows work on one body at a time, for up to half of the event loop's time.
 
-    A step of the work cannot be interrupted. Between two steps the loop serves others: without a rest each of many
-    hostile bodies would have one step in every turn of the loop, and `/ping` would wait for all of them.
+    A step of the work cannot be interrupted. Other tasks run between two steps. Without a pause, each of many hostile
+    bodies would have one step in every turn of the loop, and `/ping` would wait for all of them.
     """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._worked = 0.0  # seconds since the last rest
+        self._worked = 0.0  # seconds since the last pause
         self._begun = 0.0
         self._left = 0.0
 
@@ -93,7 +93,7 @@ class Pace:
             self._turn.release()
 
     async def rest(self) -> None:
-        """Leave the event loop to other tasks for as long as the work took, if that was long enough to matter."""
+        """Leave the event loop to other tasks for the duration of the work, if it was long enough to matter."""
         now = time.perf_counter()
         self._worked += now - self._begun
         if self._worked >= SLICE:

@@ -17,14 +17,14 @@ _PATTERN: Final = re.compile(r"[a-z0-9.:@_*-]{1,255}")
 
 
 class Verb(StrEnum):
-    """What a key may be allowed to do with a queue."""
+    """The operations on a queue that a key may allow."""
 
     POST = "post"
     POLL = "poll"
     GET_STATUS = "get_status"
     PURGE = "purge"
     MANAGE = "manage"
-    """Dead letters, on the dashboard."""
+    """Change dead letters on the dashboard."""
 
 
 class Permissions:
@@ -37,11 +37,11 @@ class Permissions:
         self._allowed = tuple(_parse(pattern) for pattern in self.patterns)
 
     def allows(self, verb: Verb, queue: str) -> bool:
-        """Whether it may do this with this queue, named as over HTTP."""
+        """Whether the key allows this operation on a queue, named as over HTTP."""
         return any(fnmatchcase(verb, verbs) and fnmatchcase(queue, names) for verbs, names in self._allowed)
 
     def allows_anywhere(self, verb: Verb) -> bool:
-        """Whether there may be a queue that it may do this with."""
+        """Whether the key can allow this operation on any queue."""
         return any(fnmatchcase(verb, verbs) for verbs, _ in self._allowed)
 
     @classmethod

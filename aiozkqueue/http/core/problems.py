@@ -19,7 +19,7 @@ RETRY_AFTER: Final = 5
 
 
 class ProblemError(Exception):
-    """A request that is refused; `response` is what its client gets."""
+    """A refused request; `response` is sent to its client."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.status_code)
@@ -27,78 +27,78 @@ class ProblemError(Exception):
 
 
 def not_a_number(text: str) -> ProblemError:
-    """A parameter that is no integer."""
+    """A parameter is not an integer."""
     return ProblemError(PlainTextResponse(f'"{text}" is not a number.', 400))
 
 
 def illegal(message: str) -> ProblemError:
-    """A parameter out of its range, or a name or message that cannot be."""
+    """A parameter is out of range, or a name or message is invalid."""
     return ProblemError(PlainTextResponse(message, 400, {EXCEPTION_HEADER: ILLEGAL_ARGUMENT}))
 
 
 def malformed(message: str) -> ProblemError:
-    """A body that is not JSON, or not of the shape that is needed; a parameter that is missing."""
+    """A body is not JSON or has the wrong structure, or a parameter is missing."""
     return ProblemError(JSONResponse({"message": message}, 400))
 
 
 def empty() -> ProblemError:
-    """No body where one is needed."""
+    """The body is missing."""
     return ProblemError(JSONResponse({"errors": []}, 422))
 
 
 def unsupported() -> ProblemError:
-    """A body without the content type JSON."""
+    """The content type of a body is not JSON."""
     return ProblemError(JSONResponse({"message": "Content-Type must be application/json"}, 415))
 
 
 def unsupported_encoding() -> ProblemError:
-    """A body that is encoded in a way that this server cannot undo."""
+    """The encoding of a body is not supported."""
     body = {"message": "Content-Encoding may be gzip or identity"}
     return ProblemError(JSONResponse(body, 415, {"Accept-Encoding": "gzip"}))
 
 
 def too_large(limit: int) -> ProblemError:
-    """A body, or one message of it, larger than this server takes."""
+    """A body, or a message in it, is too large."""
     text = f"a request's body, or one message of it, may have at most {limit} bytes here"
     return ProblemError(JSONResponse({"message": text}, 413))
 
 
 def too_slow() -> ProblemError:
-    """A body that did not come in time."""
+    """A body did not arrive in time."""
     return ProblemError(JSONResponse({"message": "the request's body did not come in time"}, 408))
 
 
 def too_often(seconds: int) -> ProblemError:
-    """More requests than this key may make."""
+    """The key has exceeded its rate of requests."""
     return ProblemError(JSONResponse({"message": "too many requests"}, 429, {"Retry-After": str(seconds)}))
 
 
 def unauthorized() -> ProblemError:
-    """A key that is missing, unknown, or may not do this."""
+    """The key is missing or unknown, or does not allow this."""
     return ProblemError(JSONResponse({"reason": "not authorized"}, 403, {EXCEPTION_HEADER: UNAUTHORIZED}))
 
 
 def forbidden_queue(name: str) -> ProblemError:
-    """A batch for several queues, one of which this key may not put to."""
+    """A batch contains a queue that the key may not put to."""
     return ProblemError(JSONResponse({"queue": name}, 403))
 
 
 def unknown_move(reference: str) -> ProblemError:
-    """A move that does not exist."""
+    """The move does not exist."""
     body: dict[str, str | list[str]] = {"id": reference, "message": f"Unknown move: {reference}", "suppressed": []}
     return ProblemError(JSONResponse(body, 404, {EXCEPTION_HEADER: UNKNOWN_MOVE}))
 
 
 def unavailable(message: str = "ZooKeeper does not answer") -> ProblemError:
-    """The request cannot be served now: try again."""
+    """The request cannot be served now and should be repeated."""
     return ProblemError(JSONResponse({"message": message}, 503, {"Retry-After": str(RETRY_AFTER)}))
 
 
 def conflict(message: str) -> ProblemError:
-    """The queue's configuration does not fit the request."""
+    """The queue's configuration does not allow the request."""
     return ProblemError(JSONResponse({"message": message}, 409))
 
 
 def too_many(limit: int) -> ProblemError:
-    """More messages in one request than this server takes."""
+    """The request has too many messages."""
     return ProblemError(JSONResponse({"message": f"a request may have at most {limit} messages"}, 413))

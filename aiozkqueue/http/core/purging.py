@@ -1,8 +1,8 @@
 """Purges that outlast their requests.
 
-To empty a queue of a million messages takes minutes. A purge runs as a task of the server's session, and a request
-waits a few seconds for its end. A request that comes while one runs has another pass follow, which covers what was put
-since. When the server dies the rest of the messages stays: the client repeats the request, at any server.
+Emptying a queue of a million messages takes minutes. A purge runs as a task of the server's session, and a request
+waits a few seconds for its end. A request that arrives during a purge adds another pass, which removes the messages put
+since. If the server dies, the remaining messages stay; the client repeats the request at any server.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Seconds that a request waits for its purge.
+#: Seconds for which a request waits for its purge.
 PATIENCE: Final = 4.0
-#: Purges that run at a time in one server; others wait for their turn.
+#: Maximum number of concurrent purges in one server; others wait.
 TOGETHER: Final = 2
 
 
 class _Run:
-    """The purge of one queue, a pass after the other while requests ask for it."""
+    """The purge of one queue, in passes while there are requests."""
 
     def __init__(self) -> None:
         self.following: asyncio.Future[None] | None = None
-        """The end of a pass that has not begun; None: nobody has asked for one."""
+        """The future of a pass that has not begun; None: there is no request for a pass."""
 
 
 class Purges:
@@ -44,9 +44,9 @@ class Purges:
         self._turns = asyncio.Semaphore(TOGETHER)
 
     async def purge(self, queue: Queue[bytes]) -> bool:
-        """Empty a queue of all that is there now; return whether that is done, or goes on.
+        """Remove all current messages of a queue. Return whether that is done; otherwise it continues.
 
-        Raises: AccessDeniedError, PayloadError, and what else a purge fails with; the rest stays then.
+        Raises: AccessDeniedError, PayloadError, and other errors of a purge; the remaining messages stay.
         """
         run = self._runs.get(queue.name)
         if run is None:
@@ -71,7 +71,7 @@ class Purges:
                     await queue.purge()
                     end.set_result(None)
         except (QueueError, ZooKeeperError) as error:
-            log.warning("queue %s: its purge has ended before it was empty: %s", queue.name, error)
+            log.warning("queue %s: the purge failed before the queue was empty: %s", queue.name, error)
             _fail(error, end, run.following)
         finally:
             del self._runs[queue.name]
@@ -83,4 +83,4 @@ def _fail(error: Exception, *ends: asyncio.Future[None] | None) -> None:
     for end in ends:
         if end is not None and not end.done():
             end.set_exception(error)
-            end.exception()  # nobody may wait for it any longer, which is no defect
+            end.exception()  # it is not a defect if no request waits for it any longer

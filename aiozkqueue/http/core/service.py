@@ -1,9 +1,9 @@
 """EmoDB's operations on a queue session, independent of HTTP.
 
-No state is kept here between two calls, but for knowing that a queue is there, and configured: claims are leases, whose
-tokens are the message ids; moves are records in ZooKeeper. Any server can continue the work of another.
+The only state between two calls is the knowledge that a queue exists and is configured. Claims are leases, whose tokens
+are the message ids; moves are records in ZooKeeper. Any server can continue the work of another.
 
-Reading creates no queue, and neither does a poll that waits. A name is cached only if its queue exists.
+Reads and waiting polls do not create a queue. A name is cached only if its queue exists.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
     from .tokens import MessageIds
 
-#: Messages that are delivered at once.
+#: The number of messages in one write.
 MANY = 1000
 #: Maximum number of queues that are cached as existing.
 REMEMBERED = 10_000
 
 
 class Polled(NamedTuple):
-    """A message as it is shown."""
+    """A message in a response."""
 
     id: str
-    """Acknowledges it."""
+    """The id that acknowledges the message."""
     body: bytes
-    """The payload as it is stored; see `as_json`."""
+    """The stored payload; see `as_json`."""
 
 
 class QueueService:
@@ -62,14 +62,14 @@ class QueueService:
         self._known: set[str] = set()
 
     async def send(self, messages: Mapping[str, Sequence[bytes]]) -> None:
-        """Put messages, all of one queue after the other."""
+        """Put messages, queue by queue."""
         queues = [(await self._ready(name), payloads) for name, payloads in messages.items() if payloads]
         for queue, payloads in queues:
-            for start in range(0, len(payloads), MANY):  # each is a request, and a short step for the event loop
+            for start in range(0, len(payloads), MANY):  # each is one request and a short step of the event loop
                 await queue.put_many(payloads[start : start + MANY])
 
     async def poll(self, name: str, *, lifetime: int, limit: int, wait: int) -> list[Polled]:
-        """Claim messages for ``lifetime`` seconds; with 0, show what could be claimed."""
+        """Claim messages for ``lifetime`` seconds; with 0, show claimable messages."""
         if not lifetime:
             return await self._claimable(name, limit)
         begun = asyncio.get_running_loop().time()
@@ -77,7 +77,7 @@ class QueueService:
             return []
         left = max(0.0, wait - (asyncio.get_running_loop().time() - begun))
         queue = await self._ready(name)
-        signer = await self._ids.signer()  # first: nobody could acknowledge what is claimed without it
+        signer = await self._ids.signer()  # first, because messages cannot be acknowledged without it
         leases = await queue.leases.take(limit, lifetime=lifetime, timeout=left)
         places = [leased_place(queue.name, lease.token) for lease in leases]
         return [
@@ -86,14 +86,14 @@ class QueueService:
         ]
 
     async def peek(self, name: str, limit: int) -> list[Polled]:
-        """Show messages, claimed ones too."""
+        """Show messages, including claimed ones."""
         if not await self._is_there(name):
             return []
         queue = self._plain(name)
         return await self._shown(queue, await showing.everything(handle_of(queue), limit))
 
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
-        """Remove messages for good. Raises: InvalidOptionError: an id is malformed, or another queue's."""
+        """Remove messages permanently. Raises: InvalidOptionError: an id is malformed, or belongs to another queue."""
         # All of them are checked before anything is acknowledged.
         tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
         if not tokens or not await self._is_there(name):
@@ -116,7 +116,7 @@ class QueueService:
         return await self._plain(name).size() if await self._is_there(name) else 0
 
     async def claimed(self, name: str) -> int:
-        """Count the claims that have not ended: messages in flight, and those retrying, which leases are part of."""
+        """Count the active claims: messages in flight, and retrying ones, which include leases."""
         if not await self._is_there(name):
             return 0
         runtime, state = core_of(self._session), state_of(self._plain(name))
@@ -132,9 +132,9 @@ class QueueService:
             await self._plain(name).release_claims()
 
     async def purge(self, name: str) -> bool:
-        """Remove all messages, claimed ones too; what a transaction or delivery of the Python API holds stays.
+        """Remove all messages, including claimed ones, except those held through the Python API.
 
-        Return whether that is done. If not, it goes on in this server; repeat the call to wait for it.
+        Return whether that is done. If not, it continues in this server; repeat the call to wait for it.
         """
         return await self._purges.purge(self._plain(name)) if await self._is_there(name) else True
 
@@ -148,17 +148,17 @@ class QueueService:
         return await self._session.moves.status(reference)
 
     def http_name(self, native: str) -> str:
-        """Return what a queue is called over HTTP."""
+        """Return the name of a queue over HTTP."""
         named = http_name(native)
         return native if named is None else named[1]
 
-    # -- inside
+    # -- internal
 
     def _plain(self, name: str) -> Queue[bytes]:
         return self._session.queue(native_name(self.kind, name))
 
     async def _ready(self, name: str) -> Queue[bytes]:
-        """Return a queue that is configured as this service needs it; in the end it is there."""
+        """Return a queue with the configuration that this service needs; create it if necessary."""
         queue = self._plain(name)
         if name in self._known:
             return queue
@@ -172,7 +172,7 @@ class QueueService:
         return queue
 
     async def _is_there(self, name: str) -> bool:
-        """Whether there is such a queue, asked without remembering one that there is not. Raises: AccessDeniedError."""
+        """Whether the queue exists; only existing queues are cached. Raises: AccessDeniedError."""
         if name in self._there:
             return True
         there = await is_there(core_of(self._session), native_name(self.kind, name))
@@ -199,7 +199,7 @@ class QueueService:
         return True
 
     async def _claimable(self, name: str, limit: int) -> list[Polled]:
-        """Show what a poll would claim now."""
+        """Show the messages that a poll would claim now."""
         if not await self._is_there(name):
             return []
         queue = self._plain(name)
@@ -212,16 +212,16 @@ class QueueService:
 
 
 async def is_there(runtime: SessionCore, native: str) -> bool:
-    """Whether there is a queue of this name in ZooKeeper, without making a store of it. Raises: AccessDeniedError."""
+    """Whether a queue of this name exists in ZooKeeper, without keeping state about it. Raises: AccessDeniedError."""
     paths = QueuePaths(runtime.root, native)
     with translate_denials(native):
-        # A server that lags has not heard of one that is new: by its word an acknowledgement would be lost.
+        # A lagging server may not know a new queue; an acknowledgement would then be lost.
         await runtime.zookeeper.sync(paths.base)
         return await runtime.zookeeper.exists(paths.items) is not None
 
 
 def as_json(body: bytes) -> bytes:
-    """Return a payload as JSON: as it is, or as a string where another program put something else."""
+    """Return a payload as JSON: unchanged, or as a string if it is not JSON."""
     try:
         body.decode()
         json.loads(body, parse_constant=_refuse)

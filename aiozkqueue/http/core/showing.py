@@ -1,4 +1,4 @@
-"""What is in a queue, for peeks and polls that claim nothing: listed within bounds, however much is there."""
+"""Lists messages for peeks and polls that claim nothing, with bounded work for a queue of any size."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.queue.session_core import SessionCore
 
-#: Messages among which equal ones are looked for; those behind them are not compared.
+#: The number of messages that are searched for equal ones; later messages are not compared.
 COMPARED: Final = 4_000
 
 
 async def everything(handle: QueueHandle[SessionCore], limit: int) -> list[ItemSnapshot]:
-    """Return the first messages, held ones too. Raises: AccessDeniedError, PayloadError."""
+    """Return the first messages, including held ones. Raises: AccessDeniedError, PayloadError."""
     placed = await first_items(handle, await lanes(handle), 2 * limit)
     return await _read(handle, placed, limit, lambda _: True)
 
 
 async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: bool) -> list[ItemSnapshot]:
-    """Return the first messages that are due and that nobody holds; of equal ones, the newest.
+    """Return the first messages that are due and not held; of equal ones, the newest.
 
     Raises: AccessDeniedError, PayloadError.
     """
@@ -59,7 +59,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
 
 
 def _newest(placed: Sequence[Placed]) -> list[Placed]:
-    """Leave out what a newer one of its key takes the place of."""
+    """Omit messages that are replaced by a newer one with the same key."""
     newest = {one.item.key: one.item.id for one in placed if one.item.key is not None}
     return [one for one in placed if one.item.key is None or newest[one.item.key] == one.item.id]
 
@@ -67,7 +67,7 @@ def _newest(placed: Sequence[Placed]) -> list[Placed]:
 async def _read(
     handle: QueueHandle[SessionCore], placed: Sequence[Placed], limit: int, shows: Callable[[ItemSnapshot], bool]
 ) -> list[ItemSnapshot]:
-    """Read this many of these; skip messages that are gone."""
+    """Read up to ``limit`` of these messages; skip those that no longer exist."""
     shown: list[ItemSnapshot] = []
     async for page in find_pages(handle, [handle.paths.place_of(one.path) for one in placed]):
         shown += filter(shows, page)

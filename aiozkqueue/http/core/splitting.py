@@ -1,8 +1,8 @@
-"""Divides JSON text into its values while it comes in, so that no single step takes long. Pure.
+"""Splits JSON text into its values while it arrives, so that no single step takes long. Pure.
 
-`json.loads` cannot be interrupted: 32 MiB of ``[],`` hold the event loop for seconds, in a thread too, since the parser
-keeps the interpreter's lock. Here a body is scanned for strings, brackets and separators in small pieces, and each of
-its messages is parsed by itself. Nesting and cost are judged before anything is parsed.
+`json.loads` cannot be interrupted: 32 MiB of ``[],`` block the event loop for seconds, even in a thread, because the
+parser keeps the interpreter's lock. Here a body is scanned for strings, brackets and separators in small pieces, and
+each message is parsed separately. Nesting and cost are checked before anything is parsed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-#: How deep arrays and objects may be nested: far from what this or another JSON reader cannot follow.
+#: Maximum nesting of arrays and objects, far below the limits of this and other JSON readers.
 MOST_NESTED: Final = 400
-#: Characters that one value of a batch, or a whole message, may have as it is sent.
+#: Maximum length of one value of a batch, or of a whole message, as it is sent, characters.
 VALUE_LIMIT: Final = 1024 * 1024
-#: Text of at most this length is parsed whatever it holds. As it is stored, no message is longer.
+#: Text up to this length is always parsed. No stored message is longer.
 FREE_LENGTH: Final = 32 * 1024
-#: Brackets and separators that a longer text may have: what it takes to parse it grows with these.
+#: Maximum number of brackets and separators in a longer text, which determine the cost of parsing.
 MOST_MARKS: Final = 16_384
-#: Characters to be scanned in one step.
+#: The number of characters scanned in one step.
 STEP: Final = 16 * 1024
 
 _TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{},:]', re.DOTALL)
@@ -35,7 +35,7 @@ _SHOWN: Final = 100
 
 
 class Shape(Enum):
-    """What a body has to be."""
+    """The required structure of a body."""
 
     VALUE = "any JSON"
     ARRAY = "an array"
@@ -43,7 +43,7 @@ class Shape(Enum):
 
 
 class _Next(Enum):
-    """The token that must follow, outside of the values."""
+    """The token that must follow outside of a value."""
 
     BODY = "the array or object itself"
     NAME_OR_END = "the first name of an object, or its end"
@@ -54,18 +54,18 @@ class _Next(Enum):
 
 
 class NotJsonError(ValueError):
-    """The text is not JSON, not of the shape that is needed, or not to be parsed in reasonable time."""
+    """The text is not JSON, has the wrong structure, or would take too long to parse."""
 
 
 class ValueTooLargeError(ValueError):
-    """One value has more than `VALUE_LIMIT` characters."""
+    """A value has more than `VALUE_LIMIT` characters."""
 
 
 class Splitter:
     """Takes a text in pieces and returns its values: the messages of a batch one by one.
 
-    A value comes with the name it was listed under, which is empty except for `Shape.ARRAYS`. There, each name comes
-    with None before its values.
+    Each value comes with the name of its array, which is empty except for `Shape.ARRAYS`. There, each name also comes
+    once with None before its values.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -74,14 +74,14 @@ class Splitter:
         self._next = _Next.BODY
         self._depth = 0
         self._in_string = False
-        self._held: list[str] = []  # the text of the value that is being read
+        self._held: list[str] = []  # the text of the current value
         self._length = 0
-        self._escape = ""  # a backslash at the end of a piece belongs to the next
+        self._escape = ""  # a backslash at the end of a piece belongs to the next piece
         self._name = ""
-        self._first = True  # in the present array
+        self._first = True  # in the current array
 
     def feed(self, piece: str) -> Iterator[tuple[str, str | None]]:
-        """Take a piece; yield the texts of the values that are complete. Raises: NotJsonError, ValueTooLargeError."""
+        """Take a piece; yield the texts of complete values. Raises: NotJsonError, ValueTooLargeError."""
         text, self._escape = self._escape + piece, ""
         start = position = 0
         if self._in_string:
@@ -98,7 +98,7 @@ class Splitter:
         self._hold(text[start : len(text) - len(self._escape)])
 
     def end(self) -> Iterator[tuple[str, str | None]]:
-        """Take the end of the text; yield what is complete with it. Raises: as `feed`."""
+        """Take the end of the text; yield the remaining values. Raises: as `feed`."""
         if self._in_string or self._depth or self._escape:
             raise NotJsonError("it ends too early")
         rest = self._taken("")
@@ -110,16 +110,16 @@ class Splitter:
     # -- tokens
 
     def _end_of_string(self, text: str, position: int) -> int:
-        """Go to the end of a string, or of what is there of it."""
+        """Skip to the end of a string, or of its available part."""
         rest = _REST_OF_STRING.match(text, position)
         end = position if rest is None else rest.end()
         self._in_string = end >= len(text) or text[end] != '"'
         if self._in_string:
-            self._escape = text[end:]  # a backslash, or nothing
+            self._escape = text[end:]  # a backslash, or empty
         return end + 1
 
     def _is_within(self, mark: str) -> bool:
-        """Whether a bracket or separator belongs to a value, whose text goes on."""
+        """Whether a bracket or separator belongs to a value whose text continues."""
         if mark in "[{":
             self._depth += 1
             if self._depth > MOST_NESTED:
@@ -169,7 +169,7 @@ class Splitter:
         return self._name, text
 
     def _separated(self, mark: str, before: str) -> Iterator[tuple[str, None]]:
-        """The name of an array ends, or what belongs to it, or this is where nothing is to be separated."""
+        """Process a separator: after the name of an array, after a value, or at a wrong position."""
         if mark == ",":
             self._expect(before, _Next.COMMA_OR_END)
             self._next = _Next.NAME
@@ -204,7 +204,7 @@ class Splitter:
 
 
 def loads(text: str) -> JsonValue:
-    """Parse a value whose nesting was judged. Raises: NotJsonError: it is not JSON, or would take too long."""
+    """Parse a value whose nesting was checked. Raises: NotJsonError: it is not JSON, or would take too long."""
     if len(text) > FREE_LENGTH and sum(map(text.count, "[{,:")) > MOST_MARKS:
         raise NotJsonError(f"one value has more than {MOST_MARKS} brackets, commas and colons")
     try:

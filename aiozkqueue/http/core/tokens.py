@@ -1,10 +1,10 @@
-"""Message ids over HTTP: signed places, so that a client can only name messages that a server has shown.
+"""Message ids over HTTP: signed places, so that a client can only use ids that a server has returned.
 
-An id is ``<lane>~<item name>~<secret's id>~<signature>``, with the slashes of the lane as tildes. The signature is the
-first 128 bits of an HMAC-SHA256 of queue and place. ``<root>/.tokens`` holds the secrets, which all servers under one
-root share: ``{"secrets": [{"id": "0f3a…", "secret": "…"}, …]}``, the one that signs first. The first server that needs
-it makes it, with the access control list of everything else that it makes. A rotation puts a new secret in front and
-keeps the one before, whose ids stay valid until the next rotation.
+An id is ``<lane>~<item name>~<secret's id>~<signature>``, with tildes instead of slashes in the lane. The signature is
+the first 128 bits of an HMAC-SHA256 of queue and place. ``<root>/.tokens`` contains the secrets, which all servers
+under one root share: ``{"secrets": [{"id": "0f3a…", "secret": "…"}, …]}``. The first secret signs. The first server
+that needs this znode creates it, with the same access control list as its other znodes. A rotation adds a new secret at
+the front and keeps the previous one, whose ids stay valid until the next rotation.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.zookeeper import Operation
 
-#: Seconds for which secrets that were read are believed.
+#: Seconds for which secrets are cached.
 FRESH: Final = 5.0
-#: Secrets kept: the one that signs, and the one before.
+#: The number of secrets: the signing secret and the previous one.
 KEPT: Final = 2
-#: Ids that are checked in one step.
+#: The number of ids that are checked in one step.
 TOGETHER: Final = 256
 _SIGNATURE_DIGITS: Final = 32
 _SHOWN: Final = 80
@@ -62,7 +62,7 @@ class Signer(BaseModel):
         return f"{place.replace('/', '~')}~{self.id}~{self.signature(queue, place)}"
 
     def signature(self, queue: str, place: str) -> str:
-        """Return what only the holders of this secret can tell of a queue and a place."""
+        """Return the signature of a queue and a place."""
         text = f"{queue}/{place}".encode("utf-8", "surrogatepass")
         return hmac.digest(bytes.fromhex(self.secret), text, hashlib.sha256).hex()[:_SIGNATURE_DIGITS]
 
@@ -88,7 +88,7 @@ class MessageIds:
     async def signer(self) -> Signer:
         """Return the current signer.
 
-        Raises: AccessDeniedError, NotCommittedError, PayloadError: the secrets cannot be read or made;
+        Raises: AccessDeniedError, NotCommittedError, PayloadError: the secrets cannot be read or created;
         ConnectionLossError, SessionExpiredError of the zookeeper package.
         """
         return (await self._secrets()).secrets[0]
@@ -107,7 +107,7 @@ class MessageIds:
         return tokens
 
     async def rotate(self) -> None:
-        """Sign with a new secret from now on; what the one before has signed stays valid until the next rotation.
+        """Sign with a new secret from now on. Ids of the previous secret stay valid until the next rotation.
 
         Raises: as `signer`.
         """
@@ -122,7 +122,7 @@ class MessageIds:
                 self._read_at = float("-inf")
                 return
 
-    # -- inside
+    # -- internal
 
     async def _lease_token(self, queue: str, text: str) -> str:
         place, signed_by, signature = ("", "", *text.rsplit("~", 2))[-3:]
