@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import MalformedError, item_id
 
-from .collectors import Dealt
+from .collectors import Dealt, Earliest
 from .partition import FIRST_WAIT, Partition
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Backlog:
         self._before: dict[str, float] = {}  # the same for the lane being listed, before this listing
         self._dropped_at: float | None = None  # when an item was last reported that is not kept
         self._marks: tuple[int, int] = (0, 0)
+        self._digested = 0  # names of the listing
 
     def clear(self) -> None:
         """Forget everything."""
@@ -106,35 +108,45 @@ class Backlog:
     def begin_listing(self, lane: str) -> None:
         """Prepare for the listing of a lane: it will contain all items reported so far."""
         self._marks = (len(self._front), len(self._heard))
+        self._digested = 0
         if self._index is not None:
             self._index.begin_listing(lane)
         self._freed = set()
         self._before, self._others[lane] = self._others.get(lane, {}), {}
 
-    def deal(self, lane: str, passes: Callable[[str], object] | None) -> Dealt:
-        """Return a collector for the listing of a lane in a queue without groups: see `fill_dealt`."""
-        return Dealt(self._share, self._offset(lane), passes, own_limit=BACKLOG_LIMIT, others_limit=OTHERS_LIMIT)
+    def deal(self, lane: str, passes: Callable[[str], object] | None = None, *, ordered: bool = False) -> Dealt:
+        """Return a collector for the names of a lane that are candidates: see `fill`."""
+        select = None if self._share.alone else partial(self._own, lane)
+        return Dealt(select, passes, own_limit=BACKLOG_LIMIT, others_limit=OTHERS_LIMIT, ordered=ordered)
 
-    def fill_dealt(self, lane: str, dealt: Dealt, locked: set[str], now: float) -> None:
-        """Store a listing that was dealt out while it came in, and the locked ids."""
+    def _own(self, lane: str, names: list[str]) -> list[str]:
+        """Return this consumer's own of a lane's names."""
+        if self._index is None:
+            return self._share.own(names, self._offset(lane))
+        return [name for name in names if not self._distance(lane, name)]
+
+    def sort(self, passes: Callable[[str], object] | None, *, limited: bool) -> Earliest:
+        """Return a collector for the names of a lane that are examined in their order: all, or as many as are kept."""
+        return Earliest(BACKLOG_LIMIT + 1 if limited else None, passes, self._order)
+
+    def digest(self, names: list[str]) -> list[str]:
+        """Return the candidates among the next names of a listing, in their order: of a group, only the first."""
+        if self._index is None:
+            return names
+        room = max(0, BACKLOG_LIMIT - self._digested)
+        self._digested += len(names)
+        return self._index.collect(names[:room])
+
+    def fill(self, lane: str, dealt: Dealt, locked: set[str], now: float) -> None:
+        """Store the candidates of a listing, and the locked ids."""
         self._drop_seen(lane, locked)
+        if self._index is not None:
+            dealt.take(self._index.end_listing(lane, self._locked, whole=self._digested <= BACKLOG_LIMIT))
+            if self._index.blocked:
+                dealt = self.deal(lane)
         if not self._share.alone:
             self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now, busy=dealt.own.held > 0)
         self._lane, self._listed, self._more = lane, [], dealt.own.in_order()
-
-    def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
-        """Store the listing of a lane, and the locked ids."""
-        self._drop_seen(lane, locked)
-        whole = len(names) <= BACKLOG_LIMIT
-        if not whole or self._index is not None:
-            names.sort(key=self._order)
-            del names[BACKLOG_LIMIT:]
-        if self._index is not None:
-            names = self._index.digest(lane, names, self._locked, whole=whole)
-        if not self._share.alone:
-            names = self._set_others_aside(lane, names, now)
-        names.sort(key=self._order, reverse=True)
-        self._lane, self._listed, self._more = lane, names, iter(())
 
     def _drop_seen(self, lane: str, locked: set[str]) -> None:
         """Forget the places of a lane that were reported before its listing: the listing contains them."""
@@ -145,18 +157,6 @@ class Backlog:
         self._heard = deque([place for place in heard[:old_heard] if not place.startswith(prefix)] + heard[old_heard:])
         locked -= self._freed or set()
         self._locked, self._freed = locked, None
-
-    def _set_others_aside(self, lane: str, names: list[str], now: float) -> list[str]:
-        """Return this consumer's names of a listing; remember when the others were first seen."""
-        if self._index is None:
-            own = self._share.own(names, self._offset(lane))
-        else:
-            own = [name for name in names if not self._distance(lane, name)]
-        others = dict.fromkeys(names, now)
-        for name in own:
-            del others[name]
-        self._remember_others(lane, others, now, busy=bool(own))
-        return own
 
     def _remember_others(self, lane: str, others: dict[str, float], now: float, *, busy: bool) -> None:
         """Store other consumers' names of a listing; keep when each was first seen.

@@ -50,9 +50,12 @@ class BatchVisibility:
         self._open: set[str] = set()
         self._closed: set[str] = set()
 
-    def of_listing(self, names: list[str], locks: Collection[str]) -> list[str]:
-        """Return the visible names of a listing; the locks were listed after it."""
+    def begin_listing(self, locks: Collection[str]) -> None:
+        """Learn which batches are closed, from locks that were listed after the items."""
         self._closed = {lock for lock in locks if is_staged(lock)}
+
+    def of_listing(self, names: list[str]) -> list[str]:
+        """Return the visible ones of a listing's names."""
         visible_names: list[str] = []
         for name in names:
             lock = stage_of(name) if "-b" in name else None

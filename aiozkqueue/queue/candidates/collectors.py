@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .partition import Partition
-
 _SEQUENCE_DIGITS: Final = 10
 #: Names sorted at a time: a few milliseconds.
 _RUN: Final = 8192
@@ -67,9 +65,12 @@ class Earliest:
         self._held = 0
         self._last: Any = None
         """A key that the first ``limit`` names so far do not exceed; None: there are fewer."""
+        self.size: int = 0
+        """The size of the listing, bytes."""
 
     def take(self, names: list[str]) -> None:
         """Keep the names that pass and may be among the first."""
+        self.size += _size(names)
         for start in range(0, len(names), _CHUNK):  # the first chunk limits which others are tested
             self._take(names[start : start + _CHUNK])
 
@@ -146,23 +147,53 @@ def emptied(names: list[str]) -> Iterator[str]:
         yield names.pop()
 
 
+class Foremost:
+    """The first ``limit`` of names that arrive in order; it is used like `Earliest`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._names: list[str] = []
+
+    def take(self, names: list[str]) -> None:
+        """Keep the names that are among the first."""
+        self._names += names[: self._limit - len(self._names)]
+
+    @property
+    def held(self) -> int:
+        """How many names are held."""
+        return len(self._names)
+
+    def in_order(self) -> Iterator[str]:
+        """Yield the names, each once, and release it."""
+        names, self._names = self._names, []
+        return emptied(names)
+
+    def kept(self) -> Iterator[str]:
+        """Yield all held names."""
+        return iter(self._names)
+
+
 class Dealt:
-    """A lane's names, dealt out as they arrive: the first of this consumer's own, and some of the others'."""
+    """A lane's names, dealt out as they arrive: the first of this consumer's own, and some of the others'.
+
+    ``select`` returns this consumer's own of some names; None: all names are its own. With ``ordered``, names arrive in
+    their order.
+    """
 
     def __init__(
         self,
-        share: Partition,
-        offset: int,
+        select: Callable[[list[str]], list[str]] | None,
         passes: Callable[[str], object] | None,
         *,
         own_limit: int,
         others_limit: int,
+        ordered: bool = False,
     ) -> None:
-        self._share = share
-        self._offset = offset
+        self._select = select
         self._passes = passes
-        self.own: Earliest = Earliest(own_limit)
-        self.others: Earliest = Earliest(others_limit)
+        kept = Foremost if ordered else Earliest
+        self.own: Earliest | Foremost = kept(own_limit)
+        self.others: Earliest | Foremost = kept(others_limit)
         self.size: int = 0
         """The size of the listing, bytes."""
 
@@ -171,10 +202,10 @@ class Dealt:
         self.size += _size(names)
         if self._passes is not None:
             names = list(filter(self._passes, names))
-        if self._share.alone:
+        if self._select is None:
             self.own.take(names)
             return
-        own = self._share.own(names, self._offset)
+        own = self._select(names)
         mine = set(own)
         self.own.take(own)
         self.others.take([name for name in names if name not in mine])

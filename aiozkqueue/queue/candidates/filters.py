@@ -61,10 +61,15 @@ class FilterSelector:
             raise
         return passed if len(self._unread) >= unread else None
 
+    def begin_listing(self) -> None:
+        """Count from 0: a listing begins."""
+        self.refused = self.passed = 0
+
     async def of_listing(self, names: list[str], generation: int) -> list[str]:
-        """Return the names of a listing that match."""
+        """Return those names of a listing that match."""
         passed = await self.select(names, generation)
-        self.refused, self.passed = len(names) - len(passed), len(passed)
+        self.refused += len(names) - len(passed)
+        self.passed += len(passed)
         return passed
 
     def kept_all(self, lanes: Sequence[str]) -> bool:

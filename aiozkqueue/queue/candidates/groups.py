@@ -15,8 +15,7 @@ So the smallest known item is the group's head, if a read under the lock finds i
 from __future__ import annotations
 
 import enum
-from collections import deque
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import MalformedError, generation_of, item_group, item_id, item_sequence, key_hash
@@ -61,18 +60,79 @@ class Heard(enum.Enum):
     UNTRACKED = enum.auto()  # earlier items may be unknown: the lane must be listed
 
 
+class LaneGroups:
+    """The remaining items of the groups in one lane: a chain of names for each group, oldest first.
+
+    The chains are dictionaries of strings: the garbage collector does not search these, however many items there are.
+    """
+
+    __slots__ = ("_first", "_last", "_next", "_removed")
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}  # by group
+        self._last: dict[str, str] = {}  # by group
+        self._next: dict[str, str] = {}  # by name
+        self._removed: set[str] = set()  # items behind a remaining one
+
+    def __bool__(self) -> bool:
+        """Whether any item remains."""
+        return bool(self._first)
+
+    def __contains__(self, group: str) -> bool:
+        """Whether an item of a group remains."""
+        return group in self._first
+
+    def last(self, group: str) -> str | None:
+        """Return the name of the greatest known item of a group in which items remain."""
+        return self._last.get(group)
+
+    def names(self, group: str) -> Iterator[str]:
+        """Yield the names of a group's items, oldest first."""
+        name = self._first.get(group)
+        while name is not None:
+            if name not in self._removed:
+                yield name
+            name = self._next.get(name)
+
+    def append(self, group: str, name: str) -> bool:
+        """Add the newest item of a group; return whether it is the oldest too."""
+        last = self._last.get(group)
+        self._last[group] = name
+        if last is None:
+            self._first[group] = name
+            return True
+        self._next[last] = name
+        return False
+
+    def remove(self, group: str, name: str) -> None:
+        """Remove an item, if it is known. An item behind others is passed over when its turn comes."""
+        if self._first.get(group) != name:
+            if name in self._next or self._last.get(group) == name:
+                self._removed.add(name)
+            return
+        following = self._next.pop(name, None)
+        while following is not None and following in self._removed:
+            self._removed.discard(following)
+            following = self._next.pop(following, None)
+        if following is not None:
+            self._first[group] = following
+        else:
+            del self._first[group], self._last[group]
+
+
 class GroupIndex:
-    """The remaining items of each group, oldest first, that one consumer knows."""
+    """The remaining items of each group that one consumer knows."""
 
     def __init__(self, config: StoredConfig) -> None:
         self.config = config
         self.blocked: bool = False
         """Whether locks of other rules are held, because `ordered` has just been changed."""
-        self._groups: dict[str, dict[str, deque[str]]] = {}  # by group and lane, places
-        self._in_lane: dict[str, set[str]] = {}
+        self._lanes: dict[str, LaneGroups] = {}
         self._tracked: set[str] = set()  # lanes without missed events
         self._watching = False
         self._listing: str | None = None
+        self._found = LaneGroups()  # of the listing
+        self._deleted: set[str] = set()  # names that were deleted while the listing is running
         self._reported: list[str] = []
 
     def lock_id(self, name: str) -> str:
@@ -105,10 +165,10 @@ class GroupIndex:
         return list(chosen)
 
     def _places(self, group: str) -> Iterator[str]:
-        lanes = self._groups.get(group, {})
+        lanes = [lane for lane, groups in self._lanes.items() if group in groups]
         if len(lanes) > 1:  # a lane's next generation holds later items
-            return chain.from_iterable(lanes[lane] for lane in sorted(lanes, key=generation_of))
-        return chain.from_iterable(lanes.values())
+            lanes.sort(key=generation_of)
+        return (f"{lane}/{name}" for lane in lanes for name in self._lanes[lane].names(group))
 
     # -- updates
 
@@ -122,56 +182,51 @@ class GroupIndex:
         self._tracked.clear()
 
     def begin_listing(self, lane: str) -> None:
-        """Prepare for the listing of a lane."""
+        """Prepare for the listing of a lane. The items known before stay in use until `end_listing`."""
         self._listing = lane
+        self._found = LaneGroups()
+        self._deleted.clear()
         self._reported = []
         if self._watching:
             self._tracked.add(lane)
 
-    def digest(self, lane: str, names: list[str], locked: Collection[str], *, whole: bool) -> list[str]:
-        """Store a listing, oldest first, and the locks; return the names to try.
+    def collect(self, names: Iterable[str]) -> list[str]:
+        """Add the next names of the listing, oldest first; return those to try.
 
-        These are the names without a group, and the oldest of each group. ``whole``: the listing is complete. The lanes
-        of older generations have been listed before.
+        These are the names without a group, and the first of each group. A listing is added in parts, and anything may
+        be reported in between.
         """
-        self._forget(lane)
-        offered = self._collect(lane, names)
-        self._listing = None
-        if not whole:
-            self._tracked.discard(lane)
-        reported, self._reported = self._reported, []
-        for place in reported:
-            name = place.rpartition("/")[2]
-            if self.hear(place) is Heard.NEW and self.head(self.lock_id(name)) == place:
-                offered.append(name)
-        self.blocked = self._blocked_by(locked)
-        return [] if self.blocked else offered
-
-    def _forget(self, lane: str) -> None:
-        for group in self._in_lane.pop(lane, ()):
-            del self._groups[group][lane]
-            if not self._groups[group]:
-                del self._groups[group]
-
-    def _collect(self, lane: str, names: list[str]) -> list[str]:
-        members = self._in_lane[lane] = set[str]()
         offered: list[str] = []
         for name in names:
             try:
                 group = self.lock_id(name)
             except MalformedError:
                 continue  # another program's znode
-            if not is_group(group):
+            if not is_group(group) or (name not in self._deleted and self._found.append(group, name)):
                 offered.append(name)
+        return offered
+
+    def end_listing(self, lane: str, locked: Collection[str], *, whole: bool) -> list[str]:
+        """Use the collected items from now on; return the names to try of those reported in the meantime.
+
+        ``whole``: the listing is complete. While other rules' locks exist, the index is `blocked`, and nothing may be
+        tried.
+        """
+        self._lanes[lane], self._found, self._listing = self._found, LaneGroups(), None
+        if not whole:
+            self._tracked.discard(lane)
+        offered: list[str] = []
+        reported, self._reported = self._reported, []
+        for place in reported:
+            name = place.rpartition("/")[2]
+            if name in self._deleted:
                 continue
-            place = f"{lane}/{name}"
-            if group in members:
-                self._groups[group][lane].append(place)
-            else:
-                members.add(group)
-                self._groups.setdefault(group, {})[lane] = deque((place,))
-                if self.head(group) == place:
-                    offered.append(name)
+            if self.hear(place) is Heard.NEW and self.head(self.lock_id(name)) == place:
+                offered.append(name)
+        self._deleted.clear()
+        if not self._lanes[lane]:
+            del self._lanes[lane]
+        self.blocked = self._blocked_by(locked)
         return offered
 
     def hear(self, place: str) -> Heard:
@@ -179,31 +234,24 @@ class GroupIndex:
         lane, _, name = place.rpartition("/")
         if lane == self._listing:
             self._reported.append(place)
-        group = self.lock_id(name)
-        known = self._groups.get(group, {}).get(lane)
-        if known is not None and item_sequence(name) <= item_sequence(known[-1].rpartition("/")[2]):
+        group, groups = self.lock_id(name), self._lanes.get(lane)
+        last = None if groups is None else groups.last(group)
+        if last is not None and item_sequence(name) <= item_sequence(last):
             return Heard.KNOWN
         if lane not in self._tracked:
             return Heard.UNTRACKED
         if lane != self._listing:  # otherwise it is added with the listing
-            self._in_lane.setdefault(lane, set()).add(group)
-            self._groups.setdefault(group, {}).setdefault(lane, deque()).append(place)
+            self._lanes.setdefault(lane, LaneGroups()).append(group, name)
         return Heard.NEW
 
     def deleted(self, place: str) -> None:
         """Record that an item no longer exists."""
         lane, _, name = place.rpartition("/")
-        group = self.lock_id(name)
-        lanes = self._groups.get(group)
-        places = None if lanes is None else lanes.get(lane)
-        if lanes is None or places is None:
-            return
-        if places[0] == place:
-            places.popleft()
-        elif place in places:
-            places.remove(place)
-        if not places:
-            del lanes[lane]
-            self._in_lane[lane].discard(group)
-            if not lanes:
-                del self._groups[group]
+        group, groups = self.lock_id(name), self._lanes.get(lane)
+        if groups is not None:
+            groups.remove(group, name)
+            if not groups:
+                del self._lanes[lane]
+        if lane == self._listing:
+            self._deleted.add(name)
+            self._found.remove(group, name)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import parse_due
 from aiozkqueue.queue.candidates.batches import BatchVisibility, stage_of
-from aiozkqueue.queue.candidates.collectors import Dealt, Matching
+from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Matching, emptied
 from aiozkqueue.queue.candidates.groups import GroupIndex
 from aiozkqueue.queue.candidates.listing_length import warn_of_length
 from aiozkqueue.queue.candidates.partition import Partition
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition
+    from aiozkqueue.queue.candidates.backlog import Backlog
     from aiozkqueue.queue.candidates.filters import FilterSelector
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
@@ -53,6 +55,8 @@ MANY_REFUSED = 1000
 FILTERED_LINGER = 1.0
 #: Lanes checked in one request.
 SKIM = 256
+#: Names of a listing that are examined before the event loop runs other tasks: a few milliseconds of work.
+EXAMINED = 1024
 
 
 class Demand(Protocol):
@@ -469,15 +473,8 @@ class CandidateSource(CandidateIndex):
             accepts = self.state.snapshot.accepts
             share = await self._registration.share(consumers, generation)
             self._priority_index.reshare(share if accepts is None else Partition())
-            plain = (
-                self._groups is None
-                and self._selector is None
-                and self._batch_visibility is None
-                and self.state.dialect is None
-            )
-            collector: Callable[[], Dealt | Matching] = partial(backlog.deal, lane, accepts) if plain else Matching
             listed, locks, queue = await asyncio.gather(
-                self._list_lane(paths.at(lane), collector, generation),
+                self._list_lane(paths.at(lane), self._collector(backlog, lane), generation),
                 self._zookeeper.children(paths.locks, generation=generation),
                 self._zookeeper.exists(paths.base, generation=generation),
             )
@@ -485,15 +482,11 @@ class CandidateSource(CandidateIndex):
                 raise ReopenError  # there may be new lanes, or new kinds of items
             if not self._warned:
                 self._warned = warn_of_length(self.state.name, lane, listed.size, self._zookeeper.max_request)
-            names = await self._for_this_consumer(listed.names, generation) if isinstance(listed, Matching) else []
+            locked = {lock_id for lock in locks if (lock_id := paths.lock_of(lock)) is not None}
+            if not isinstance(listed, Dealt):
+                listed = await self._examine(backlog, lane, listed, locked, generation)
             # Items that ended while the listings were running may appear in them as free.
-            locked = {lock_id for lock in locks if (lock_id := paths.lock_of(lock)) is not None} | self._gone
-            if isinstance(listed, Dealt):
-                backlog.fill_dealt(lane, listed, locked, self._clock.monotonic())
-                return
-            if self._batch_visibility is not None:
-                names = self._batch_visibility.of_listing(names, locked)
-            backlog.fill(lane, names, locked, self._clock.monotonic())
+            backlog.fill(lane, listed, locked | self._gone, self._clock.monotonic())
         finally:
             self._gone = None
 
@@ -506,13 +499,40 @@ class CandidateSource(CandidateIndex):
                 raise
             return collector()
 
-    async def _for_this_consumer(self, names: list[str], generation: int) -> list[str]:
-        """Leave out of a listing names that are not items, and items that this consumer does not take."""
-        if self.state.dialect is not None:
-            names = self._doubts.without_gone(filter(self.state.dialect.is_item, names))
-        if (accepts := self.state.snapshot.accepts) is not None:
-            names = [name for name in names if accepts(name)]
-        return names if self._selector is None else await self._selector.of_listing(names, generation)
+    def _collector(self, backlog: Backlog, lane: str) -> Callable[[], Dealt | Earliest | Matching]:
+        """Return the collector for the listing of a lane: of candidates, or of names that `_examine` must see first."""
+        accepts, dialect = self.state.snapshot.accepts, self.state.dialect
+        if self._groups is not None or dialect is not None:
+            passes = accepts if dialect is None else dialect.is_item
+            return partial(backlog.sort, passes, limited=self._batch_visibility is None)
+        if self._selector is not None or self._batch_visibility is not None:
+            return partial(Matching, accepts)
+        return partial(backlog.deal, lane, accepts)
+
+    async def _examine(
+        self, backlog: Backlog, lane: str, listed: Earliest | Matching, locked: set[str], generation: int
+    ) -> Dealt:
+        """Deal out the names of a listing that this consumer takes. Other tasks run between two parts of it.
+
+        All that they report until the listing is stored counts as reported while it was running.
+        """
+        selector, batch_visibility = self._selector, self._batch_visibility
+        if selector is not None:
+            selector.begin_listing()
+        if batch_visibility is not None:
+            batch_visibility.begin_listing(locked)
+        dealt = backlog.deal(lane, ordered=isinstance(listed, Earliest))
+        names = listed.in_order() if isinstance(listed, Earliest) else emptied(listed.names)
+        while part := list(islice(names, EXAMINED)):
+            if self.state.dialect is not None:
+                part = self._doubts.without_gone(part)
+            if selector is not None:
+                part = await selector.of_listing(part, generation)
+            if batch_visibility is not None:
+                part = batch_visibility.of_listing(part)
+            dealt.take(backlog.digest(part))
+            await asyncio.sleep(0)
+        return dealt
 
     async def listen(self) -> None:
         """Watch the queue from now on, so that new items need no listing."""

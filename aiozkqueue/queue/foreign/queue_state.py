@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import StoredConfig
+    from aiozkqueue.queue.candidates.collectors import Dealt
     from aiozkqueue.queue.state.queue_state import SessionLinks
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
@@ -201,15 +202,19 @@ class ForeignBacklog(Backlog):
         self._server_now = now
         self._lane = "items"
         self._arrived: list[str] = []  # names that arrived or returned while the listing is running
+        self._departed: set[str] = set()  # names of items that were deleted meanwhile
 
     def begin_listing(self, lane: str) -> None:
         """See `Backlog`."""
         super().begin_listing(lane)
         self._arrived.clear()
+        self._departed.clear()
 
-    def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
+    def fill(self, lane: str, dealt: Dealt, locked: set[str], now: float) -> None:
         """See `Backlog`: the listing lacks items that arrived after the server had read the names."""
-        super().fill(lane, names, locked, now)
+        super().fill(lane, dealt, locked, now)
+        departed = self._departed
+        self._listed, self._more = [name for name in self._more if name not in departed][::-1], iter(())
         for name in self._arrived:
             self._insert(name)
 
@@ -217,6 +222,8 @@ class ForeignBacklog(Backlog):
         """See `Backlog`: other clients consume listed items too, and locking a deleted item is useless."""
         super().forget(place)
         name = place.rpartition("/")[2]
+        if self._freed is not None:
+            self._departed.add(name)
         at = self._position(name)
         if at < len(self._listed) and self._listed[at] == name:
             del self._listed[at]
@@ -277,6 +284,7 @@ class ForeignBacklog(Backlog):
         """Insert a name in order; the list is newest first."""
         if self._freed is not None:
             self._arrived.append(name)
+            self._departed.discard(name)
         at = self._position(name)
         if at == len(self._listed) or self._listed[at] != name:
             self._listed.insert(at, name)

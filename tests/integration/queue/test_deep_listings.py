@@ -6,11 +6,14 @@ import asyncio
 import gc
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.layout import name_digest
+from aiozkqueue.queue.candidates import filters, groups
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -47,6 +50,46 @@ async def watched() -> AsyncIterator[_Turns]:
     finally:
         watch.cancel()
         gc.unfreeze()
+
+
+#: Messages of a queue whose listing has several parts, and the maximum number of names examined in one turn: one part,
+#: and a few names of candidates.
+SEVERAL_PARTS, ONE_PART = 8_000, 1_400
+
+
+@pytest.mark.parametrize("kind", ["groups", "ordered", "filters"])
+async def test_a_take_examines_few_names_of_a_long_listing_in_one_turn_of_the_loop(
+    session: zq.QueueSession, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(ordered=True if kind == "ordered" else None))
+    if kind == "groups":
+        await asyncio.gather(*(jobs.put(b"", group=str(number % 999)) for number in range(SEVERAL_PARTS)))
+    else:
+        tags = {"color": "red"} if kind == "filters" else None
+        await jobs.put_many([b""] * SEVERAL_PARTS, filters=tags)
+    examined = [0]
+
+    def counted(examine: Callable[..., object], *arguments: object) -> object:
+        examined[-1] += 1
+        return examine(*arguments)
+
+    monkeypatch.setattr(groups, "lock_id", partial(counted, groups.lock_id))
+    monkeypatch.setattr(filters, "name_digest", partial(counted, name_digest))
+
+    async def turn() -> None:
+        while True:
+            examined.append(0)
+            await asyncio.sleep(0)
+
+    turns = asyncio.create_task(turn())
+    condition = zq.Filter("color", "eq", "red") if kind == "filters" else None
+    async with session.begin() as tx:
+        assert await tx.take(jobs, timeout=60, filters=condition) is not None
+        turns.cancel()
+        await tx.rollback()
+    assert sum(examined) >= SEVERAL_PARTS
+    assert max(examined) <= ONE_PART
 
 
 @pytest.mark.slow

@@ -45,8 +45,8 @@ def retry_does_not_hold_its_group(patch: pytest.MonkeyPatch) -> None:
 @mutation(of_groups)
 def newest_message_of_a_group_first(patch: pytest.MonkeyPatch) -> None:
     def newest(self: groups.GroupIndex, group: str) -> Iterator[str]:
-        lanes = self._groups.get(group, {})
-        return iter([place for lane in lanes.values() for place in reversed(lane)])
+        lanes = self._lanes.items()
+        return iter([f"{lane}/{name}" for lane, known in lanes for name in reversed(list(known.names(group)))])
 
     patch.setattr(groups.GroupIndex, "_places", newest)
 

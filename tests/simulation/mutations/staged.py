@@ -19,7 +19,7 @@ of_batches = partial(run, feature="staged")
 
 @mutation(of_batches)
 def pending_batches_listed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BatchVisibility, "of_listing", lambda _self, names, _locks: names)
+    patch.setattr(BatchVisibility, "of_listing", lambda _self, names: names)
 
 
 @mutation(of_batches)

@@ -28,10 +28,17 @@ def place(number: int) -> str:
     return f"items/{name(number)}"
 
 
+def fill(backlog: Backlog, names: list[str], locked: set[str], now: float) -> None:
+    """Store the listing of a lane that came in at once."""
+    dealt = backlog.deal("items")
+    dealt.take(backlog.digest(names))
+    backlog.fill("items", dealt, locked, now)
+
+
 def listed(*numbers: int, locked: set[str] = NOBODY) -> Backlog:
     backlog = Backlog(Random(1))
     backlog.begin_listing("items")
-    backlog.fill("items", [name(number) for number in numbers], locked, 0)
+    fill(backlog, [name(number) for number in numbers], locked, 0)
     return backlog
 
 
@@ -79,14 +86,14 @@ def test_an_item_reported_before_a_listing_is_offered_once() -> None:
     backlog.hear(place(1), 0)
     backlog.begin_listing("items")
     backlog.hear(place(2), 0)  # while the listing is under way
-    backlog.fill("items", [name(1)], set(), 0)
+    fill(backlog, [name(1)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2)]
 
 
 @pytest.mark.parametrize("stranger", ["stranger", "", "item-", "lock-1"])
 def test_znodes_of_another_program_are_no_candidates(stranger: str) -> None:
     backlog = listed(locked={"ID1"})
-    backlog.fill("items", [stranger, name(2)], set(), 0)
+    fill(backlog, [stranger, name(2)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(2)]
 
 
@@ -116,7 +123,7 @@ def test_an_item_of_another_consumer_is_taken_only_after_a_wait() -> None:
     backlog.reshare(mine)
     numbers = range(20)
     backlog.begin_listing("items")
-    backlog.fill("items", [name(number) for number in numbers], set(), 100.0)
+    fill(backlog, [name(number) for number in numbers], set(), 100.0)
     own = [place(number) for number in numbers if not mine.distance(name(number), mine.offset("items"))]
     assert 0 < len(own) < 20
     assert backlog.pop(30, free, now=100.0) == own
@@ -137,7 +144,7 @@ def test_a_foreign_item_reported_during_a_listing_keeps_its_place() -> None:
     backlog = foreign()
     backlog.begin_listing("items")
     backlog.hear("items/queue-0000000002", 0)
-    backlog.fill("items", ["queue-0000000001"], set(), 0)
+    fill(backlog, ["queue-0000000001"], set(), 0)
     backlog.hear("items/queue-0000000003", 0)
     assert backlog.pop(5, free, 0) == [f"items/queue-000000000{number}" for number in (1, 2, 3)]
 
@@ -146,7 +153,7 @@ def test_a_foreign_item_returned_during_a_listing_is_offered_once() -> None:
     backlog = foreign()
     backlog.begin_listing("items")
     backlog.put_back(["items/queue-0000000001"])
-    backlog.fill("items", ["queue-0000000001", "queue-0000000002"], {"queue-0000000001"}, 0)
+    fill(backlog, ["queue-0000000001", "queue-0000000002"], {"queue-0000000001"}, 0)
     assert backlog.pop(5, free, 0) == ["items/queue-0000000001", "items/queue-0000000002"]
 
 
@@ -156,7 +163,7 @@ def relisted_by(rank: int, count: int, numbers: range) -> Backlog:
     backlog.reshare(Partition(rank, count))
     for now in (0, 100):
         backlog.begin_listing("items")
-        backlog.fill("items", [name(number) for number in numbers], set(), now)
+        fill(backlog, [name(number) for number in numbers], set(), now)
     return backlog
 
 

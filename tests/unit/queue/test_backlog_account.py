@@ -107,7 +107,9 @@ class Account(RuleBasedStateMachine):
         assert self.answer is not None
         assert self.lane is not None
         names, locked = self.answer
-        self.backlog.fill(self.lane, names, locked | self.settled, self.now)
+        dealt = self.backlog.deal(self.lane)
+        dealt.take(names)
+        self.backlog.fill(self.lane, dealt, locked | self.settled, self.now)
         self.lane = self.answer = None
         self.seen = False
 
