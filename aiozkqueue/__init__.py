@@ -58,12 +58,8 @@ from aiozkqueue.layout import (
     Schedule,
 )
 from aiozkqueue.queue.admin.alter import Alteration
-from aiozkqueue.queue.admin.cleaning import Cleaned
-from aiozkqueue.queue.admin.consumers import ConsumerInfo
 from aiozkqueue.queue.admin.dead_letters import DeadLetters
-from aiozkqueue.queue.admin.doctor.diagnosis import Diagnosis, EnsembleFacts, Finding, QueueFacts, Severity
 from aiozkqueue.queue.admin.message_state import MessageState, Process, Status
-from aiozkqueue.queue.admin.moves import Moves, MoveStatus
 from aiozkqueue.queue.admin.stats import QueueStats
 from aiozkqueue.queue.connect import connect
 from aiozkqueue.queue.connection_state import ConnectionState
@@ -98,7 +94,6 @@ __all__ = [
     "BlockedLoopWarning",
     "CheckpointError",
     "ClaimLostError",
-    "Cleaned",
     "Clock",
     "ConfigConflictError",
     "ConflictError",
@@ -107,20 +102,16 @@ __all__ = [
     "ConsumeOnce",
     "ConsumeTimes",
     "Consumer",
-    "ConsumerInfo",
     "CuratorQueue",
     "CuratorShards",
     "DeadLetter",
     "DeadLetters",
     "Delivery",
-    "Diagnosis",
     "DirectPutWarning",
     "DuplicateKeyError",
     "End",
-    "EnsembleFacts",
     "Exponential",
     "Filter",
-    "Finding",
     "Fixed",
     "ForeignQueue",
     "History",
@@ -138,8 +129,6 @@ __all__ = [
     "MessageTooLargeError",
     "Middleware",
     "MissingExtraError",
-    "MoveStatus",
-    "Moves",
     "NotCommittedError",
     "NotFoundError",
     "OrderedEnum",
@@ -153,7 +142,6 @@ __all__ = [
     "Queue",
     "QueueConfig",
     "QueueError",
-    "QueueFacts",
     "QueueFullError",
     "QueueSession",
     "QueueStats",
@@ -163,7 +151,6 @@ __all__ = [
     "Seconds",
     "SessionClosedError",
     "SessionExpiredError",
-    "Severity",
     "Status",
     "Transaction",
     "TransactionClosedError",

@@ -239,5 +239,5 @@ class UnknownMoveError(QueueError, LookupError):
     """There is no move with this reference: it was not started here, or ended long ago."""
 
     def __init__(self, reference: object) -> None:
-        super().__init__(f"there is no move {reference!r}; list the moves with `session.moves.all()`")
+        super().__init__(f"there is no move {reference!r}; list the moves with `session.admin.moves.all()`")
         self.reference = reference

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MODULES: Final = (
     "aiozkqueue",
+    "aiozkqueue.admin",
     "aiozkqueue.bus",
     "aiozkqueue.schedule",
     "aiozkqueue.fastapi",

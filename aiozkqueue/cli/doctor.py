@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, LookBudget
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.queue.admin.budget import BUDGET
+
+if TYPE_CHECKING:
+    from aiozkqueue.admin import Diagnosis, QueueFacts
 
 
 @connected
@@ -32,12 +34,12 @@ async def doctor(
     aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]
     """
     async with connection.open() as session:
-        diagnosis = await session.diagnose(*(queues or ()), budget=budget)
+        diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)
     (_print_json if as_json else _print_tables)(diagnosis)
     return Exit.OK if diagnosis.healthy else Exit.NOTHING
 
 
-def _print_json(diagnosis: zq.Diagnosis) -> None:
+def _print_json(diagnosis: Diagnosis) -> None:
     ensemble = diagnosis.ensemble
     for server in ensemble.servers:
         output.print_json(
@@ -91,7 +93,7 @@ def _print_json(diagnosis: zq.Diagnosis) -> None:
         )
 
 
-def _print_tables(diagnosis: zq.Diagnosis) -> None:
+def _print_tables(diagnosis: Diagnosis) -> None:
     ensemble = diagnosis.ensemble
     output.print_table(
         ["server", "version", "mode"],
@@ -139,7 +141,7 @@ def _print_tables(diagnosis: zq.Diagnosis) -> None:
     output.print_verdict(verdict, good=diagnosis.healthy)
 
 
-def _longest(queue: zq.QueueFacts) -> int:
+def _longest(queue: QueueFacts) -> int:
     return max((folder.listing for folder in (*queue.lanes, *queue.folders)), default=0)
 
 

@@ -21,7 +21,7 @@ async def list_(connection: Connection, queue: QueueName, as_json: AsJson = Fals
     [dim]aiozkqueue ledgers list orders[/dim]
     """
     async with connection.look_at(queue) as target:
-        found, unfinished = await target.ledgers(), await target.unfinished()
+        found, unfinished = await target.admin.ledgers(), await target.admin.unfinished()
     if as_json:
         for one in found:
             output.print_json(
@@ -77,7 +77,7 @@ async def release(
     """
     output.confirm(f"Release all that the stream {group!r} holds of {queue!r}?", yes=yes)
     async with connection.open() as session:
-        released = await session.queue(queue).release_ledger(group)
+        released = await session.queue(queue).admin.release_ledger(group)
     output.print_count("released", released, queue, as_json=as_json)
     return Exit.OK
 
@@ -98,6 +98,6 @@ async def discard(
     """
     output.confirm(f"Remove all that the writer {writer!r} has put into {queue!r} for a batch?", yes=yes)
     async with connection.open() as session:
-        removed = await session.queue(queue).discard_unfinished(writer)
+        removed = await session.queue(queue).admin.discard_unfinished(writer)
     output.print_count("removed", removed, queue, as_json=as_json)
     return Exit.OK

@@ -15,7 +15,8 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
 if TYPE_CHECKING:
-    from aiozkqueue import MoveStatus, QueueSession
+    from aiozkqueue import QueueSession
+    from aiozkqueue.admin import MoveStatus
 
 LOOK = 0.2
 """Seconds between two reads of a move's progress."""
@@ -36,10 +37,10 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
     """
     async with connection.open() as session:
         ends = [one.name if one.program is None else one.of(session) for one in (source, target)]
-        session.moves.check(*ends)
+        session.admin.moves.check(*ends)
         queue = source.of(session)
         there, total = await queue.exists(), await queue.size()
-        reference = await session.moves.start(*ends)
+        reference = await session.admin.moves.start(*ends)
         if not there:
             await connection.note_absent(session, source)
         status = await _watched(session, reference, total)
@@ -71,14 +72,14 @@ async def moves(
     """
     async with connection.open() as session:
         if resume:
-            await session.moves.resume()
-            for status in await session.moves.all():
+            await session.admin.moves.resume()
+            for status in await session.admin.moves.all():
                 if status.state == "running":
                     # The path of another program's queue does not show its layout.
                     theirs = status.source.startswith("/")
                     total = 0 if theirs else await session.queue(status.source).size()
                     await _watched(session, status.reference, total)
-        found = await session.moves.all()
+        found = await session.admin.moves.all()
     if as_json:
         for status in found:
             output.print_json(_record(status))
@@ -93,7 +94,7 @@ async def moves(
 async def _watched(session: QueueSession, reference: str, total: int) -> MoveStatus:
     shown = 0
     with output.progress("moving", total or None) as bar:
-        while (status := await session.moves.status(reference)).state == "running":
+        while (status := await session.admin.moves.status(reference)).state == "running":
             bar.advance(status.moved - shown)
             shown = status.moved
             await anyio.sleep(LOOK)

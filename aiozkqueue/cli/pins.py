@@ -24,7 +24,7 @@ async def list_(connection: Connection, queues: _Queues = None, as_json: AsJson 
     """
     async with connection.open() as session:
         names = queues or await session.queues()
-        found = [pin for name in names for pin in await session.queue(name).pins()]
+        found = [pin for name in names for pin in await session.queue(name).admin.pins()]
     if as_json:
         for pin in found:
             output.print_json(
@@ -63,7 +63,7 @@ async def remove(
     """
     output.confirm(f"Remove the pin {name!r}, which protects histories?", yes=yes)
     async with connection.open() as session:
-        removed = [queue for queue in queues or await session.queues() if await session.queue(queue).unpin(name)]
+        removed = [queue for queue in queues or await session.queues() if await session.queue(queue).admin.unpin(name)]
     if as_json:
         output.print_json({"name": name, "queues": list(removed)})
     else:

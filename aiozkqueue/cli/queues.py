@@ -206,7 +206,7 @@ def _named(other: AskedQueue | None, queues: Sequence[str]) -> list[AskedQueue]:
 
 
 async def _staged(queue: zq.Queue[bytes], stats: zq.QueueStats) -> int:
-    return sum(one.messages for one in await queue.unfinished()) if stats.staged and not stats.incomplete else 0
+    return sum(one.messages for one in await queue.admin.unfinished()) if stats.staged and not stats.incomplete else 0
 
 
 def _print_stats(found: Sequence[zq.QueueStats], staged: Mapping[str, int]) -> None:

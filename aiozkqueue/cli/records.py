@@ -127,7 +127,7 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
     [dim]aiozkqueue consumers orders[/dim]
     """
     async with connection.look_at(queue) as target:
-        found = await target.consumers()
+        found = await target.admin.consumers()
     if as_json:
         for one in found:
             output.print_json(
@@ -171,7 +171,7 @@ async def clean(
     [dim]aiozkqueue clean orders[/dim]
     """
     async with connection.open() as session:
-        cleaned = await session.clean(*(queues or ()))
+        cleaned = await session.admin.clean(*(queues or ()))
     if as_json:
         for one in cleaned:
             output.print_json(
@@ -230,7 +230,7 @@ async def reap(
     [dim]aiozkqueue reap invoices --limit 100[/dim]
     """
     async with connection.look_at(queue, node=_OPERATOR) as target:
-        reaped = await target.reap(limit=limit)
+        reaped = await target.admin.reap(limit=limit)
     output.print_count("reaped", reaped, queue, as_json=as_json)
     return Exit.OK if reaped else Exit.NOTHING
 

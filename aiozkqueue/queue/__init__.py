@@ -9,6 +9,7 @@ Imports run downwards in this map, and `tests/unit/test_layers.py` checks it. Fr
 ``queue``              `Queue`
 ``consumer`` ``listener`` ``middleware``   loops and handlers
 ``transaction`` ``delivery`` ``leases``   how a message is held
+``administration``     the tools of operators: `Queue.admin`, `QueueSession.admin`
 ``internals``          the parts of a session and a queue that schedules, buses, HTTP, Spark and metrics use
 ``take``               how a transaction gets its messages
 ``unit_of_work``       claims and puts that are decided together: the state machine of a transaction

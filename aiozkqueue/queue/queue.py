@@ -13,23 +13,18 @@ from aiozkqueue.errors import (
     QueueFullError,
     SessionClosedError,
 )
-from aiozkqueue.layout import MOST_REAPED, QueueConfig, check_condition, check_integer, positive_seconds
+from aiozkqueue.layout import QueueConfig, check_condition, positive_seconds
 from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .admin import alter, stats
-from .admin.affinity import hand_on
 from .admin.alter import Wanted
-from .admin.batch_writers import give_up, writers
 from .admin.budget import BUDGET
-from .admin.consumers import ConsumerInfo, consumers
 from .admin.dead_letters import DeadLetters
 from .admin.history import read_history
-from .admin.history_pins import pins, unpin
-from .admin.ledgers import ledgers, release
 from .admin.message_state import MessageState, state_of
 from .admin.peek import peek
 from .admin.purge import purge
-from .batches.ledger import Ledger
+from .administration import QueueAdmin
 from .commit.puts import PutWrite, weigh_puts
 from .commit.unique_keys import earlier_holder, stored_as
 from .consumer import Consumer
@@ -39,7 +34,6 @@ from .message import Message
 from .options import collection, positive, seconds
 from .put.capacity import credits_of
 from .put.prepare import prepare
-from .runtime.acl_errors import translate_denials
 from .runtime.deadline import Deadline
 from .unit_of_work import current
 
@@ -51,9 +45,6 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
 
     from .admin.alter import Alteration
-    from .admin.batch_writers import WriterInfo
-    from .admin.history_pins import Pin
-    from .admin.ledgers import LedgerInfo
     from .commit.puts import Put
     from .options import PutOptions, Seconds
     from .session_core import SessionCore
@@ -259,85 +250,6 @@ class Queue(Destination[T]):
         """
         return await alter.update(self._core, Wanted(self, id, key), value)
 
-    async def reap(self, *, limit: int | None = None) -> int:
-        """Reassign the oldest stale messages of other nodes, so that any node can take them; return how many.
-
-        One call reassigns up to ``limit`` messages (None: the queue's ``reap_limit``). Messages that this session's own
-        node has put stay with it, whether or not this session takes any. The janitor does the same every ``reap_every``
-        seconds. Only queues with ``affinity="producer"`` have such messages.
-
-        Raises: InvalidOptionError: ``limit`` is not an integer from 1 to 1,000; AccessDeniedError, OutcomeUnknownError,
-        SessionClosedError, WrongLoopError.
-        """
-        runtime, state = self._core, self._state
-        if limit is not None:
-            check_integer("limit", limit, 1, MOST_REAPED)
-        if not await state.exists():
-            return 0
-        await state.open()
-        return await hand_on(QueueHandle(runtime, state), limit)
-
-    async def release_claims(self) -> int:
-        """Release every claim by force, and end every delay; return how many. The holders' commits then fail.
-
-        Raises:
-            PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.
-            AccessDeniedError, SessionClosedError, WrongLoopError.
-        """
-        return await stats.release_claims(self._handle)
-
-    async def ledgers(self) -> list[LedgerInfo]:
-        """Return the Spark streams that hold or have held messages of the queue.
-
-        Raises:
-            PayloadError: a stored record cannot be decoded.
-            AccessDeniedError, SessionClosedError, WrongLoopError.
-        """
-        return await ledgers(self._handle)
-
-    async def release_ledger(self, group: str) -> int:
-        """Release the messages that a stream holds; return how many. A stream that still runs fails at its next change.
-
-        Messages of a batch whose acknowledgement had begun are removed, not released: they have been processed.
-
-        Raises:
-            NotFoundError: there is no such stream.
-            PayloadError: its stored record cannot be decoded.
-            AccessDeniedError, SessionClosedError, WrongLoopError.
-        """
-        with translate_denials(self.name):
-            if await self._core.zookeeper.exists(f"{self._state.paths.ledgers}/{group}") is not None:
-                await Ledger(self._handle, group).finish()
-            released = await release(self._handle, group)
-            await Ledger(self._handle, group).finish()  # messages that the stream has marked as done since
-        return released
-
-    async def unfinished(self) -> list[WriterInfo]:
-        """Return the incomplete batches of Spark's writers, whose messages are not visible yet. Raises: as `stats`."""
-        return await writers(self._handle)
-
-    async def discard_unfinished(self, writer: str) -> int:
-        """Remove a writer's messages of an incomplete batch; return how many.
-
-        If the writer is still running, its further puts fail, and it must write the batch again.
-
-        Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
-        """
-        return await give_up(self._handle, writer)
-
-    async def pins(self) -> list[Pin]:
-        """Return the retention holds on its history: audits that run or were interrupted. Raises: as `stats`."""
-        return await pins(self._handle)
-
-    async def unpin(self, name: str) -> bool:
-        """Remove a retention hold, so that clean-up may remove the history again; return whether it existed.
-
-        A running audit then moves the records that clean-up leaves; an interrupted audit is abandoned.
-
-        Raises: as `stats`.
-        """
-        return await unpin(self._handle, name)
-
     async def state(self, message_id: str) -> MessageState:
         """Return the state of a message, by the id that `put` returned.
 
@@ -361,10 +273,6 @@ class Queue(Destination[T]):
         most = None if limit is None else positive(limit, "limit")
         async for record in read_history(self._handle, since=since, until=until, limit=most):
             yield record
-
-    async def consumers(self) -> list[ConsumerInfo]:
-        """Return the live sessions that consume the queue, with the messages that each holds. Raises: as `stats`."""
-        return await consumers(self._handle)
 
     async def configuration(self) -> QueueConfig:
         """Read the current settings. Like a put, this creates the queue if needed, with the policy given.
@@ -392,6 +300,11 @@ class Queue(Destination[T]):
     def dead_letters(self) -> DeadLetters[T]:
         """Messages that were rejected, or used up their attempts. Raises: SessionClosedError, WrongLoopError."""
         return DeadLetters(self._handle, self.codec)
+
+    @property
+    def admin(self) -> QueueAdmin:
+        """The tools of operators for this queue. Raises: SessionClosedError, WrongLoopError."""
+        return QueueAdmin(self._handle)
 
     @property
     def leases(self) -> Leases[T]:

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
-from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
-from aiozkqueue.layout import check_condition, check_queue_name, positive_seconds
+from aiozkqueue.errors import AccessDeniedError, InvalidOptionError
+from aiozkqueue.layout import check_condition, check_queue_name
 from aiozkqueue.queue.internals import state_of
-from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError
-from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+from aiozkqueue.zookeeper import NoAuthError
 
-from .admin.budget import BUDGET
-from .admin.cleaning import Cleaned, clean, queue_names
-from .admin.doctor.probe import examine
-from .admin.moves import Moves
+from .admin.cleaning import queue_names
+from .administration import SessionAdmin
 from .codec import BYTES, Codec, codec_by, codec_of
 from .connection_state import on_connection_state
 from .destination import not_own
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import CuratorKind
     from aiozkqueue.layout import Condition, Policy
 
-    from .admin.doctor.diagnosis import Diagnosis
     from .connection_state import ConnectionState
     from .delivery import Delivery
     from .destination import Undecodable
@@ -335,10 +331,9 @@ class QueueSession:
         )
 
     @property
-    def moves(self) -> Moves:
-        """Moves messages to another queue in the background. Raises: SessionClosedError, WrongLoopError."""
-        self._runtime.check()
-        return Moves(self._runtime)
+    def admin(self) -> SessionAdmin:
+        """The tools of operators for all queues. Raises: SessionClosedError, WrongLoopError."""
+        return SessionAdmin(self._core)
 
     async def outcome(self, transaction_id: str, *, timeout: Seconds | None = None) -> Outcome:
         """Return the outcome of a transaction of this session; its id is also in `OutcomeUnknownError`.
@@ -351,30 +346,6 @@ class QueueSession:
         self._runtime.check()
         return await self._runtime.outcome(transaction_id, seconds(timeout, "timeout"))
 
-    async def diagnose(self, *queues: str, budget: Seconds = BUDGET) -> Diagnosis:
-        """Examine the servers and these queues (default: all), as `aiozkqueue doctor` does.
-
-        It writes only one ephemeral znode, for a few moments. It lists every queue it examines. After about ``budget``
-        seconds (or a timedelta) it ends with what it has read: `Diagnosis.complete` is False then, and
-        `Diagnosis.unexamined` and `QueueFacts.complete` say where it has not looked.
-
-        Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError; AccessDeniedError: it may not
-        even list the queues;
-        ConnectionLostError: the connection was lost while its latency was measured.
-        """
-        self._runtime.check()
-        limit = positive_seconds("budget", budget)
-        for name in queues:
-            check_queue_name(name)
-        try:
-            return await examine(self._runtime, queues, limit)
-        except NoAuthError as error:
-            msg = f"root {self._runtime.root}: {error}; use the credentials of a user whom the ACL allows"
-            raise AccessDeniedError(msg) from error
-        except (ConnectionLossError, ZooKeeperSessionExpiredError) as error:
-            msg = f"the connection was lost while its latency was measured: {error}; examine again"
-            raise ConnectionLostError(msg) from error
-
     async def queues(self) -> list[str]:
         """List the names of the existing queues.
 
@@ -386,20 +357,6 @@ class QueueSession:
         except NoAuthError as error:
             msg = f"root {self._runtime.root}: {error}; use the credentials of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
-
-    async def clean(self, *queues: str) -> list[Cleaned]:
-        """Clean these queues now (default: all, and the commit slots of clients that no longer exist).
-
-        This is what the session's janitor does at the queues' intervals: it ends delays and leases that are over, and
-        removes history past its lifetime and remains of deleted messages and hours. Several sessions may do it at once.
-        One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
-
-        Raises: AccessDeniedError, ConnectionLostError, InvalidNameError, PayloadError, SessionClosedError,
-        WrongLoopError.
-        """
-        self._runtime.check()
-        states = [self._runtime.queue_state(name) for name in queues]
-        return await clean(self._runtime, states or None)
 
     def _codec(self, name: str, type_: object, adapter: TypeAdapter[Any] | None) -> Codec[Any]:
         if adapter is not None:

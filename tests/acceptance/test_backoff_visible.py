@@ -38,7 +38,7 @@ async def test_peek_shows_the_attempts_the_last_error_and_the_next_attempt_of_a_
         assert why in seen.error
         assert seen.due is not None
         dues.append(seen.due)
-        await jobs.release_claims()
+        await jobs.admin.release_claims()
         (free,) = await jobs.peek()
         assert (free.attempt, free.error, free.due) == (attempt, seen.error, None)
     assert timedelta(0) < dues[0] - datetime.now(UTC) < timedelta(seconds=200)

@@ -430,7 +430,7 @@ async def test_a_move_waits_in_its_source_for_room_in_its_target(
 ) -> None:
     narrow = await bounded(session, 2, "narrow")
     await session.queue("jobs").put_many([b"%d" % number for number in range(5)])
-    reference = await session.moves.start("jobs", "narrow")
+    reference = await session.admin.moves.start("jobs", "narrow")
     for left in (3, 2, 1, 0):
 
         async def moved(left: int = left) -> bool:
@@ -444,10 +444,10 @@ async def test_a_move_waits_in_its_source_for_room_in_its_target(
         await take_one(other, "narrow", 30)
 
     async def done() -> bool:
-        return (await session.moves.status(reference)).state == "done"
+        return (await session.admin.moves.status(reference)).state == "done"
 
     await eventually(done, 30)
-    assert (await session.moves.status(reference)).moved == 5
+    assert (await session.admin.moves.status(reference)).moved == 5
 
 
 async def test_an_event_goes_to_all_queues_of_a_bus_or_to_none_when_one_is_full(session: zq.QueueSession) -> None:

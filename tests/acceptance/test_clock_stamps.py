@@ -41,13 +41,13 @@ async def test_a_sticky_message_from_before_the_move_is_reaped_and_a_fresh_one_i
         old = await jobs.put(b"old")
         clock.advance(DAY)
         fresh = await jobs.put(b"fresh")
-        assert await b.queue("jobs").reap() == 1
+        assert await b.queue("jobs").admin.reap() == 1
         async with b.begin() as tx:
             message = await tx.take(b.queue("jobs"), timeout=20)
             assert message is not None
             assert message.id == old
         clock.advance(61)
-        assert await b.queue("jobs").reap() == 1
+        assert await b.queue("jobs").admin.reap() == 1
         async with b.begin() as tx:
             message = await tx.take(b.queue("jobs"), timeout=20)
             assert message is not None

@@ -20,12 +20,12 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
-    assert await jobs.consumers() == []
+    assert await jobs.admin.consumers() == []
     one, two = await jobs.put_many([b"1", b"2"])
     async with other.begin() as mine, session.begin() as theirs:
         assert len(await mine.take_many(other.queue("jobs"), 2, timeout=10)) == 2
         assert await theirs.take(jobs) is None
-        holder, idle = sorted(await jobs.consumers(), key=lambda one: -len(one.messages))
+        holder, idle = sorted(await jobs.admin.consumers(), key=lambda one: -len(one.messages))
         assert set(holder.messages) == {one, two}
         assert idle.messages == ()
         assert (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
@@ -33,17 +33,17 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
         assert abs(datetime.now(UTC) - holder.since) < timedelta(minutes=5)
         state = await jobs.state(one)
         assert state.claimed_by == zq.Process(client=holder.client, host=holder.host, pid=holder.pid)
-    assert [entry.messages for entry in await jobs.consumers()] == [(), ()]
+    assert [entry.messages for entry in await jobs.admin.consumers()] == [(), ()]
 
 
 async def test_a_stopped_consumer_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:
     jobs = session.queue("jobs")
     async with zq.connect(zookeeper, root=queue_root) as gone, gone.begin() as tx:
         await tx.take(gone.queue("jobs"))
-        assert len(await jobs.consumers()) == 1
+        assert len(await jobs.admin.consumers()) == 1
 
     async def nobody() -> bool:
-        return not await jobs.consumers()
+        return not await jobs.admin.consumers()
 
     await eventually(nobody, 30)
 
@@ -57,15 +57,15 @@ async def test_a_consumer_registers_as_the_same_client_after_its_session_ended(
     async def handler(_: zq.Delivery[bytes]) -> None: ...
 
     async def there() -> bool:
-        return len(await jobs.consumers()) == 1
+        return len(await jobs.admin.consumers()) == 1
 
     async with worker.listener(worker.queue("jobs"), handler):
         await eventually(there, 30)
-        (before,) = await jobs.consumers()
+        (before,) = await jobs.admin.consumers()
         await expire(worker)
         await jobs.put(b"wakes it")
 
         async def back() -> bool:
-            return [(one.client, one.pid) for one in await jobs.consumers()] == [(before.client, os.getpid())]
+            return [(one.client, one.pid) for one in await jobs.admin.consumers()] == [(before.client, os.getpid())]
 
         await eventually(back, 30)

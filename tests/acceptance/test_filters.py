@@ -245,7 +245,7 @@ async def test_clean_up_bounds_the_number_of_stored_tag_combinations(
             group.create_task(jobs.put(b"x", filters={"id": number}))
     await jobs.purge()
     await jobs.put(b"stays", filters={"id": -1})
-    (cleaned,) = await session.clean("jobs")
+    (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.tags == 1100
     assert len(await server_view.children(f"{queue_root}/jobs/filters")) == 1
     assert await take_all(session, zq.Filter("id", "eq", -1)) == ["stays"]

@@ -204,7 +204,7 @@ async def test_a_holder_cannot_commit_a_group_whose_claims_were_released_by_forc
     with pytest.raises(zq.ClaimLostError):
         async with session.begin() as tx:
             assert len(await tx.take_many(session.queue("jobs"), 2)) == 2
-            assert await other.queue("jobs").release_claims() == 1
+            assert await other.queue("jobs").admin.release_claims() == 1
             async with other.begin() as winner:
                 took = await winner.take_many(other.queue("jobs"), 2, timeout=10)
                 assert [message.value for message in took] == [b"0", b"1"]

@@ -81,7 +81,7 @@ async def test_a_failed_message_is_delayed_until_its_retry_and_dead_after_its_la
     assert "the printer is on fire" in delayed.error
     assert delayed.due is not None
     assert timedelta(0) < delayed.due - datetime.now(UTC) < timedelta(minutes=3)
-    await jobs.release_claims()
+    await jobs.admin.release_claims()
     with pytest.raises(RuntimeError):
         await fail()
     dead = await jobs.state(job)

@@ -106,7 +106,7 @@ async def test_clean_up_removes_the_oldest_records_beyond_the_maximum(
     await jobs.configure(zq.QueueConfig(history=zq.History(most=3)))
     ages = [timedelta(hours=hours) for hours in (9, 8, 7.99, 5, 1)]
     await write_history(server_view, base, *(record(f"r{index}", age) for index, age in enumerate(ages)))
-    (cleaned,) = await session.clean("jobs")
+    (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.records == 2
     assert await ids(jobs) == ["r2", "r3", "r4"]
 
@@ -118,16 +118,16 @@ async def test_records_pinned_by_an_audit_stay_until_they_are_unpinned(
     await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=3600)))
     await write_history(server_view, base, *(record(f"r{days}", timedelta(days=days)) for days in (4, 3, 2)))
     await pin(handle_of(jobs), "audit", NOW - timedelta(days=3))
-    await session.clean("jobs")
+    await session.admin.clean("jobs")
     assert await ids(jobs) == ["r3", "r2"]
     await pin(handle_of(jobs), "audit", NOW - timedelta(days=2))
-    await session.clean("jobs")
+    await session.admin.clean("jobs")
     assert await ids(jobs) == ["r2"]
-    assert [(one.queue, one.name) for one in await jobs.pins()] == [("jobs", "audit")]
-    assert await jobs.unpin("audit")
-    assert not await jobs.unpin("audit")
-    assert await jobs.pins() == []
-    await session.clean("jobs")
+    assert [(one.queue, one.name) for one in await jobs.admin.pins()] == [("jobs", "audit")]
+    assert await jobs.admin.unpin("audit")
+    assert not await jobs.admin.unpin("audit")
+    assert await jobs.admin.pins() == []
+    await session.admin.clean("jobs")
     assert await ids(jobs) == []
 
 
@@ -144,7 +144,7 @@ async def test_a_pin_set_during_a_clean_up_applies_at_once(
         return pins
 
     monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.read_pins", slowly)
-    (cleaned,) = await session.clean("jobs")
+    (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.records == 0
     assert await ids(jobs) == ["r3", "r2"]
 
@@ -160,7 +160,7 @@ async def test_clean_up_removes_attempts_only_of_ended_messages(
         await tx.rollback()
     await server_view.create(f"{base}/meta/meta-gone", AttemptRecord(2).encode())
     await server_view.create(f"{base}/meta/somebody-elses", b"?")
-    (cleaned,) = await session.clean("jobs")
+    (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.attempts == 1
     assert await server_view.children(f"{base}/meta") == [f"meta-{job}", "somebody-elses"]
     assert await server_view.children(f"{base}/locks") == []
@@ -180,7 +180,7 @@ async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
         data = await server_view.get(f"{base}/items/{item}")
         await server_view.delete(f"{base}/items/{item}")  # as a listing that missed it would show it
         await server_view.create(f"{base}/meta/meta-{message.id}", AttemptRecord(1).encode())
-        (cleaned,) = await session.clean("jobs")
+        (cleaned,) = await session.admin.clean("jobs")
         assert cleaned.attempts == 0
         await server_view.create(f"{base}/items/{item}", data)
     assert await server_view.exists(f"{base}/meta/meta-{message.id}")
@@ -202,7 +202,7 @@ async def test_clean_up_ends_delays_that_expired_while_nobody_consumed(
     place = next(name for name in await server_view.children(f"{base}/items") if ended.id in name)
     due = f"{base}/due/{ms(NOW - timedelta(minutes=5)):013d}-{ended.id}"
     await server_view.create(due, f"items/{place}".encode())
-    (cleaned,) = await session.clean("jobs")
+    (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.claims == 2
     assert await server_view.children(f"{base}/locks") == [f"lock-{going_on.id}"]
     assert {(await take_one(session)).id for _ in range(2)} == {ended.id, announced_badly.id}
@@ -218,10 +218,10 @@ async def test_clean_up_removes_only_slots_of_clients_gone_for_a_day(
     await other.queue("jobs").put(b"one")
     clients = f"{queue_root}/.clients"
     before = await server_view.children(clients)
-    assert (await session.clean())[-1].clients == 0
+    assert (await session.admin.clean())[-1].clients == 0
     assert await server_view.children(clients) == before
     monkeypatch.setattr("aiozkqueue.queue.admin.orphans.SLOT_LIFETIME", -3600.0)  # a day ago is now
-    cleaned = (await session.clean())[-1]
+    cleaned = (await session.admin.clean())[-1]
     assert (cleaned.queue, cleaned.clients) == (None, len(before))
     await other.queue("jobs").put(b"two")  # whoever lives makes another
     assert await server_view.children(clients) == before
@@ -255,7 +255,7 @@ async def test_concurrent_clean_ups_remove_each_record_once(
     await write_history(
         server_view, base, *(record(f"r{index}", timedelta(minutes=200 - index)) for index in range(60))
     )
-    both = await asyncio.gather(session.clean("jobs"), other.clean("jobs"), session.clean("jobs"))
+    both = await asyncio.gather(session.admin.clean("jobs"), other.admin.clean("jobs"), session.admin.clean("jobs"))
     assert sum(one.records for (one,) in both) == 55
     assert await ids(jobs) == [f"r{index}" for index in range(55, 60)]
 
@@ -263,6 +263,6 @@ async def test_concurrent_clean_ups_remove_each_record_once(
 async def test_clean_up_does_not_create_a_missing_queue(
     session: zq.QueueSession, server_view: Observer, base: str
 ) -> None:
-    (cleaned,) = await session.clean("jobs")
+    (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.total == 0
     assert not await server_view.exists(base)

@@ -15,17 +15,18 @@ import aiozkqueue as zq
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
+    from aiozkqueue.admin import MoveStatus
     from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(120)
 
 
-async def ended(session: zq.QueueSession, reference: str, patience: float = 60) -> zq.MoveStatus:
+async def ended(session: zq.QueueSession, reference: str, patience: float = 60) -> MoveStatus:
     async def over() -> bool:
-        return (await session.moves.status(reference)).state != "running"
+        return (await session.admin.moves.status(reference)).state != "running"
 
     await eventually(over, patience)
-    return await session.moves.status(reference)
+    return await session.admin.moves.status(reference)
 
 
 async def drained(session: zq.QueueSession, queue: str) -> list[zq.Delivery[bytes]]:
@@ -37,7 +38,7 @@ async def test_a_move_keeps_all_messages_unchanged(session: zq.QueueSession, oth
     source = session.queue("source")
     ids = [await source.put(b"%d" % number, headers={"n": str(number)}, key=f"k{number}") for number in range(5)]
     before = {message.id: message.enqueued_at for message in await source.peek()}
-    reference = await session.moves.start("source", session.queue("target"))
+    reference = await session.admin.moves.start("source", session.queue("target"))
     status = await ended(other, reference)
     assert (status.source, status.target, status.state, status.moved) == ("source", "target", "done", 5)
     assert status.ended is not None
@@ -58,7 +59,7 @@ async def test_leased_messages_are_moved_without_their_leases(
     await source.put_many([b"1", b"2"])
     leases = await source.leases.take(10, lifetime=600)
     assert len(leases) == 2
-    assert (await ended(session, await session.moves.start("source", "target"))).moved == 2
+    assert (await ended(session, await session.admin.moves.start("source", "target"))).moved == 2
     assert len(await session.queue("target").leases.take(10)) == 2
     for folder in ("items", "locks", "due", "meta"):
         assert await server_view.children(f"{queue_root}/source/{folder}") == [], folder
@@ -71,9 +72,9 @@ async def test_a_message_that_a_transaction_holds_is_moved_after_its_release(
     async with other.transaction() as tx:
         held = await tx.take(other.queue("source"), timeout=10)
         assert held is not None
-        reference = await session.moves.start("source", "target")
+        reference = await session.admin.moves.start("source", "target")
         await eventually(lambda: _moved(session, reference, 1))
-        assert (await session.moves.status(reference)).state == "running"
+        assert (await session.admin.moves.status(reference)).state == "running"
         await tx.rollback(delay=0)
     assert (await ended(session, reference)).moved == 2
 
@@ -82,7 +83,7 @@ async def test_messages_put_after_the_start_of_a_move_stay(session: zq.QueueSess
     await session.queue("source").put(b"old")
     async with other.transaction() as tx:
         assert await tx.take(other.queue("source"), timeout=10) is not None
-        reference = await session.moves.start("source", "target")
+        reference = await session.admin.moves.start("source", "target")
         await session.queue("source").put(b"new")
         await tx.rollback(delay=0)
     assert (await ended(session, reference)).moved == 1
@@ -91,8 +92,8 @@ async def test_messages_put_after_the_start_of_a_move_stay(session: zq.QueueSess
 
 async def test_two_runners_of_one_move_move_each_message_once(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("source").put_many([b"%d" % number for number in range(500)])
-    reference = await session.moves.start("source", "target")
-    await other.moves._finish(reference, await other._runtime.zookeeper.wait_connected())
+    reference = await session.admin.moves.start("source", "target")
+    await other.admin.moves._finish(reference, await other._runtime.zookeeper.wait_connected())
     await ended(session, reference)
     found = Counter(delivery.body for delivery in await drained(session, "target"))
     assert found == Counter(b"%d" % number for number in range(500))
@@ -104,7 +105,7 @@ import aiozkqueue as zq
 
 async def main() -> None:
     async with zq.connect(sys.argv[1], root=sys.argv[2], session_timeout=2) as session:
-        print(await session.moves.start("source", "target"), flush=True)
+        print(await session.admin.moves.start("source", "target"), flush=True)
         await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -127,9 +128,9 @@ async def test_a_move_whose_process_is_killed_is_finished_by_another(
         await mover.wait()
 
     async def resumed() -> bool:
-        return await session.moves.resume() == 1
+        return await session.admin.moves.resume() == 1
 
-    if (await session.moves.status(reference)).state == "running":  # it may have been quicker than we
+    if (await session.admin.moves.status(reference)).state == "running":  # it may have been quicker than we
         await eventually(resumed, 60)
     status = await ended(session, reference)
     assert (status.state, await session.queue("source").size()) == ("done", 0)
@@ -139,17 +140,17 @@ async def test_a_move_whose_process_is_killed_is_finished_by_another(
 
 async def test_invalid_moves_are_refused_before_anything_is_written(session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match="cannot move queue 'one' to itself"):
-        await session.moves.start("one", session.queue("one"))
+        await session.admin.moves.start("one", session.queue("one"))
     with pytest.raises(zq.InvalidNameError):
-        await session.moves.start("one", "../two")
+        await session.admin.moves.start("one", "../two")
     for source, target in (("/app/jobs", "one"), ("one", "/app/jobs")):
         with pytest.raises(zq.InvalidOptionError, match=r"give `session.curator_queue\('/app/jobs'\)` or"):
-            await session.moves.start(source, target)
+            await session.admin.moves.start(source, target)
     for unknown in ("nothing", "", "a/b"):
         with pytest.raises(zq.UnknownMoveError, match="there is no move"):
-            await session.moves.status(unknown)
-    assert await session.moves.all() == []
+            await session.admin.moves.status(unknown)
+    assert await session.admin.moves.all() == []
 
 
 async def _moved(session: zq.QueueSession, reference: str, least: int) -> bool:
-    return (await session.moves.status(reference)).moved >= least
+    return (await session.admin.moves.status(reference)).moved >= least

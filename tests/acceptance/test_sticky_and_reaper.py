@@ -40,7 +40,7 @@ async def take(session: zq.QueueSession, timeout: float = 0) -> str | None:
 
 async def reap(session: zq.QueueSession) -> int:
     """One pass, as the janitor makes it at the configured interval."""
-    return await session.queue("jobs").reap()
+    return await session.queue("jobs").admin.reap()
 
 
 async def test_a_node_takes_only_its_own_messages(nodes: dict[str, zq.QueueSession]) -> None:
@@ -146,14 +146,14 @@ async def test_the_queue_or_the_call_sets_how_many_messages_a_pass_reaps(
     await a.queue("jobs").put_many([str(number).encode() for number in range(75)])
     clock.advance(100)
     assert await reap(b) == 3
-    assert await b.queue("jobs").reap(limit=2) == 2
+    assert await b.queue("jobs").admin.reap(limit=2) == 2
     assert [await take(c, timeout=30) for _ in range(5)] == ["0", "1", "2", "3", "4"]
     later = await on_clock(node="d")
     assert await reap(later) == 3, "the setting is the queue's, for every session"
-    assert await later.queue("jobs").reap(limit=1000) == 67
+    assert await later.queue("jobs").admin.reap(limit=1000) == 67
     for wrong in (0, -1, 1001, True, "2"):
         with pytest.raises(zq.InvalidOptionError, match="limit"):
-            await later.queue("jobs").reap(limit=wrong)  # type: ignore[arg-type]
+            await later.queue("jobs").admin.reap(limit=wrong)  # type: ignore[arg-type]
 
 
 async def test_the_janitor_reaps_the_messages_of_a_dead_node_at_its_interval(
@@ -254,6 +254,6 @@ async def test_a_reap_follows_the_newest_configuration_of_another_session(
     a, b = nodes["a"].queue("jobs"), nodes["b"].queue("jobs")
     await a.put_many([b"x"] * 5)
     clock.advance(50)
-    assert await b.reap() == 0
+    assert await b.admin.reap() == 0
     await a.configure(zq.QueueConfig(reap_after=40, reap_limit=3))
-    assert (await b.reap(), await b.reap()) == (3, 2)
+    assert (await b.admin.reap(), await b.admin.reap()) == (3, 2)

@@ -114,7 +114,7 @@ async def test_doctor_finds_leftover_znodes_and_ignores_those_in_use(
     warnings = " ".join(found(done, "warning"))
     for left in ("readme", "1893456000000-nobody", "meta-nobody"):
         assert left in warnings
-    assert await queue.release_claims() == 3  # the one that was taken rests now, too
+    assert await queue.admin.release_claims() == 3  # the one that was taken rests now, too
     assert await asyncio.to_thread(lambda: found(cli("doctor", "q", "--json"), "error")) == []
 
 

@@ -21,6 +21,7 @@ from .test_kazoo import drained, left, taken
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiozkqueue.admin import MoveStatus
     from aiozkqueue.dialects import CuratorKind
     from tests.observer import Observer
 
@@ -36,16 +37,16 @@ def locked(session: zq.QueueSession, path: str, kind: CuratorKind = "queue") -> 
     return session.curator_queue(path, lock_path=f"{path}-locks", kind=kind)
 
 
-async def ended(session: zq.QueueSession, reference: str) -> zq.MoveStatus:
+async def ended(session: zq.QueueSession, reference: str) -> MoveStatus:
     async with asyncio.timeout(60):
-        while (status := await session.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the server is asked
+        while (status := await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the server is asked
             await asyncio.sleep(0.02)
     return status
 
 
 async def moved(session: zq.QueueSession, source: zq.Queue[bytes], target: zq.Queue[bytes]) -> int:
     """Move all, and return how many messages that were."""
-    status = await ended(session, await session.moves.start(source, target))
+    status = await ended(session, await session.admin.moves.start(source, target))
     assert (status.state, status.error) == ("done", None)
     assert (status.source, status.target) == (source.name, target.name)
     return status.moved
@@ -157,7 +158,7 @@ async def test_a_bounded_target_takes_the_messages_of_one_item_as_there_is_room(
     source, target = locked(session, path), session.queue("narrow")
     await target.configure(zq.QueueConfig(max_size=2))
     await source.put_multi([b"%d" % number for number in range(6)])
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     async with asyncio.timeout(60):
         got = [message.body for message in await _awaited(other, "narrow", 6)]
     assert got == [b"%d" % number for number in range(6)]
@@ -246,11 +247,11 @@ async def test_a_message_held_by_curator_stays_until_it_is_handled_and_the_rest_
     assert await curator.shown("c") == [b"held"]
     await source.put(b"free")
     (held, free) = await server_view.children(path)
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     await server_view.gone(f"{path}/{free}")
     await left(target, 1)
     assert await server_view.exists(f"{path}/{held}")
-    assert (await session.moves.status(reference)).state == "running"
+    assert (await session.admin.moves.status(reference)).state == "running"
     await curator.ask("go", "c")
     assert (await ended(session, reference)).moved == 1
     assert await drained(session, target) == [b"free"]
@@ -264,9 +265,9 @@ async def test_messages_of_a_dead_curator_are_moved_when_its_session_ends(
     await source.put(b"held")
     await curator.ask("consume", "c", "queue", path, f"{path}-locks", "hold", 1)
     assert await curator.shown("c") == [b"held"]
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     await session.queue("other").put(b"x")
-    assert (await session.moves.status(reference)).state == "running"
+    assert (await session.admin.moves.status(reference)).state == "running"
     await die(curator)
     assert (await ended(session, reference)).moved == 1
     assert await drained(session, target) == [b"held"]
@@ -280,9 +281,9 @@ async def test_a_message_held_by_kazoo_stays_until_its_release(
     await source.put(b"held")
     assert await kazoo.get(path) == b"held"
     await source.put(b"free")
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     await left(target, 1)
-    assert (await session.moves.status(reference)).state == "running"
+    assert (await session.admin.moves.status(reference)).state == "running"
     await kazoo.ask("release", path)
     assert (await ended(session, reference)).moved == 2
     assert await drained(session, target) == [b"free", b"held"]
@@ -305,9 +306,9 @@ async def test_each_of_a_thousand_messages_is_either_consumed_by_curator_or_move
     for number in range(0, 300, 10):
         await source.put_multi(sorted(bodies)[700 + number : 710 + number])
     await curator.ask("consume", "c", "queue", path, locks or "-", "slow2", 4)
-    references = [await session.moves.start(source, target)]
+    references = [await session.admin.moves.start(source, target)]
     source_of_other = other.curator_queue(path, lock_path=locks)
-    references.append(await other.moves.start(source_of_other, "target"))
+    references.append(await other.admin.moves.start(source_of_other, "target"))
     statuses = [await ended(session, reference) for reference in references]
     assert [status.error for status in statuses] == [None, None]
     await server_view.until(lambda: not server_view._children(path), 60)
@@ -325,7 +326,7 @@ import aiozkqueue as zq
 async def main() -> None:
     async with zq.connect(sys.argv[1], root=sys.argv[2], session_timeout=2) as session:
         source = session.curator_queue(sys.argv[3], lock_path=sys.argv[3] + "-locks")
-        print(await session.moves.start(source, "target"), flush=True)
+        print(await session.admin.moves.start(source, "target"), flush=True)
         await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -353,8 +354,8 @@ async def test_a_killed_move_from_a_queue_that_curator_consumes_is_finished(
     process.kill()
     await process.wait()
     await server_view.gone(f"{queue_root}/.moves/{reference}/runner")
-    if (await session.moves.status(reference)).state == "running":  # it may have been quicker than the signal
-        assert await session.moves.resume() == 1
+    if (await session.admin.moves.status(reference)).state == "running":  # it may have been quicker than the signal
+        assert await session.admin.moves.resume() == 1
     assert (await ended(session, reference)).state == "done"
     await left(source, 0)
     shown = await curator.shown_until_now("c")
@@ -367,7 +368,7 @@ async def test_each_of_five_hundred_unlocked_messages_is_either_taken_by_kazoo_o
     source, target = session.kazoo_queue(path, locking=False), session.queue("target")
     bodies = sorted(b"%d" % number for number in range(500))
     await source.put_many(bodies)
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     got: list[bytes] = []
     while (body := await kazoo.get(path)) is not None:
         got.append(body)
@@ -384,7 +385,7 @@ async def test_an_item_split_after_the_start_of_a_move_is_moved_and_a_later_put_
     lock = f"{path}-locks/{name}"
     await server_view.create(lock, b"somebody", ephemeral=True)  # the move has to wait
     await source.put(b"free")
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     await left(target, 1)
     await theirs.put_multi([b"later", b"still later"])
     await server_view.delete(f"{path}/{name}")
@@ -404,7 +405,7 @@ async def test_a_move_from_a_copied_queue_leaves_later_puts_with_lower_numbers(
     await server_view.create(f"{path}/{copied}", frame([b"one", b"two"]))
     await server_view.create(f"{path}-locks/{copied}", b"somebody", ephemeral=True)
     await source.put(b"free")
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     await left(target, 1)
     await source.put(b"later")
     await server_view.delete(f"{path}/{copied}")
@@ -423,7 +424,7 @@ async def test_parts_of_items_put_after_a_counter_reset_are_not_moved(
     await source.put_many([b"one", b"two"])
     (name, _) = await server_view.children(path)
     await server_view.create(f"{path}-locks/{name}", b"somebody", ephemeral=True)
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     await left(target, 1)
     await server_view.delete_at_once(path)  # consumed, and the empty folder removed by the server
     await server_view.create(f"{path}/{name}", frame([b"three"]))
@@ -456,7 +457,7 @@ async def test_a_move_that_would_lose_message_options_is_refused_before_anything
     message_id = await source.put(b"does not", **options)
     for target in (session.kazoo_queue(path), session.curator_queue(path + "-2")):
         with pytest.raises(zq.InvalidOptionError, match=has) as refused:
-            await session.moves.start(source, target)
+            await session.admin.moves.start(source, target)
         assert f"message {message_id} of queue 'source'" in str(refused.value)
         assert "take it and put its replacement in one transaction" in str(refused.value)
         assert not await server_view.exists(target.name)
@@ -474,10 +475,10 @@ async def test_a_message_too_large_for_the_target_is_refused_before_anything_is_
         with pytest.raises(
             zq.MessageTooLargeError, match=r"item entry-100-0000000000 .* would take \d+ bytes in queue"
         ):
-            await session.moves.start(kazoo, target)
+            await session.admin.moves.start(kazoo, target)
     await native.put(b"x" * size)
     with pytest.raises(zq.MessageTooLargeError, match="put a reference to it"):
-        await session.moves.start(native, curator)
+        await session.admin.moves.start(native, curator)
     assert await kazoo.size() == await native.size() == 1
     assert await server_view.children(f"{queue_root}/.moves") == []
 
@@ -486,20 +487,20 @@ async def test_priorities_and_ids_that_the_target_cannot_have_are_refused(sessio
     urgent, kazoo, ids = session.queue("urgent"), session.kazoo_queue(path), locked(session, f"{path}-2", "id")
     await urgent.put(b"x", priority=-101)
     with pytest.raises(zq.InvalidOptionError, match="kazoo's LockingQueue takes an integer from 0"):
-        await session.moves.start(urgent, kazoo)
+        await session.admin.moves.start(urgent, kazoo)
     with pytest.raises(zq.InvalidOptionError, match="DistributedIdQueue takes an id with each put"):
-        await session.moves.start(urgent, ids)
+        await session.admin.moves.start(urgent, ids)
     await kazoo.put(b"x", priority=228)
     with pytest.raises(zq.InvalidOptionError, match=r"priority 128, counted from the usual one.*takes -128 to 127"):
-        await session.moves.start(kazoo, "target")
+        await session.admin.moves.start(kazoo, "target")
     await ids.put(b"x", key="a")
     with pytest.raises(zq.InvalidOptionError, match=r"item queue-.*has a key"):
-        await session.moves.start(ids, kazoo)
+        await session.admin.moves.start(ids, kazoo)
     ordered, prioritized = session.queue("ordered"), session.kazoo_queue(f"{path}-3")
     await ordered.configure(zq.QueueConfig(ordered=True))
     await prioritized.put(b"x", priority=101)
     with pytest.raises(zq.InvalidOptionError, match="queue 'ordered' is ordered"):
-        await session.moves.start(prioritized, ordered)
+        await session.admin.moves.start(prioritized, ordered)
 
 
 async def test_a_corrupt_item_is_refused_at_the_start_of_a_move_and_stays_if_found_later(
@@ -509,7 +510,7 @@ async def test_a_corrupt_item_is_refused_at_the_start_of_a_move_and_stays_if_fou
     await source.put_many([b"held", b"fine"])
     (held, _) = await server_view.children(path)
     await server_view.create(f"{path}-locks/{held}", b"somebody", ephemeral=True)
-    reference = await session.moves.start(source, target)
+    reference = await session.admin.moves.start(source, target)
     await left(target, 1)
     await server_view.set(f"{path}/{held}", b"no frame")
     await server_view.delete(f"{path}-locks/{held}")
@@ -518,14 +519,14 @@ async def test_a_corrupt_item_is_refused_at_the_start_of_a_move_and_stays_if_fou
     assert f"1 messages stay in {path}; one of them: item {held} of queue" in (status.error or "")
     assert await server_view.children(path) == [held]
     with pytest.raises(zq.PayloadError, match=rf"item {held} of queue .*: what is stored does not decode"):
-        await session.moves.start(source, target)
+        await session.admin.moves.start(source, target)
 
 
 async def test_a_move_between_queues_with_the_same_item_folder_is_refused(session: zq.QueueSession, path: str) -> None:
     kazoo, simple = session.kazoo_queue(path), session.curator_queue(f"{path}/entries", kind="simple")
     for source, target in ((kazoo, kazoo), (kazoo, simple), (simple, kazoo)):
         with pytest.raises(zq.InvalidOptionError, match=r"cannot move queue .* to itself"):
-            await session.moves.start(source, target)
+            await session.admin.moves.start(source, target)
 
 
 # -- what may happen meanwhile
@@ -575,10 +576,10 @@ async def test_a_move_of_an_earlier_layout_is_resumed_and_an_unknown_one_is_left
     unknown = b'{"source":{"path":"/q","program":"rabbit"},"target":"new","state":"running","moved":0}'
     await server_view.create(f"{queue_root}/.moves/earlier", stored)
     await server_view.create(f"{queue_root}/.moves/unknown", unknown)
-    assert await session.moves.resume() == 1
+    assert await session.admin.moves.resume() == 1
     assert (await ended(session, "earlier")).moved == 1
     with pytest.raises(zq.UnknownMoveError):
-        await session.moves.status("unknown")
+        await session.admin.moves.status("unknown")
     assert await server_view.get(f"{queue_root}/.moves/unknown") == unknown
 
 
@@ -595,11 +596,11 @@ async def test_a_session_with_another_layout_of_the_queue_leaves_the_move_to_oth
     record = f'{{"source":{{"path":"{path}","program":"kazoo","locking":true}},"target":"new","state":"running"}}'
     await server_view.create(f"{queue_root}/.moves/one", record.encode())
     with caplog.at_level(logging.WARNING):
-        assert await other.moves.resume() == 1
+        assert await other.admin.moves.resume() == 1
         async with asyncio.timeout(30):
             while "move one is left to another session" not in caplog.text:  # noqa: ASYNC110 - a task says so
                 await asyncio.sleep(0.01)
     await server_view.gone(f"{queue_root}/.moves/one/runner")
-    assert (await session.moves.status("one")).state == "running"
-    assert await session.moves.resume() == 1
+    assert (await session.admin.moves.status("one")).state == "running"
+    assert await session.admin.moves.resume() == 1
     assert (await ended(session, "one")).moved == 1

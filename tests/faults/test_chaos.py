@@ -106,7 +106,7 @@ class Chaos:
                 await asyncio.sleep(1.0)
                 await proxy.listen()
             elif self.chance.random() < 0.2:
-                await self.jobs(operator).release_claims()
+                await self.jobs(operator).admin.release_claims()
             else:
                 self.chance.choice(faults)()
             await asyncio.sleep(self.chance.uniform(0.01, 0.1))

@@ -67,7 +67,7 @@ async def test_a_message_released_between_claim_and_read_is_claimed_again(
         await fault.struck()
         while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
             await asyncio.sleep(0.01)
-        assert await other.queue("jobs").release_claims() == 1
+        assert await other.queue("jobs").admin.release_claims() == 1
         fault.release()
         message = await taking
         assert message is not None
@@ -87,7 +87,7 @@ async def test_a_message_that_another_session_claims_before_our_read_stays_with_
         await fault.struck()
         while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
             await asyncio.sleep(0.01)
-        await other.queue("jobs").release_claims()
+        await other.queue("jobs").admin.release_claims()
         assert await others.take(other.queue("jobs")) is not None
         fault.release()
         await asyncio.wait({taking}, timeout=0.5)
@@ -132,7 +132,7 @@ async def test_the_old_holders_commit_fails_and_changes_nothing(
     async with holder.transaction() as tx, other.begin() as others:
         assert await tx.take(holder.queue("jobs")) is not None
         tx.put("results", b"from the old holder")
-        assert await other.queue("jobs").release_claims() == 1
+        assert await other.queue("jobs").admin.release_claims() == 1
         if claimed_again:
             assert await others.take(other.queue("jobs")) is not None
         with pytest.raises(zq.ClaimLostError):
@@ -158,7 +158,7 @@ async def test_the_old_holders_rollback_returns_and_changes_nothing(
     await other.queue("jobs").put(b"a")
     async with holder.transaction() as tx, other.begin() as others:
         assert await tx.take(holder.queue("jobs")) is not None
-        assert await other.queue("jobs").release_claims() == 1
+        assert await other.queue("jobs").admin.release_claims() == 1
         if claimed_again:
             assert await others.take(other.queue("jobs")) is not None
         before = await account.view.tree(account.path("jobs"))
@@ -180,7 +180,7 @@ async def test_the_old_holder_records_no_attempt_and_receives_no_message(
     async with holder.begin() as tx, other.begin() as others:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
-        await other.queue("jobs").release_claims()
+        await other.queue("jobs").admin.release_claims()
         theirs = await others.take(other.queue("jobs"))
         assert theirs is not None
         assert theirs.attempt == 1
@@ -244,7 +244,7 @@ async def test_a_loop_gets_a_message_that_was_released_by_force_again_without_ot
     async with jobs.consume(settle="explicit") as deliveries:
         delivery = await anext(deliveries)
         await asyncio.sleep(0.5)  # idle long enough to listen or not to listen any more
-        assert await other.queue("jobs").release_claims() == 1
+        assert await other.queue("jobs").admin.release_claims() == 1
         with pytest.raises(zq.ClaimLostError):
             await delivery.commit()
         async with asyncio.timeout(30):
@@ -264,7 +264,7 @@ async def test_a_message_released_by_force_goes_to_an_idle_taker_of_the_same_ses
         assert await tx.take(jobs) is not None
         taking = asyncio.ensure_future(idle.take(jobs, timeout=30))
         await asyncio.sleep(0.3)
-        assert await other.queue("jobs").release_claims() == 1
+        assert await other.queue("jobs").admin.release_claims() == 1
         await asyncio.sleep(0.1)
         with pytest.raises(zq.ClaimLostError):
             await tx.commit()
@@ -280,7 +280,7 @@ async def test_a_claim_made_while_an_operator_lists_is_released_completely_or_no
     jobs = holder.queue("jobs")
     await jobs.put(b"a")
     listing = proxy.hold_request(Opcode.GET_CHILDREN, nth=nth)
-    forcing = asyncio.ensure_future(jobs.release_claims())
+    forcing = asyncio.ensure_future(jobs.admin.release_claims())
     await asyncio.wait({forcing, asyncio.ensure_future(listing.struck(1))}, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.create_task(other.queue("jobs").put(b"b"), context=Context())
     async with other.transaction() as tx:
@@ -316,7 +316,7 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
         assert message is not None
         assert await rest.take(jobs) is not None
         listing = proxy.hold_request(lambda one: one.opcode == Opcode.GET_CHILDREN and b"/jobs/items" in one.body)
-        forcing = asyncio.ensure_future(operator.queue("jobs").release_claims())
+        forcing = asyncio.ensure_future(operator.queue("jobs").admin.release_claims())
         await listing.struck()
         first.reject(message, "to come back under the same id")
         await first.commit()
@@ -347,7 +347,7 @@ async def test_a_holder_that_lost_its_claim_long_ago_does_not_release_the_next_h
     await jobs.put(b"a")
     async with holder.transaction() as old:
         assert await old.take(holder.queue("jobs")) is not None
-        assert await jobs.release_claims() == 1
+        assert await jobs.admin.release_claims() == 1
         async with other.begin() as burying:
             message = await burying.take(jobs, timeout=30)
             assert message is not None
@@ -382,7 +382,7 @@ async def test_a_message_that_another_client_released_and_dead_lettered_does_not
     async with holder.transaction() as tx:
         assert await tx.take(holder.queue("once")) is not None
         assert await tx.take(holder.queue("jobs")) is not None
-        assert await other.queue("once").release_claims() == 1
+        assert await other.queue("once").admin.release_claims() == 1
         async with other.begin() as taking:
             assert await taking.take(other.queue("once"), timeout=0.5) is None  # it has had its one attempt
         async with asyncio.timeout(30):
@@ -420,7 +420,7 @@ async def test_removing_a_lock_without_a_message_keeps_the_lock_of_the_next_hold
             assert await jobs.dead_letters.redrive() == 1
         else:
             await asyncio.create_task(jobs.put(b"b", group=group), context=Context())
-        assert await jobs.release_claims() == 1
+        assert await jobs.admin.release_claims() == 1
         async with other.begin() as others:
             assert await others.take(jobs, timeout=30) is not None
             removal.release()

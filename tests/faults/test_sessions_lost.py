@@ -151,7 +151,7 @@ async def test_a_claim_released_by_force_while_its_commit_is_in_doubt_fails_the_
             fault = proxy.hold_request(SETTLE)
             committing = asyncio.ensure_future(tx.commit())
             await fault.struck()
-            assert await operator.queue("jobs").release_claims() == 1
+            assert await operator.queue("jobs").admin.release_claims() == 1
             proxy.reset_connections()
             async with asyncio.timeout(30):
                 with pytest.raises(zq.ClaimLostError):

@@ -69,7 +69,7 @@ async def test_messages_that_an_older_version_stored_are_read_taken_and_settled(
         async with zq.connect(hosts, clock=clock, janitor=False) as session:
             await story.found(Now(session, dump.known, clock, old.close))
             if story.queues:
-                await session.clean(*story.queues)
+                await session.admin.clean(*story.queues)
     finally:
         await old.close()
     assert await left(hosts, story.queues) == []

@@ -64,7 +64,7 @@ async def use_everything(session: zq.QueueSession) -> None:
         await asyncio.wait_for(handled.wait(), 60)
     assert await session.queue("wide").dead_letters.redrive(limit=1) == 1
     await use_every_feature(session)
-    await session.diagnose()
+    await session.admin.diagnose()
 
 
 class Event(BaseModel):
@@ -84,7 +84,7 @@ async def use_every_feature(session: zq.QueueSession) -> None:
     await session.queue("grouped").put(b"1", group="g")
     await session.queue("sticky").configure(zq.QueueConfig(affinity="producer"))
     await session.queue("sticky").put(b"1")
-    await session.moves.start("grouped", "moved")
+    await session.admin.moves.start("grouped", "moved")
     await Jobs(session).add("nightly", "0 3 * * *", "full", b"")
     await (await Notifications(session).create("s", "n", bytes)).schedule(b"1", LATER, search_key2="t")
     bus = Bus(session, "events", Event)
@@ -92,7 +92,7 @@ async def use_every_feature(session: zq.QueueSession) -> None:
     await bus.post(Event(number=1))
     await Keys(core_of(session)).create("client", ["queue|post|orders"])
     await MessageIds(core_of(session)).signer()
-    await session.clean()
+    await session.admin.clean()
 
 
 @SCHEMES
@@ -134,7 +134,9 @@ async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
     assert after == before
     async with session_of(secured.hosts, root, identity.alice) as session:
         assert [m.body for m in await session.queue("jobs").peek()] == [b"2", b"3"]
-        assert len(await session.queue("jobs").ledgers()) == len(await session.queue("jobs").unfinished()) == 1
+        assert (
+            len(await session.queue("jobs").admin.ledgers()) == len(await session.queue("jobs").admin.unfinished()) == 1
+        )
         async with session.begin() as tx:
             assert await tx.take(session.queue("jobs"), timeout=30)
 
@@ -187,7 +189,7 @@ def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callabl
         jobs.claimed,
         jobs.peek,
         jobs.stats,
-        jobs.consumers,
+        jobs.admin.consumers,
         lambda: jobs.state(message_id),
         read_history,
         jobs.purge,
@@ -195,17 +197,17 @@ def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callabl
         lambda: jobs.cancel(key="k"),
         lambda: jobs.update(b"4", id=message_id),
         lambda: jobs.update(b"4", key="k"),
-        jobs.reap,
-        jobs.release_claims,
-        jobs.ledgers,
-        lambda: jobs.release_ledger("stream"),
-        jobs.unfinished,
-        lambda: jobs.discard_unfinished(key_hash("writer")),
-        jobs.pins,
-        lambda: jobs.unpin("audit"),
+        jobs.admin.reap,
+        jobs.admin.release_claims,
+        jobs.admin.ledgers,
+        lambda: jobs.admin.release_ledger("stream"),
+        jobs.admin.unfinished,
+        lambda: jobs.admin.discard_unfinished(key_hash("writer")),
+        jobs.admin.pins,
+        lambda: jobs.admin.unpin("audit"),
         jobs.leases.take,
-        lambda: session.clean(jobs.name),
-        lambda: session.moves.start(jobs, "elsewhere"),
+        lambda: session.admin.clean(jobs.name),
+        lambda: session.admin.moves.start(jobs, "elsewhere"),
         jobs.configuration,
         lambda: jobs.configure(zq.QueueConfig(shards=2)),
         jobs.dead_letters.size,
@@ -241,7 +243,7 @@ async def test_an_access_error_without_a_queue_names_the_root(
         await session.queue("jobs").put(b"1")
     async with session_of(secured.hosts, root, identity.mallory) as stranger:
         with pytest.raises(zq.AccessDeniedError, match=root):
-            await asyncio.wait_for(stranger.diagnose(), 30)
+            await asyncio.wait_for(stranger.admin.diagnose(), 30)
         with pytest.raises(zq.AccessDeniedError, match="other"):
             await asyncio.wait_for(stranger.queue("other").put(b"1"), 30)
 

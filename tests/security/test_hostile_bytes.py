@@ -208,9 +208,9 @@ def test_a_lock_and_a_delay_of_any_bytes_hold_only_their_own_message(
             await queue.put(b"sound")
             came = await drain(queue, b"sound")
             if not came:
-                await queue.release_claims()
+                await queue.admin.release_claims()
                 await drain(queue, b"victim")
-            await session.diagnose()
+            await session.admin.diagnose()
 
     asyncio.run(consume())
     writer.client.delete(root, recursive=True)
@@ -238,7 +238,7 @@ def test_znodes_of_any_name_among_the_items_are_skipped_or_delivered(
             assert set(await drain(queue, b"sound")) <= {b"hostile"}
             await queue.stats()
             await queue.dead_letters.peek()
-            await session.diagnose()
+            await session.admin.diagnose()
             await queue.purge()
 
     asyncio.run(consume())
@@ -265,7 +265,7 @@ def test_a_configuration_of_any_bytes_is_applied_or_refused_with_the_queue_named
                 assert "'q'" in str(error)  # noqa: PT017 -- either is right
                 with pytest.raises(zq.PayloadError, match="'q'"):
                     await drain(queue, b"sound")
-                diagnosis = await session.diagnose("q")
+                diagnosis = await session.admin.diagnose("q")
                 assert not diagnosis.healthy
             await drain(other, b"sound")
 
@@ -387,20 +387,20 @@ def test_records_of_any_bytes_outside_the_items_raise_a_typed_error(
                     lambda: jobs.get("bad"),
                     jobs.list,
                     lambda: jobs.pause("bad"),
-                    lambda: session.moves.status("bad"),
-                    session.moves.all,
-                    session.moves.resume,
+                    lambda: session.admin.moves.status("bad"),
+                    session.admin.moves.all,
+                    session.admin.moves.resume,
                     bus.groups,
                     lambda: bus.join("audit"),
                     lambda: bus.post(_Event(number=1)),
                     lambda: Buses(session).queues("bad"),
                     lambda: session.queue("q").state("abcdefghijklmnopqr"),
                     session.queue("q").stats,
-                    session.queue("q").ledgers,
-                    lambda: session.queue("q").release_ledger("bad"),
-                    session.queue("q").unfinished,
-                    lambda: session.queue("q").discard_unfinished("bad"),
-                    lambda: session.clean("q"),
+                    session.queue("q").admin.ledgers,
+                    lambda: session.queue("q").admin.release_ledger("bad"),
+                    session.queue("q").admin.unfinished,
+                    lambda: session.queue("q").admin.discard_unfinished("bad"),
+                    lambda: session.admin.clean("q"),
                 ):
                     with contextlib.suppress(zq.QueueError):
                         await act()

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
+from aiozkqueue.admin import QueueAdmin
 from aiozkqueue.dialects.framing import unframe
 from aiozkqueue.layout import decode
+from aiozkqueue.queue.internals import handle_of
 from tests.simulation.features_subjects import Ready
 
 if TYPE_CHECKING:
@@ -45,6 +47,17 @@ async def of_kazoo_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
     yield Ready(queue, session, {})
 
 
+class ForeignAdmin(QueueAdmin):
+    """The tools of operators for another program's queue."""
+
+
+@asynccontextmanager
+async def of_kazoo_admin(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    """The tools of operators for a queue with locks."""
+    async with of_kazoo_queue(session) as ready:
+        yield Ready(ForeignAdmin(handle_of(ready.subject)), session, {})
+
+
 @asynccontextmanager
 async def of_shards(session: zq.QueueSession) -> AsyncIterator[Ready]:
     """A queue of limited size, with room for one more message."""
@@ -57,6 +70,7 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     zq.CuratorQueue: of_curator_queue,
     zq.CuratorShards: of_shards,
     zq.ForeignQueue: of_kazoo_queue,
+    ForeignAdmin: of_kazoo_admin,
 }
 
 #: Arguments that differ for one coroutine.

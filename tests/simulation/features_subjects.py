@@ -11,6 +11,7 @@ import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported 
 from pydantic import BaseModel
 
 import aiozkqueue as zq
+from aiozkqueue.admin import Moves
 from aiozkqueue.bus import Bus, Buses
 from aiozkqueue.schedule import Jobs, NotificationQueue, Notifications, Scheduler
 
@@ -48,7 +49,7 @@ async def of_leases(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 @asynccontextmanager
 async def of_moves(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    moves = session.moves
+    moves = session.admin.moves
     reference = await moves.start("nothing", "nowhere")
     await asyncio.sleep(1)  # the lease has ended
     yield Ready(moves, session, {"reference": reference})
@@ -98,7 +99,7 @@ async def of_buses(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     zq.Leases: of_leases,
-    zq.Moves: of_moves,
+    Moves: of_moves,
     Jobs: of_jobs,
     Scheduler: of_scheduler,
     Notifications: of_notifications,

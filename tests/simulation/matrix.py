@@ -85,7 +85,7 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
                 troubles = await _still_works(session)
             if kind is zq.Leases:
                 async with cluster.connect(name="after") as after:
-                    await after.queue("jobs").release_claims()  # no taker has removed the ended leases
+                    await after.queue("jobs").admin.release_claims()  # no taker has removed the ended leases
             called.state, left = await _left(cluster)
             loop: Any = asyncio.get_running_loop()
             called.troubles = (*troubles, *left, *loop.failures)

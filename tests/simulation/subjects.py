@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import aiozkqueue as zq
+import aiozkqueue.admin
 import aiozkqueue.bus
 import aiozkqueue.queue.connect
 import aiozkqueue.schedule
+from aiozkqueue.admin import QueueAdmin, SessionAdmin
 from aiozkqueue.queue.admin.history_pins import pin
 from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.queue.batches.staging import BatchWriter
@@ -43,19 +45,29 @@ async def _of_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 
 @asynccontextmanager
+async def _of_session_admin(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    yield Ready(session.admin, session, {})
+
+
+@asynccontextmanager
+async def _of_queue_admin(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    yield Ready(session.queue("jobs").admin, session, {})
+
+
+@asynccontextmanager
 async def _of_ledger(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("jobs")
     await state_of(queue).open()
     ledger = Ledger(handle_of(queue), "old")
     await ledger.next_batch(0, None)
-    yield Ready(queue, session, {})
+    yield Ready(queue.admin, session, {})
 
 
 @asynccontextmanager
 async def _of_pin(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("jobs")
     await pin(handle_of(queue), "old", datetime(2026, 3, 1, tzinfo=UTC))
-    yield Ready(queue, session, {})
+    yield Ready(queue.admin, session, {})
 
 
 @asynccontextmanager
@@ -64,7 +76,7 @@ async def _of_writer(session: zq.QueueSession) -> AsyncIterator[Ready]:
     await queue.put(b"seen")
     staging = BatchWriter(handle_of(queue), "writer")
     await staging.begin(1, "run")
-    yield Ready(queue, session, {"writer": staging.writer})
+    yield Ready(queue.admin, session, {"writer": staging.writer})
 
 
 @asynccontextmanager
@@ -158,6 +170,8 @@ async def _of_package(session: zq.QueueSession) -> AsyncIterator[Ready]:
 SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     zq.QueueSession: _of_session,
     zq.Queue: _of_queue,
+    SessionAdmin: _of_session_admin,
+    QueueAdmin: _of_queue_admin,
     zq.DeadLetters: _of_dead_letters,
     zq.Transaction: _of_transaction,
     zq.Delivery: _of_delivery,
@@ -171,9 +185,9 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
 }
 #: The objects of some coroutines that need another one.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
-    "Queue.release_ledger": _of_ledger,
-    "Queue.unpin": _of_pin,
-    "Queue.discard_unfinished": _of_writer,
+    "QueueAdmin.release_ledger": _of_ledger,
+    "QueueAdmin.unpin": _of_pin,
+    "QueueAdmin.discard_unfinished": _of_writer,
 }
 
 #: The arguments of parameters, by name; other parameters with a default keep it.
@@ -206,7 +220,7 @@ GRADUAL = {
     "DeadLetters.purge",
     "DeadLetters.redrive",
     "Queue.put_many",
-    "Queue.release_ledger",
+    "QueueAdmin.release_ledger",
     "ForeignQueue.purge",
     "ForeignQueue.put_many",
     "CuratorQueue.remove",
@@ -229,7 +243,8 @@ def subject_of(kind: type | ModuleType, name: str) -> Callable[[zq.QueueSession]
 
 #: Inherited coroutines that are called on the subclass, too, because the paths and names of znodes are the subclass's.
 BY_LAYOUT: dict[type | ModuleType, set[str]] = {
-    zq.ForeignQueue: {"put", "put_many", "purge", "release_claims"},
+    zq.ForeignQueue: {"put", "put_many", "purge"},
+    dialects_subjects.ForeignAdmin: {"release_claims"},
     zq.CuratorQueue: {"put"},
 }
 
@@ -238,7 +253,7 @@ def without_a_subject() -> list[str]:
     """Return the public classes that have coroutines, but no object to call them on."""
     return sorted(
         kind.__name__
-        for package in (zq, aiozkqueue.bus, aiozkqueue.schedule)
+        for package in (zq, aiozkqueue.admin, aiozkqueue.bus, aiozkqueue.schedule)
         for _, kind in inspect.getmembers(package, inspect.isclass)
         if kind not in SUBJECTS
         if any(not name.startswith("_") for name, _ in inspect.getmembers(kind, is_coroutine))

@@ -71,7 +71,7 @@ def test_a_loop_until_idle_gets_a_message_it_could_not_commit_again(how: str, pr
                         shown += 1
                         await asyncio.sleep(1)  # it is asked for more meanwhile, and there is none
                         if shown == 1 and how == "forced open":
-                            assert await operator.queue("jobs").release_claims() == 1
+                            assert await operator.queue("jobs").admin.release_claims() == 1
                         elif shown == 1:
                             cluster.ensemble.expire(session._runtime.zookeeper.session_id)
             return shown, deliveries.absorbed, await jobs.size()

@@ -40,8 +40,8 @@ async def cancel(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
 
 async def move(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
     """Messages put elsewhere are moved."""
-    reference = await behind.moves.start("jobs", "elsewhere")
-    while (status := await behind.moves.status(reference)).state == "running":  # noqa: ASYNC110 - in ZooKeeper
+    reference = await behind.admin.moves.start("jobs", "elsewhere")
+    while (status := await behind.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - in ZooKeeper
         await asyncio.sleep(0.1)
     assert status.moved == 2
 

@@ -26,22 +26,22 @@ async def _prepare(session: zq.QueueSession) -> None:
 
 
 async def _move(session: zq.QueueSession) -> None:
-    reference = await session.moves.start("source", "target")
-    while (await session.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
+    reference = await session.admin.moves.start("source", "target")
+    while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
         await asyncio.sleep(0.05)
 
 
 async def _go_on(session: zq.QueueSession) -> list[str]:
     await asyncio.sleep(10)  # until the session of the killed process has ended
-    await session.moves.resume()
-    while any(move.state == "running" for move in await session.moves.all()):  # noqa: ASYNC110 - as above
+    await session.admin.moves.resume()
+    while any(move.state == "running" for move in await session.admin.moves.all()):  # noqa: ASYNC110 - as above
         await asyncio.sleep(0.1)
-    wrong = [f"{move.state}: {move.error}" for move in await session.moves.all() if move.state != "done"]
+    wrong = [f"{move.state}: {move.error}" for move in await session.admin.moves.all() if move.state != "done"]
     taken: dict[str, list[bytes]] = {"source": [], "target": []}
     for name, bodies in taken.items():
         async with session.begin() as tx:
             bodies += [message.value for message in await tx.take_many(session.queue(name), 10, timeout=1)]
-    there = "target" if await session.moves.all() else "source"  # it may have been killed before the move began
+    there = "target" if await session.admin.moves.all() else "source"  # it may have been killed before the move began
     if sorted(taken[there]) != MESSAGES or len(taken["source"] + taken["target"]) != len(MESSAGES):
         wrong.append(f"taken: {taken}")
     for queue in taken:
@@ -101,18 +101,20 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_duplicates_no_m
             await source.put_many(MESSAGES)
 
     async def move(session: zq.QueueSession) -> None:
-        reference = await session.moves.start(source_of(session), target_of(session))
-        while (await session.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
+        reference = await session.admin.moves.start(source_of(session), target_of(session))
+        while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
             await asyncio.sleep(0.05)
 
     async def go_on(session: zq.QueueSession) -> list[str]:
         await asyncio.sleep(10)  # until the session of the killed process has ended
-        await session.moves.resume()
-        while any(one.state == "running" for one in await session.moves.all()):  # noqa: ASYNC110 - as above
+        await session.admin.moves.resume()
+        while any(one.state == "running" for one in await session.admin.moves.all()):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.1)
-        wrong = [f"{one.state}: {one.error}" for one in await session.moves.all() if one.state != "done"]
+        wrong = [f"{one.state}: {one.error}" for one in await session.admin.moves.all() if one.state != "done"]
         taken: list[bytes] = []
-        there = target_of if await session.moves.all() else source_of  # it may have been killed before the move began
+        there = (
+            target_of if await session.admin.moves.all() else source_of
+        )  # it may have been killed before the move began
         async with session.begin() as tx:
             while (message := await tx.take(there(session), timeout=1)) is not None:
                 taken.append(message.value)

@@ -26,12 +26,12 @@ async def _put(session: zq.QueueSession) -> None:
 
 
 async def _reap(session: zq.QueueSession) -> None:
-    assert await session.queue("jobs").reap() == len(MESSAGES)
+    assert await session.queue("jobs").admin.reap() == len(MESSAGES)
 
 
 async def _go_on(session: zq.QueueSession) -> list[str]:
     jobs = session.queue("jobs")
-    await jobs.reap()
+    await jobs.admin.reap()
     taken: list[bytes] = []
     while True:
         async with session.begin() as tx:

@@ -83,7 +83,7 @@ def test_the_matrix_contains_every_public_coroutine() -> None:
         "Listener.run",
         "_Connecting.__aexit__",
         "aiozkqueue.run",
-        "Queue.release_ledger",
+        "QueueAdmin.release_ledger",
         "ForeignQueue.put_many",
         "CuratorQueue.remove",
         "CuratorShards.put",

@@ -26,15 +26,15 @@ def test_a_move_takes_a_reassigned_message_that_it_waits_for_and_leaves_later_me
             await one.queue("source").put_many([b"held", b"free"])
             async with one.transaction() as tx:
                 assert await tx.take(one.queue("source"), timeout=1) is not None
-                reference = await two.moves.start("source", "target")
+                reference = await two.admin.moves.start("source", "target")
                 while await target.size() < 1:  # noqa: ASYNC110 - it is in ZooKeeper
                     await asyncio.sleep(0.01)
                 await four.queue("source").put(b"later")
                 await tx.rollback(delay=0)
-            assert await three.queue("source").reap() == 1, "the runner rests meanwhile"
+            assert await three.queue("source").admin.reap() == 1, "the runner rests meanwhile"
             await asyncio.sleep(0.01)
-            assert await three.queue("source").reap() == 1, "what came later is late, too, by now"
-            while (status := await two.moves.status(reference)).state == "running":  # noqa: ASYNC110 - as above
+            assert await three.queue("source").admin.reap() == 1, "what came later is late, too, by now"
+            while (status := await two.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.1)
             assert (status.state, status.moved) == ("done", 2)
             assert [message.body for message in await target.peek()] == [b"free", b"held"]

@@ -52,7 +52,7 @@ def test_a_single_node_keeps_its_messages() -> None:
             _clean(one)
             _clean(two)
             await asyncio.sleep(10 * EVERY)
-            assert await two.queue("jobs").reap() == 0
+            assert await two.queue("jobs").admin.reap() == 0
             assert (await one.queue("jobs").stats()).bound == 2
 
     run_virtual(main, limit=1000)

@@ -48,7 +48,7 @@ async def _play(jobs: zq.Queue[bytes], sessions: list[zq.QueueSession], moment: 
     async with first.transaction() as before:
         message = await before.take(first.queue("jobs"), timeout=1)
         assert message is not None
-        forcing = asyncio.create_task(jobs.release_claims())
+        forcing = asyncio.create_task(jobs.admin.release_claims())
         await asyncio.sleep(moment)
         before.reject(message, "to come back under the same id")
         try:

@@ -52,10 +52,10 @@ async def put(source: zq.Queue[bytes]) -> None:
 async def finish(session: zq.QueueSession) -> list[str]:
     """Continue the unfinished moves, wait for all, and return the failed ones."""
     async with asyncio.timeout(60):
-        while any(move.state == "running" for move in await session.moves.all()):
-            await session.moves.resume()
+        while any(move.state == "running" for move in await session.admin.moves.all()):
+            await session.admin.moves.resume()
             await asyncio.sleep(1)
-    return [f"{move.state}: {move.error}" for move in await session.moves.all() if move.state != "done"]
+    return [f"{move.state}: {move.error}" for move in await session.admin.moves.all() if move.state != "done"]
 
 
 async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[bytes]:
@@ -86,9 +86,9 @@ def move(
 
             async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
                 seen.strike(cluster.ensemble, number, fault)
-                moving = asyncio.create_task(session.moves.start(source_of(session), target_of(session)))
+                moving = asyncio.create_task(session.admin.moves.start(source_of(session), target_of(session)))
                 taking = asyncio.create_task(consume())
-                second = asyncio.create_task(other.moves.start(source, target))
+                second = asyncio.create_task(other.admin.moves.start(source, target))
                 if cancelled is not None:
                     await asyncio.sleep(cancelled)
                     moving.cancel()

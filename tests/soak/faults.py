@@ -189,7 +189,7 @@ class Driver:
                 opened = Opened(self._claims.choice(list(LIMIT)), time.monotonic())
                 self.opened.append(opened)
                 with self._noted("claims forced open", opened.queue):
-                    await session.queue(opened.queue).release_claims()
+                    await session.queue(opened.queue).admin.release_claims()
                 opened.ended = time.monotonic()
 
     # Afterwards

@@ -221,7 +221,7 @@ class Soak:
     async def _release(self, pipeline: Pipeline) -> None:
         async with zq.connect(self._hosts, root=f"{self._root}/r{pipeline.root}") as session:
             with suppress(zq.NotFoundError):
-                await session.queue(pipeline.queue).release_ledger(pipeline.group)
+                await session.queue(pipeline.queue).admin.release_ledger(pipeline.group)
 
     async def _drain(self) -> tuple[list[bytes], list[bytes]]:
         left: list[bytes] = []
@@ -230,8 +230,8 @@ class Soak:
             async with zq.connect(self._hosts, root=f"{self._root}/r{root}") as session:
                 for name in await session.queues():
                     queue = session.queue(name)
-                    for ledger in await queue.ledgers():
-                        await queue.release_ledger(ledger.group)
+                    for ledger in await queue.admin.ledgers():
+                        await queue.admin.release_ledger(ledger.group)
                     async with queue.consume(until_idle=0, prefetch=200) as deliveries:
                         left.extend([delivery.body async for delivery in deliveries])
                     dead.extend([letter.body for letter in await queue.dead_letters.peek(100_000)])

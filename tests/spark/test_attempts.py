@@ -166,7 +166,7 @@ async def test_a_release_during_a_division_releases_the_whole_batch(zookeeper: s
             await ledger.hand_out(0, "stream", 1)
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("orders")
-        assert await queue.release_ledger("spark") == 20
+        assert await queue.admin.release_ledger("spark") == 20
         assert sorted(one.body.decode() for one in await queue.peek(100)) == sorted(bodies)
         assert (await queue.stats()).claimed == 0
 

@@ -137,7 +137,7 @@ def test_removing_its_pins_abandons_an_audit_whose_folder_is_lost(
 
     async def unpin() -> None:
         async with zq.connect(servers["hosts"], root=servers["root"]) as session:
-            assert [await session.queue(name).unpin("audit") for name in QUEUES] == [True, True]
+            assert [await session.queue(name).admin.unpin("audit") for name in QUEUES] == [True, True]
 
     ends = Ends(servers)
     ids = ends.make(2)

@@ -207,7 +207,7 @@ def test_a_released_batch_is_read_again_with_the_same_checkpoint_as_the_error_sa
 
     async def release() -> int:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            return await session.queue("orders").release_ledger("spark")
+            return await session.queue("orders").admin.release_ledger("spark")
 
     assert asyncio.run(release()) == 1
     with pytest.raises(PySparkException, match=r"ClaimLostError.* does not exist: .*Set failOnDataLoss=false"):
@@ -356,8 +356,8 @@ def test_a_released_ledger_forgets_what_was_read(options: dict[str, str], driver
     async def release() -> tuple[int, int]:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             queue = session.queue("orders")
-            (info,) = await queue.ledgers()
-            return info.messages, await queue.release_ledger("spark")
+            (info,) = await queue.admin.ledgers()
+            return info.messages, await queue.admin.release_ledger("spark")
 
     assert asyncio.run(release()) == (2, 2)
     assert sorted(drained(options)) == [b"1", b"2"]

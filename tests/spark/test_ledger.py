@@ -277,7 +277,7 @@ async def test_releasing_a_ledger_releases_nothing_of_a_finished_batch(
         with pytest.raises(_DriverKilledError):
             await ledger.acknowledge(first)
         queue = session.queue("orders")
-        assert await queue.release_ledger("spark") == 3
+        assert await queue.admin.release_ledger("spark") == 3
         stats = await queue.stats()
         assert (stats.size, stats.claimed, stats.ledgers) == (5, 0, 0)
 
@@ -299,7 +299,7 @@ async def test_a_batch_marked_as_done_during_a_release_of_its_ledger_is_not_rele
 
         monkeypatch.setattr(_Releasing, "_take_over", after_the_mark)
         queue = session.queue("orders")
-        assert await queue.release_ledger("spark") == 0
+        assert await queue.admin.release_ledger("spark") == 0
         stats = await queue.stats()
         assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
 
@@ -327,9 +327,9 @@ async def test_messages_of_a_ledger_count_as_claimed_and_not_as_leftovers(zookee
             assert len(await tx.take_many(queue, 10)) == 6
         stats = await queue.stats()
         assert (stats.size, stats.claimed, stats.ledgers) == (4, 4, 1)
-        await session.clean("orders")
+        await session.admin.clean("orders")
         assert (await queue.stats()).claimed == 4
-        diagnosis = await session.diagnose("orders")
+        diagnosis = await session.admin.diagnose("orders")
         assert "lock" not in json.dumps([str(one) for one in diagnosis.findings]).lower()
 
 
@@ -391,7 +391,7 @@ async def test_releasing_a_ledger_keeps_the_locks_of_consumers_that_claimed_its_
         async with session.transaction() as holder:
 
             async def force_open_and_take() -> None:
-                assert await orders.release_claims() == 4
+                assert await orders.admin.release_claims() == 4
                 assert len(await holder.take_many(orders, 4, timeout=30)) == 4
 
             client = Overtaken(core_of(session).zookeeper, force_open_and_take)
@@ -505,7 +505,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
         async with driver(zookeeper, queue_root) as ledger:
             (page,) = await ledger.pages(await ledger.next_batch(-1, None))
             await mark(core_of(session).zookeeper, page.path, bad, "no JSON")
-            assert await session.queue("orders").release_ledger("spark") == 1
+            assert await session.queue("orders").admin.release_ledger("spark") == 1
         assert [one.body for one in await session.queue("orders").peek()] == [b"bad"]
 
 

@@ -137,7 +137,7 @@ def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
         async def force_open() -> None:
             async with zq.connect(options["hosts"], root=options["root"]) as session:
                 queue = session.queue("orders")
-                assert await queue.release_claims() == 10
+                assert await queue.admin.release_claims() == 10
                 async with session.begin() as tx:
                     assert await tx.take(queue)
                     await tx.commit()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MODULES = [
     "aiozkqueue",
+    "aiozkqueue.admin",
     "aiozkqueue.bus",
     "aiozkqueue.fastapi",
     "aiozkqueue.http",

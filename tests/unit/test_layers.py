@@ -36,7 +36,7 @@ QUEUE = (
     {"foreign"},
     {"session_core"},
     {"background", "batches", "unit_of_work"},
-    {"internals", "run", "take"},
+    {"administration", "internals", "run", "take"},
     {"transaction"},
     {"delivery", "leases"},
     {"consumer", "listener", "middleware"},

@@ -63,7 +63,7 @@ def _app() -> FastAPI:
     async def robbed(tx: TransactionDep, session: SessionDep) -> str:
         await tx.take(session.queue("jobs"))
         tx.put("results", b"never")
-        await session.queue("jobs").release_claims()
+        await session.queue("jobs").admin.release_claims()
         return "done"
 
     @app.post("/unique")

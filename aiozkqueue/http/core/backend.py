@@ -267,7 +267,7 @@ async def _take_up_moves(session: QueueSession) -> None:
     """Continue the moves of servers that no longer exist."""
     while True:
         try:
-            await session.moves.resume()
+            await session.admin.moves.resume()
         except (QueueError, ZooKeeperError) as error:
             log.warning("moves: %s", error)
         await asyncio.sleep(MOVES_LOOK)

@@ -129,7 +129,7 @@ class QueueService:
     async def unclaim_all(self, name: str) -> None:
         """End all claims."""
         if await self._is_there(name):
-            await self._plain(name).release_claims()
+            await self._plain(name).admin.release_claims()
 
     async def purge(self, name: str) -> bool:
         """Remove all messages, including claimed ones, except those held through the Python API.
@@ -141,11 +141,11 @@ class QueueService:
     async def move(self, source: str, target: str) -> str:
         """Start moving all messages; return the reference."""
         await self._ready(target)
-        return await self._session.moves.start(native_name(self.kind, source), native_name(self.kind, target))
+        return await self._session.admin.moves.start(native_name(self.kind, source), native_name(self.kind, target))
 
     async def move_status(self, reference: str) -> MoveStatus:
         """Return the progress of a move. Raises: UnknownMoveError."""
-        return await self._session.moves.status(reference)
+        return await self._session.admin.moves.status(reference)
 
     def http_name(self, native: str) -> str:
         """Return the name of a queue over HTTP."""

@@ -121,7 +121,7 @@ class Pages:
             rates=sampler.rates(name),
             age=None if stats.oldest is None else now - stats.oldest.timestamp(),
             charts=self._charts(name, now),
-            consumers=await queue.consumers(),
+            consumers=await queue.admin.consumers(),
             messages=messages,
             listed=listed,
         )

@@ -66,10 +66,18 @@ async def test_the_figures_of_a_missing_queue_are_zero_and_do_not_create_it(
     stats = await nothing.stats()
     assert (stats.size, stats.claimed, stats.delayed, stats.dead_letters, stats.oldest) == (0, 0, 0, 0, None)
     assert (await nothing.size(), await nothing.claimed(), await nothing.exists()) == (0, 0, False)
-    assert (await nothing.purge(), await nothing.release_claims(), await nothing.dead_letters.purge()) == (0, 0, 0)
-    assert (await nothing.reap(), await nothing.dead_letters.redrive(), await nothing.consumers()) == (0, 0, [])
+    assert (await nothing.purge(), await nothing.admin.release_claims(), await nothing.dead_letters.purge()) == (
+        0,
+        0,
+        0,
+    )
+    assert (await nothing.admin.reap(), await nothing.dead_letters.redrive(), await nothing.admin.consumers()) == (
+        0,
+        0,
+        [],
+    )
     assert await nothing.cancel(key="k") is await nothing.update(b"1", key="k") is zq.Alteration.NOT_FOUND
-    assert (await nothing.ledgers(), await nothing.unfinished(), await nothing.pins()) == ([], [], [])
+    assert (await nothing.admin.ledgers(), await nothing.admin.unfinished(), await nothing.admin.pins()) == ([], [], [])
     assert await session.curator_queue(f"{queue_root}/nothing", kind="id").remove("k") == 0
     assert not await server_view.exists(f"{queue_root}/nothing")
 
@@ -82,10 +90,10 @@ async def test_a_token_or_a_move_that_names_a_deleted_queue_does_not_create_it(
         await gone.leases.acknowledge([token])
         await gone.leases.renew([token], lifetime=60)
         await gone.leases.renew([token], lifetime=0)
-    reference = await session.moves.start("gone", "elsewhere")
+    reference = await session.admin.moves.start("gone", "elsewhere")
 
     async def over() -> bool:
-        return (await session.moves.status(reference)).state == "done"
+        return (await session.admin.moves.status(reference)).state == "done"
 
     await eventually(over)
     assert not await server_view.exists(f"{queue_root}/gone")
@@ -117,7 +125,7 @@ async def test_release_claims_releases_every_claim_and_its_holders_can_change_no
 ) -> None:
     async with session.transaction() as tx:
         assert len(await tx.take_many(jobs, 2)) == 2
-        assert await other.queue("jobs").release_claims() == 2
+        assert await other.queue("jobs").admin.release_claims() == 2
         assert await locks() == []
         async with other.begin() as second:
             assert len(await second.take_many(other.queue("jobs"), 4)) == 4

@@ -302,7 +302,7 @@ async def test_an_object_of_another_session_is_refused(session: zq.QueueSession,
     with refused:
         session.listener(jobs, no_handler)
     with refused:
-        await session.moves.start(jobs, "others")
+        await session.admin.moves.start(jobs, "others")
     with refused:
         await Jobs(session).add("job", "* * * * *", jobs, b"1")
     async with other.transaction() as theirs:

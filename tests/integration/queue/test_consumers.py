@@ -198,7 +198,7 @@ async def test_an_implicit_commit_of_a_lost_claim_warns_and_counts_and_the_loop_
             async for delivery in deliveries:
                 values.append(delivery.value)
                 if len(values) == 1:
-                    await jobs.release_claims()
+                    await jobs.admin.release_claims()
                 elif len(values) == 2:
                     await expire(session)
                     assert delivery.lost
@@ -213,7 +213,7 @@ async def test_an_implicit_commit_of_a_lost_claim_warns_and_counts_and_the_loop_
 async def test_an_explicit_commit_always_raises(jobs: zq.Queue[bytes], locks: Locks) -> None:
     async with jobs.consume(prefetch=1) as deliveries:
         async for delivery in deliveries:
-            await jobs.release_claims()
+            await jobs.admin.release_claims()
             with pytest.raises(zq.ClaimLostError):
                 await delivery.commit()
             break

@@ -111,9 +111,9 @@ async def test_no_call_on_a_deep_queue_blocks_the_loop(session: zq.QueueSession)
         "state of one that is gone": lambda: jobs.state("nobody"),
         "cancel": lambda: jobs.cancel(id="nobody"),
         "update": lambda: jobs.update(b"new", id="nobody"),
-        "release_claims": jobs.release_claims,
-        "clean": lambda: session.clean("jobs"),
-        "diagnose": lambda: session.diagnose("jobs"),
+        "release_claims": jobs.admin.release_claims,
+        "clean": lambda: session.admin.clean("jobs"),
+        "diagnose": lambda: session.admin.diagnose("jobs"),
         "take": take,
     }
     longest: dict[str, float] = {}

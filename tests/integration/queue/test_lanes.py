@@ -286,7 +286,7 @@ async def test_administration_reads_every_lane(
     stats = await jobs.stats()
     assert (stats.size, stats.claimed, stats.delayed, stats.consumers) == (80, 20, 10, 2)
     assert stats.oldest is not None
-    assert await jobs.release_claims() == 30
+    assert await jobs.admin.release_claims() == 30
     assert await locks() == []
     with pytest.raises(zq.ClaimLostError):
         await tx.commit()

@@ -215,7 +215,7 @@ async def test_a_redelivered_message_is_logged_with_its_ids(session: zq.QueueSes
     async def handler(delivery: zq.Delivery[bytes]) -> None:
         if not stolen:
             stolen.append(work_of(delivery).id)
-            await jobs.release_claims()
+            await jobs.admin.release_claims()
 
     async def done() -> bool:
         return await jobs.size() == 0
@@ -250,7 +250,7 @@ async def test_the_first_failed_commit_of_a_loop_ends_it_and_the_next_is_logged(
                 if len(shown) == 2:
                     await eventually(refused)
                     if behind == "forced open":
-                        await jobs.release_claims()
+                        await jobs.admin.release_claims()
     assert [delivery.id for delivery in shown] == ids[:2]
     assert deliveries.absorbed == (behind == "forced open")
     [line] = [line for line in lines.written if line.get("message_id") == ids[1]]

@@ -37,7 +37,7 @@ def uses(session: zq.QueueSession, tx: zq.Transaction) -> list[Callable[[], obje
         queue.peek,
         queue.purge,
         queue.stats,
-        queue.release_claims,
+        queue.admin.release_claims,
         queue.dead_letters.size,
         queue.consume,
         lambda: session.listener(queue, no_handler),

@@ -329,7 +329,7 @@ async def test_a_diagnosis_names_the_obstacles_that_block_messages(
     sealed = f"{queue_root}/jobs/items/item-i{EVIL}"
     await server_view.create(sealed)
     await set_acl(server_view, sealed, readable=False)
-    told = [finding.text for finding in (await session.diagnose("jobs")).findings if finding.subject == "jobs"]
+    told = [finding.text for finding in (await session.admin.diagnose("jobs")).findings if finding.subject == "jobs"]
     assert [text for text in told if "they have children" in text and obstructed in text]
     assert [text for text in told if "may not read" in text and sealed in text]
 
@@ -374,13 +374,13 @@ async def test_a_move_ends_and_names_the_messages_that_it_could_not_move(
     else:
         await server_view.create(f"{item}/child")
     await jobs.put_many([b"1", b"2"])
-    reference = await session.moves.start("jobs", "target")
+    reference = await session.admin.moves.start("jobs", "target")
 
     async def ended() -> bool:
-        return (await session.moves.status(reference)).state != "running"
+        return (await session.admin.moves.status(reference)).state != "running"
 
     await eventually(ended)
-    status = await session.moves.status(reference)
+    status = await session.admin.moves.status(reference)
     assert (status.state, status.moved) == ("failed", 2)
     assert "1 messages stay in jobs" in (status.error or "")
     assert await session.queue("target").size() == 2
@@ -436,7 +436,7 @@ async def test_expired_messages_are_swept_despite_an_unreadable_one(
     await jobs.put_many([b"1", b"2"], ttl=0.001)
 
     async def swept() -> bool:
-        await session.clean("jobs")
+        await session.admin.clean("jobs")
         return await jobs.size() == 1
 
     await eventually(swept)

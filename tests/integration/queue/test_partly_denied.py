@@ -84,7 +84,7 @@ async def test_an_unreadable_message_does_not_affect_stats_or_other_messages(
     with pytest.raises(zq.AccessDeniedError, match="jobs"):
         await jobs.state(sealed)
     assert await jobs.cancel(id=readable.id) is zq.Alteration.DONE
-    assert any(sealed in finding.text for finding in (await session.diagnose("jobs")).findings)
+    assert any(sealed in finding.text for finding in (await session.admin.diagnose("jobs")).findings)
 
 
 async def test_claims_are_released_by_force_despite_one_of_an_unreadable_message(
@@ -97,7 +97,7 @@ async def test_claims_are_released_by_force_despite_one_of_an_unreadable_message
         [name] = [name for name in await server_view.children(f"{queue_root}/jobs/items") if ids[0] in name]
         await set_acl(server_view, f"{queue_root}/jobs/items/{name}", readable=False)
         with pytest.raises(zq.PartlyDeniedError, match=ids[0]) as raised:
-            await jobs.release_claims()
+            await jobs.admin.release_claims()
         assert raised.value.done == 1
         [lock] = await server_view.children(f"{queue_root}/jobs/locks")
         assert ids[0] in lock

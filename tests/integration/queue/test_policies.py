@@ -215,7 +215,7 @@ async def test_release_claims_ends_a_backoff(session: zq.QueueSession) -> None:
     async with session.transaction() as tx:
         await tx.take(jobs)
         await tx.rollback(delay=60)
-    assert await jobs.release_claims() == 1
+    assert await jobs.admin.release_claims() == 1
     assert (await take_one(session)).attempt == 2
 
 

@@ -39,7 +39,7 @@ class Failures:
         self._proxy.reset_connections()
 
     async def the_commit_is_refused(self, tx: zq.Transaction) -> None:
-        await self._session.queue("jobs").release_claims()
+        await self._session.queue("jobs").admin.release_claims()
         with pytest.raises(zq.ClaimLostError):
             await tx.commit()
 

@@ -133,9 +133,9 @@ async def test_purge_cancel_and_release_claims_do_not_affect_a_pending_batch(zoo
         await writer.put(fence, "short", ttl=0.001)
         assert await queue.purge() == 0
         assert await queue.cancel(key="k") is zq.Alteration.NOT_FOUND
-        assert await queue.release_claims() == 0
-        await session.clean("orders")
-        diagnosis = await session.diagnose("orders")
+        assert await queue.admin.release_claims() == 0
+        await session.admin.clean("orders")
+        diagnosis = await session.admin.diagnose("orders")
         assert "lock" not in str([str(one) for one in diagnosis.findings]).lower()
         assert (await queue.stats()).size == 2
         await writer.staging.complete(0)
@@ -244,11 +244,11 @@ async def test_clean_up_removes_abandoned_batches_and_records_of_old_writers(
         half = replace(record, stage=None, aborted=(fence.stage,))  # who gave it up died here
         await core_of(session).zookeeper.multi([SetData(fence.path, half.encode())])
         await under_way.put(await under_way.begin(), "d")
-        await session.clean("orders")
+        await session.admin.clean("orders")
         assert await session.queue("orders").size() == 2
         assert await done.staging.begin(0, "again") is None
         monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITERS_KEPT", -60_000)
-        await session.clean("orders")
+        await session.admin.clean("orders")
         left = await core_of(session).zookeeper.children(done.state.paths.sinks)
         assert set(left) == {dead.staging.writer, under_way.staging.writer}
 
@@ -262,16 +262,16 @@ async def test_a_write_that_no_run_can_continue_is_abandoned_after_a_day_without
         await killed.put(fence, "a", "b")
         await named.put(await named.begin(run="other"), "c")
         await session.queue("orders").put(b"seen")
-        await session.clean("orders")
+        await session.admin.clean("orders")
         assert await session.queue("orders").size() == 4
-        told = [one for one in (await session.diagnose("orders")).findings if "staged" in one.text]
+        told = [one for one in (await session.admin.diagnose("orders")).findings if "staged" in one.text]
         assert sorted(one.text.partition(" are invisible")[0] for one in told) == [
             "1 staged messages of 'write nightly'",
             "2 staged messages of 'write run'",
         ]
         assert all("ledgers discard orders" in one.advice for one in told)
         monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITES_KEPT", -60_000)  # a day later
-        await session.clean("orders")
+        await session.admin.clean("orders")
         assert await session.queue("orders").size() == 2
         with pytest.raises(zq.NotCommittedError):
             await killed.put(fence, "too late")

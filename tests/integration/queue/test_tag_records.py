@@ -65,7 +65,7 @@ async def test_consumers_of_other_tags_continue_with_a_warning_and_the_doctor_re
             assert message.body == b"eu again"
     assert any(path in record.getMessage() for record in caplog.records)
     digest = path.rpartition("/")[2]
-    assert any(digest in finding.text for finding in (await session.diagnose("jobs")).findings)
+    assert any(digest in finding.text for finding in (await session.admin.diagnose("jobs")).findings)
     assert (await take_one(session)).body == b"us"
 
 

@@ -46,7 +46,7 @@ async def test_figures_and_diagnosis_of_the_widest_queue_are_complete_within_the
     assert (stats.size, stats.put, stats.incomplete) == (2, 2, ())
     assert {priority: number for priority, number in stats.priorities.items() if number} == {0: 1, 2: 1}
     assert stats.oldest is not None
-    diagnosis = await session.diagnose("wide")
+    diagnosis = await session.admin.diagnose("wide")
     assert (diagnosis.complete, list(diagnosis.unexamined)) == (True, [])
     (queue,) = diagnosis.queues
     assert (queue.size, queue.complete, queue.lanes_left, len(queue.lanes)) == (2, True, 0, 4096)
@@ -89,7 +89,7 @@ async def test_a_diagnosis_that_runs_out_of_time_names_the_parts_it_has_not_chec
     other = await open_session(zookeeper_proxy.hosts)
     held = zookeeper_proxy.hold_request(asks_for_a_lane, nth=2000, times=None)
     async with asyncio.timeout(60):
-        diagnosis = await other.diagnose("before", wide.name, "after", budget=4)
+        diagnosis = await other.admin.diagnose("before", wide.name, "after", budget=4)
     held.release()
     assert not diagnosis.complete
     before, cut, *rest = diagnosis.queues
@@ -110,7 +110,7 @@ async def test_queues_skipped_for_lack_of_time_are_named(
         await session.queue(name).put(b"1")
     other = await open_session(zookeeper_proxy.hosts)
     # 40 round trips are measured first, so the time is over before the first queue.
-    diagnosis = await other.diagnose("a", "b", "c", budget=0.001)
+    diagnosis = await other.admin.diagnose("a", "b", "c", budget=0.001)
     assert [*(queue.name for queue in diagnosis.queues), *diagnosis.unexamined] == ["a", "b", "c"]
     assert not diagnosis.complete
     assert diagnosis.healthy
@@ -123,7 +123,7 @@ async def test_a_budget_that_is_not_a_duration_is_refused(session: zq.QueueSessi
     with pytest.raises(zq.InvalidOptionError, match="budget"):
         await session.queue("jobs").stats(budget=budget)
     with pytest.raises(zq.InvalidOptionError, match="budget"):
-        await session.diagnose("jobs", budget=budget)
+        await session.admin.diagnose("jobs", budget=budget)
 
 
 async def test_a_budget_cancels_slow_work_and_passes_other_errors_on() -> None:

@@ -93,7 +93,7 @@ async def test_a_refused_commit_at_the_end_of_a_block_raises_and_releases_every_
         async with session.begin() as tx:
             await tx.take_many(jobs, 2)
             tx.put("results", b"never")
-            await jobs.release_claims()
+            await jobs.admin.release_claims()
     assert tx.outcome is zq.Outcome.ROLLED_BACK
     assert await locks() == []
     assert (await jobs.size(), await session.queue("results").size()) == (2, 0)

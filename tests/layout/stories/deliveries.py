@@ -60,7 +60,7 @@ class Held:
     async def found(self, now: Now) -> None:
         queue = now.session.queue("held")
         assert await queue.claimed() == 1
-        (holder,) = await queue.consumers()
+        (holder,) = await queue.admin.consumers()
         assert holder.host == "old-host"
         assert holder.messages == (now.known["held"],)
         assert (await queue.state(now.known["held"])).status is zq.Status.CLAIMED

@@ -66,7 +66,7 @@ class Scheduled:
         assert [message.body for message in await take(now.session, queue)] == [b"long"]
 
         async def expired() -> bool:
-            await now.session.clean("scheduled")
+            await now.session.admin.clean("scheduled")
             return [dead.body for dead in await queue.dead_letters.peek()] == [b"short"]
 
         await until(expired)

@@ -44,10 +44,10 @@ class Moved:
         session = old.session
         for name in ("moved", "moving"):
             await session.queue(name).put_many([b"1", b"2"])
-        old.known["moved"] = await session.moves.start("moved", "moved-target")
+        old.known["moved"] = await session.admin.moves.start("moved", "moved-target")
 
         async def done() -> bool:
-            return (await session.moves.status(old.known["moved"])).state == "done"
+            return (await session.admin.moves.status(old.known["moved"])).state == "done"
 
         await until(done)
         # As `Moves.start` leaves it when its process dies at once.
@@ -56,12 +56,12 @@ class Moved:
 
     async def found(self, now: Now) -> None:
         session = now.session
-        ended = await session.moves.status(now.known["moved"])
+        ended = await session.admin.moves.status(now.known["moved"])
         assert (ended.source, ended.target, ended.state, ended.moved) == ("moved", "moved-target", "done", 2)
-        assert await session.moves.resume() == 1
+        assert await session.admin.moves.resume() == 1
 
         async def done() -> bool:
-            return (await session.moves.status("unfinished")).state == "done"
+            return (await session.admin.moves.status("unfinished")).state == "done"
 
         await until(done)
         for name in ("moved", "moving"):
@@ -199,7 +199,7 @@ class Streamed:
 
     async def found(self, now: Now) -> None:
         queue, ledger = now.session.queue("streamed"), self._ledger(now.session)
-        (info,) = await queue.ledgers()
+        (info,) = await queue.admin.ledgers()
         assert info.group == "audit"
         batch = int(now.known["batch"])
         assert await ledger.next_batch(batch - 1, 2) == batch

@@ -47,12 +47,12 @@ async def move(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
     for _ in range(random.randint(1, 3)):
         await asyncio.sleep(random.random())
         began = run.loop.time()
-        reference = await session.moves.start(SOURCE, TARGET)
+        reference = await session.admin.moves.start(SOURCE, TARGET)
         if random.random() < 0.2:
-            await session.moves.resume()
+            await session.admin.moves.resume()
         for _ in range(40):
             await asyncio.sleep(0.1)
-            if (await session.moves.status(reference)).state == "done":
+            if (await session.admin.moves.status(reference)).state == "done":
                 moved.spans.append((began, run.loop.time()))
                 break
 

@@ -88,7 +88,7 @@ async def clear(run: Recorder, session: zq.QueueSession) -> None:
         for name in await zookeeper.children(f"{BASE}/{folder}"):
             with suppress(MultiError):
                 await zookeeper.multi([Delete(f"{BASE}/{folder}/{name}/child")])
-    await session.queue(OBSTRUCTED).release_claims()
+    await session.queue(OBSTRUCTED).admin.release_claims()
 
 
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:

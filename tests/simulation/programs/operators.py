@@ -25,7 +25,7 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
         if what == "open":
             opened = Opened(queue.name, run.loop.time())
             run.history.opened.append(opened)
-            await queue.release_claims()
+            await queue.admin.release_claims()
             opened.ended = run.loop.time()
         elif what == "shards":
             with suppress(zq.ConfigConflictError):  # an ordered queue has one shard

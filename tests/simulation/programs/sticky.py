@@ -67,7 +67,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def reap(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
     for _ in range(run.random.randint(2, 8)):
         await asyncio.sleep(run.random.random() * 0.5)
-        await session.queue(STICKY).reap()
+        await session.queue(STICKY).admin.reap()
 
 
 async def open_to_all(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation

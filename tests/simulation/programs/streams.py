@@ -270,7 +270,7 @@ async def release(run: Recorder, session: zq.QueueSession) -> None:
     with suppress(zq.NotFoundError):
         while True:
             try:
-                await session.queue(STREAMED).release_ledger(GROUP)
+                await session.queue(STREAMED).admin.release_ledger(GROUP)
             except zq.ClaimLostError:
                 continue  # a driver took over the ledger meanwhile
             break

@@ -30,8 +30,8 @@ def two_moves_run_while_messages_are_taken(seed: int | str) -> History:
             async def move(name: str) -> None:
                 async with run.cluster.connect(name=name) as session:
                     await asyncio.sleep(run.random.random() * 8 * run.weather.scale)
-                    reference = await session.moves.start("a", "b")
-                    while (await session.moves.status(reference)).state == "running":  # noqa: ASYNC110 - in ZooKeeper
+                    reference = await session.admin.moves.start("a", "b")
+                    while (await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - in ZooKeeper
                         await asyncio.sleep(run.weather.scale)
 
             patience = 20 * run.weather.scale

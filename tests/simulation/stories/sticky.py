@@ -31,7 +31,7 @@ def several_nodes_reap_while_the_owner_takes(seed: int | str) -> History:
             async def reap(name: str) -> None:
                 async with run.cluster.connect(name=name, node=name) as session:
                     for _ in range(12):
-                        await session.queue("a").reap()
+                        await session.queue("a").admin.reap()
                         await asyncio.sleep(run.random.random() * 4 * run.weather.scale)
 
             takers = [take_and_commit(run, name, 8, patience=0.05) for name in ("t1", "t2")]
