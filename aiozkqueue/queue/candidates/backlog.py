@@ -31,6 +31,8 @@ BACKLOG_LIMIT = 200_000
 OTHERS_LIMIT = 20_000
 #: Names of a long listing that are sorted at a time.
 REFILL = 4096
+#: Listed names that `Backlog.pop` examines at a time: a few milliseconds of work.
+PASSED_OVER = 4096
 #: Candidates reported by watches that are kept until they are taken.
 HEARD_LIMIT = 10_000
 SEQUENCE_DIGITS = 10
@@ -64,6 +66,8 @@ class Backlog:
         self._dropped_at: float | None = None  # when an item was last reported that is not kept
         self._marks: tuple[int, int] = (0, 0)
         self._digested = 0  # names of the listing
+        self.unfinished: bool = False
+        """Whether the last `pop` stopped before it had examined all names."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -267,11 +271,17 @@ class Backlog:
             self._listed = listed[cut:] + listed[:cut]
 
     def pop(self, limit: int, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Take the oldest of this consumer's candidates, except excluded ids."""
+        """Take the oldest of this consumer's candidates, except excluded ids.
+
+        Up to `PASSED_OVER` names are examined at a time; there may be more candidates if it is then `unfinished`.
+        """
+        self.unfinished = False
         places: list[str] = []
         for source in (self._front, self._heard):
             if source is self._heard:
                 self._pop_listed(places, limit, excluded, now)
+            if self.unfinished:
+                break
             chosen = set(places)  # items freed or reported since the listing may also be in it
             while source and len(places) < limit:
                 place = source.popleft()
@@ -386,11 +396,13 @@ class Backlog:
     def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> None:
         listed, alone, lane, locked = self._listed, self._share.alone, self._lane, self._locked
         chosen, lock_id = set(places), self._lock_id
-        while len(places) < limit:
+        for _ in range(PASSED_OVER):
+            if len(places) >= limit:
+                return
             if not listed:
                 listed = self._listed = list(islice(self._more, REFILL))[::-1]
                 if not listed:
-                    break
+                    return
             name = listed.pop()
             if not alone and self._distance(lane, name):  # the shares have changed since the listing
                 self._others.setdefault(lane, {}).setdefault(name, now)
@@ -401,6 +413,7 @@ class Backlog:
                 continue
             if lock not in locked and not excluded(lock) and (place := f"{lane}/{name}") not in chosen:
                 places.append(place)
+        self.unfinished = True
 
     def _remove(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
         for lane, name in chosen:

@@ -45,6 +45,18 @@ class Matching:
         self.names += filter(self._passes, names)
 
 
+class Parsed:
+    """The results of a function for all names for which it returns one."""
+
+    def __init__(self, parse: Callable[[str], str | None]) -> None:
+        self._parse = parse
+        self.values: set[str] = set()
+
+    def take(self, names: list[str]) -> None:
+        """Add the results for these names."""
+        self.values.update(value for value in map(self._parse, names) if value is not None)
+
+
 class Earliest:
     """The first ``limit`` names that pass a test, in the order of a key; without a limit, all.
 

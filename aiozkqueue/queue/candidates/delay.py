@@ -21,7 +21,7 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 
 from .batches import visible
-from .collectors import Earliest, sequence_of
+from .collectors import Earliest, Parsed, sequence_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -225,13 +225,15 @@ class DelayedIndex:
             try:
                 earliest, locks = await asyncio.gather(
                     self._zookeeper.children_into(path, partial(Earliest, limit, _DUE, _due_of), generation=generation),
-                    self._zookeeper.children(self._queue.paths.locks, generation=generation),
+                    self._zookeeper.children_into(
+                        self._queue.paths.locks, partial(Parsed, parse_lock), generation=generation
+                    ),
                 )
             except NoNodeError:
                 self._hours.pop(number, None)
                 return
             whole = earliest.held < limit
-            locked = {parse_lock(lock) for lock in locks}
+            locked = locks.values
             items = [item async for item in self._parsed(earliest.in_order(), locked)]
             free = [item for item in items if item.id not in locked]
             if whole or len(free) > NEAREST:
@@ -246,7 +248,7 @@ class DelayedIndex:
         hour.changed = stat.pzxid  # from before the listing: a later item shows as another change
         hour.look_after = self._clock.monotonic() + INTERVAL_PER_LISTING * (self._clock.monotonic() - began)
 
-    async def _parsed(self, names: Iterator[str], locked: set[str | None]) -> AsyncIterator[ItemName]:
+    async def _parsed(self, names: Iterator[str], locked: set[str]) -> AsyncIterator[ItemName]:
         """Yield the delayed items with these names that may be seen; the event loop runs other tasks in between."""
         while page := list(islice(names, PARSED)):
             for name in visible(page, locked) if self._queue.config.staged else page:

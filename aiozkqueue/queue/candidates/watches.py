@@ -136,6 +136,12 @@ class Timers:
             self._known.add(entry)
             heapq.heappush(self._heap, entry)
 
+    def take(self, names: list[str]) -> None:
+        """Add the due nodes with these names: a listing of all due nodes is passed here as it arrives."""
+        for name in names:
+            if timed := parse_due(name):
+                self.add(*timed)
+
     @property
     def next(self) -> int | None:
         """The earliest end, ms in ZooKeeper's time."""

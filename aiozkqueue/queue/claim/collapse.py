@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import End, ItemName, item_id, parse_lock
 from aiozkqueue.queue.candidates.batches import is_closed
+from aiozkqueue.queue.candidates.collectors import Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
@@ -185,13 +186,12 @@ class Collapse:
         """
         lanes = dict.fromkeys(place.rpartition("/")[0] for place in places)
         self._gone = []
-        locks = asyncio.ensure_future(self._zookeeper.children(self._state.paths.locks, generation=generation))
+        locks = asyncio.ensure_future(self._locks(generation))
         try:
             listed = await asyncio.gather(*(self._list(lane, generation) for lane in lanes))
-            locked = {parse_lock(lock) for lock in await locks}
+            locked = await locks
             if self._state.config.staged:  # only locks read after the items show that a batch is open
-                later_locks = await self._zookeeper.children(self._state.paths.locks, generation=generation)
-                locked |= {parse_lock(lock) for lock in later_locks}
+                locked |= await self._locks(generation)
         finally:
             locks.cancel()
             gone, self._gone = self._gone, None
@@ -211,6 +211,11 @@ class Collapse:
             elif free.to_claim(name):
                 chosen.setdefault(place, [])
         return list(chosen), await self._duplicates(chosen, generation)
+
+    async def _locks(self, generation: int) -> set[str]:
+        """Return the ids of all locks."""
+        collector = partial(Parsed, parse_lock)
+        return (await self._zookeeper.children_into(self._state.paths.locks, collector, generation=generation)).values
 
     async def _list(self, lane: str, generation: int) -> _Lane:
         """List a lane, unless no item was created since the last listing."""
@@ -305,7 +310,7 @@ async def claim_newest(
 class _Free(NamedTuple):
     """Decides which items may be taken."""
 
-    locked: Collection[str | None]
+    locked: Collection[str]
     excluded: Callable[[str], bool]
     now: int
 

@@ -12,9 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.layout import parse_due
 from aiozkqueue.queue.candidates.batches import BatchVisibility, stage_of
-from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Matching, emptied
+from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Matching, Parsed, emptied
 from aiozkqueue.queue.candidates.groups import GroupIndex
 from aiozkqueue.queue.candidates.listing_length import warn_of_length
 from aiozkqueue.queue.candidates.partition import Partition
@@ -249,13 +248,10 @@ class CandidateSource(CandidateIndex):
         if self._must_list_due or (not self._watch.armed and now - self._due_listed > DUE_LISTING):
             self._must_list_due = False
             try:
-                names = await self._zookeeper.children(self.state.paths.due, generation=generation)
+                await self._zookeeper.children_into(self.state.paths.due, lambda: self._timers, generation=generation)
             except BaseException:
                 self._must_list_due = True
                 raise
-            for name in names:
-                if timed := parse_due(name):
-                    self._timers.add(*timed)
             self._due_listed = now
         if self._timers.next is None:
             return
@@ -288,7 +284,7 @@ class CandidateSource(CandidateIndex):
         if level is None:
             return await self._look_by_urgency(limit, generation, ripe=ripe)
         if not level.must_list:
-            places = self._pop(level, limit)
+            places = await self._pop(level, limit)
             if places:
                 return places
             if self._demand.flying:
@@ -315,7 +311,7 @@ class CandidateSource(CandidateIndex):
         above: list[PriorityLevel] = []
         empty: set[PriorityLevel] | None = None
         for level in self._priority_index:
-            places = [] if level.must_list else self._pop(level, limit)
+            places = [] if level.must_list else await self._pop(level, limit)
             if not places and ripe and not (level.must_list or self._demand.flying):
                 places = await self._take_over(level, limit, generation)
             if not places and not self._is_quiet(level):
@@ -329,7 +325,7 @@ class CandidateSource(CandidateIndex):
                         return None
                     places = await self._list_lanes(level, limit, generation)
             if not places and empty is not None and level in empty:  # delayed items
-                places = self._pop(level, limit) or self._of_others(level, limit)
+                places = await self._pop(level, limit) or self._of_others(level, limit)
             if places:
                 return await self._guard(above, places, generation)
             above.append(level)
@@ -401,12 +397,15 @@ class CandidateSource(CandidateIndex):
                     empty.discard(level)
         return empty
 
-    def _pop(self, level: PriorityLevel, limit: int) -> list[str]:
-        while places := level.backlog.pop(limit, self.held.__contains__, self._clock.monotonic()):
-            heads = self._heads(places)
-            if heads:
+    async def _pop(self, level: PriorityLevel, limit: int) -> list[str]:
+        """Return the next candidates of a level. Other tasks run while many names are passed over."""
+        while True:
+            places = level.backlog.pop(limit, self.held.__contains__, self._clock.monotonic())
+            if heads := self._heads(places):
                 return heads
-        return []
+            if not places and not level.backlog.unfinished:
+                return []
+            await asyncio.sleep(0)
 
     def _heads(self, places: list[str]) -> list[str]:
         return places if self._groups is None else self._groups.heads(places)
@@ -424,7 +423,7 @@ class CandidateSource(CandidateIndex):
                 level.last_shard = (level.last_shard + 1) % len(shards)
                 for lane in shards[level.last_shard]:
                     await self._list(level, lane, generation)
-                    places = self._pop(level, limit)
+                    places = await self._pop(level, limit)
                     if places:
                         level.seen_all = (
                             self._selector is not None and self._watch.armed and self._selector.kept_all(level.lanes)
@@ -475,18 +474,18 @@ class CandidateSource(CandidateIndex):
             self._priority_index.reshare(share if accepts is None else Partition())
             listed, locks, queue = await asyncio.gather(
                 self._list_lane(paths.at(lane), self._collector(backlog, lane), generation),
-                self._zookeeper.children(paths.locks, generation=generation),
+                self._zookeeper.children_into(paths.locks, partial(Parsed, paths.lock_of), generation=generation),
                 self._zookeeper.exists(paths.base, generation=generation),
             )
             if queue is None or (queue.czxid, queue.version) != self._revision:
                 raise ReopenError  # there may be new lanes, or new kinds of items
             if not self._warned:
                 self._warned = warn_of_length(self.state.name, lane, listed.size, self._zookeeper.max_request)
-            locked = {lock_id for lock in locks if (lock_id := paths.lock_of(lock)) is not None}
+            locked = locks.values
             if not isinstance(listed, Dealt):
                 listed = await self._examine(backlog, lane, listed, locked, generation)
-            # Items that ended while the listings were running may appear in them as free.
-            backlog.fill(lane, listed, locked | self._gone, self._clock.monotonic())
+            locked |= self._gone  # items that ended while the listings were running may appear in them as free
+            backlog.fill(lane, listed, locked, self._clock.monotonic())
         finally:
             self._gone = None
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiozkqueue.dialects import curator
-from aiozkqueue.queue.candidates.backlog import Backlog
+from aiozkqueue.queue.candidates.backlog import PASSED_OVER, Backlog
 from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.foreign.queue_state import ForeignBacklog
 
@@ -52,6 +52,16 @@ def test_the_oldest_of_a_listing_comes_first() -> None:
 def test_locked_and_excluded_items_are_left_out() -> None:
     backlog = listed(1, 2, 3, locked={"ID2"})
     assert backlog.pop(5, lambda one: one == "ID1", 0) == [place(3)]
+
+
+def test_many_locked_items_are_passed_over_in_several_steps() -> None:
+    numbers = range(2 * PASSED_OVER + 2)
+    backlog = listed(*numbers, locked={f"ID{number}" for number in numbers[:-2]})
+    backlog.hear(place(numbers[-1] + 1), 0)
+    assert [backlog.pop(1, free, 0) for _ in range(2)] == [[], []]
+    assert backlog.unfinished
+    assert backlog.pop(5, free, 0) == [place(number) for number in (*numbers[-2:], numbers[-1] + 1)]
+    assert not backlog.unfinished
 
 
 def test_an_item_is_free_again_when_its_lock_is_gone() -> None:
