@@ -83,7 +83,7 @@ class Groups:
             self.forget()
             return
 
-    def _explain(self, _: int, error: ZooKeeperError) -> QueueError:
+    def _explain(self, error: ZooKeeperError) -> QueueError:
         if isinstance(error, BadVersionError | NoNodeError):
             return GroupsChangedError(f"{self._paths.base}: {error}")
         return QueueError(f"{self._paths.base}: {error}")

@@ -35,6 +35,7 @@ from .commit.held import CommitWrite
 from .commit.puts import PutWrite
 from .commit.release import ReleaseWrite
 from .commit.unique_keys import earlier_holder
+from .commit.write import Composition
 from .outcome import Outcome
 from .put.prepare import make_ready
 from .runtime.deadline import FOREVER, Deadline
@@ -42,8 +43,6 @@ from .runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from aiozkqueue.zookeeper import Operation
 
     from .commit.alterations import TransactionalAlteration
     from .commit.capacity import Reservation
@@ -461,9 +460,9 @@ class UnitOfWork:
 
     def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:
         zookeeper = self.runtime.zookeeper
-        operations: list[Operation] = []
-        atomic_write.compose(operations)
-        size = zookeeper.request_size(operations) + 512  # plus the operation on the slot
+        composition = Composition()
+        atomic_write.compose(composition)
+        size = zookeeper.request_size(composition.operations) + 512  # plus the operation on the slot
         if size > zookeeper.max_request:
             msg = (
                 f"{self.what} takes {size} bytes, ZooKeeper takes {zookeeper.max_request} in one request; "

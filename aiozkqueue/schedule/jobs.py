@@ -142,7 +142,7 @@ class Jobs:
         with readable(self._paths.base):
             await runtime.zookeeper.ensure(self._paths.base)
 
-        def explain(_: int, error: ZooKeeperError) -> QueueError:
+        def explain(error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
                 return AlreadyExistsError(f"job {name!r} already exists; change it, or remove it first")
             return QueueError(f"{path}: {error}")
@@ -226,7 +226,7 @@ class Jobs:
         """
         path = self._paths.job(name)
 
-        def explain(_: int, error: ZooKeeperError) -> QueueError:
+        def explain(error: ZooKeeperError) -> QueueError:
             return _not_found(name) if isinstance(error, NoNodeError) else QueueError(f"{path}: {error}")
 
         await apply(core_of(self._session), [Delete(path)], explain)
@@ -264,7 +264,7 @@ class Jobs:
         runtime = core_of(self._session)
         path = self._paths.job(name)
 
-        def explain(_: int, error: ZooKeeperError) -> QueueError:
+        def explain(error: ZooKeeperError) -> QueueError:
             if isinstance(error, NoNodeError | BadVersionError):
                 return JobChangedError(f"{path}: {error}")
             return QueueError(f"{path}: {error}")
@@ -298,7 +298,7 @@ def readable(path: str) -> Iterator[None]:
 
 
 async def apply(
-    runtime: SessionCore, operations: list[Operation], explain: Callable[[int, ZooKeeperError], QueueError]
+    runtime: SessionCore, operations: list[Operation], explain: Callable[[ZooKeeperError], QueueError]
 ) -> None:
     """Apply operations exactly once. Raises: the result of ``explain`` for a refusal; as `Queue.put`."""
     await runtime.settle(RegistrationWrite(runtime.ids.next(), operations, explain))

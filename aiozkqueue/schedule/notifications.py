@@ -126,7 +126,7 @@ class Notifications:
         with readable(self._base):
             await runtime.zookeeper.ensure(self._base)
 
-        def explain(_: int, error: ZooKeeperError) -> QueueError:
+        def explain(error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
                 return _exists_already(service, name)
             if isinstance(error, BadVersionError | NoNodeError):

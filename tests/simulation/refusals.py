@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from aiozkqueue.queue.commit.write import AtomicWrite
+    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
     from tests.simulation.workload import Run
 
@@ -49,7 +50,7 @@ def _noted(
     self: GroupCommitter,
     batch: list[AtomicWrite],
     member: AtomicWrite,
-    index: int,
+    handler: RefusalHandler,
     operation: Operation,
     error: ZooKeeperError,
 ) -> None:
@@ -65,7 +66,7 @@ def _noted(
         if one in refusals.seen:
             refusals.again.append(one)
         refusals.seen.add(one)
-    _answer_refusal(self, batch, member, index, operation, error)
+    _answer_refusal(self, batch, member, handler, operation, error)
 
 
 GroupCommitter._answer_refusal = _noted  # type: ignore[method-assign]

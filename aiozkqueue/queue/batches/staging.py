@@ -10,7 +10,7 @@ so no further put succeeds, and then removes the items. `admin.batch_writers` de
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash, with_field
@@ -34,11 +34,12 @@ from aiozkqueue.zookeeper import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
     from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.write import Composition
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
 class Fence(NamedTuple):
@@ -66,33 +67,33 @@ class FencedError(NotCommittedError):
     """The batch is no longer pending, or its writer's znode was written for another reason."""
 
 
+class _Fails(NamedTuple):
+    """Answers a refusal with an error."""
+
+    kind: type[NotCommittedError]
+
+    def repair(self, operation: Operation, error: ZooKeeperError) -> NoReturn:
+        """See `RefusalHandler`."""
+        raise self.kind(f"{operation.path}: {error}") from error
+
+
 class FencedPuts(PutWrite):
     """Puts items of a pending batch together with the progress that records them."""
 
-    __slots__ = ("_before",)
+    __slots__ = ("_fence", "_progress")
 
     def __init__(self, transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData) -> None:
         super().__init__(transaction_id, puts)
         self.grow(2 * OPERATION_WEIGHT + len(progress.data))
-        self._before: tuple[Operation, Operation] = (fence.check(), progress)
+        self._fence = fence
+        self._progress = progress
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Assert the batch, write the progress, then the items."""
-        sent += self._before
-        super().compose(sent)
-
-    def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
-        """Fail if the batch is over or another attempt was faster; otherwise as for any put."""
-        if index < len(self._before):
-            kind = OvertakenError if index else FencedError
-            raise kind(f"{operation.path}: {error}") from error
-        return super().refused(index - len(self._before), operation, error)
-
-    def applied(self, results: Sequence[Result] | None) -> None:
-        """Note the sequence numbers, as for any put."""
-        super().applied(None if results is None else results[len(self._before) :])
+        composition.add(self._fence.check(), _Fails(FencedError))
+        composition.add(self._progress, _Fails(OvertakenError))
+        composition.answer_with(self)
+        super().compose(composition)
 
 
 class BatchWriter:

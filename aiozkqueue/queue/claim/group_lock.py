@@ -151,14 +151,17 @@ class GroupLock:
 
     def lock_operations(
         self, dispositions: Mapping[Claim, Disposition], due: Callable[[Disposition], int]
-    ) -> Iterator[tuple[Claim | QueueState, Operation]]:
-        """Return the lock operations that go with these dispositions; called again for each resend."""
+    ) -> Iterator[tuple[Claim, QueueState | None, Operation]]:
+        """Return the lock operations that go with these dispositions; called again for each resend.
+
+        Each has the claim that it is about, and the owner of its refusal (None: the claim).
+        """
         if self.gone:
             return
         if not all(claim in dispositions for claim in self.live):
             self.fate = Fate.KEPT  # the lock stays with the undecided messages
             if self.live[0] not in dispositions:
-                yield self.live[0], Check(self.live[0].path, self.live[0].version)
+                yield self.live[0], None, Check(self.live[0].path, self.live[0].version)
             return
         self.settling = True
         self._timed = None
@@ -166,19 +169,17 @@ class GroupLock:
         head = self.live[0]
         if released is None and self._locks.keeps(self):
             self.fate = Fate.KEPT
-            yield head, Check(self.lock)
+            yield head, None, Check(self.lock)
             return
         self.fate = Fate.FREE
-        yield head, Delete(self.lock)
+        yield head, None, Delete(self.lock)
         if released is not None and dispositions[released].delay:
             self.fate, self._timed = Fate.TIMED, released
             end = due(dispositions[released])
             record = LockRecord(released.id, released.owner, end, dispositions[released].leased)
-            yield released, Create(self.lock, record.encode())
-            yield (
-                self._state,
-                Create(self._state.paths.due_node(end, released.id), due_data(released.place, self.group)),
-            )
+            yield released, None, Create(self.lock, record.encode())
+            due_node = self._state.paths.due_node(end, released.id)
+            yield released, self._state, Create(due_node, due_data(released.place, self.group))
 
     # -- events
 

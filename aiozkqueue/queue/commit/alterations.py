@@ -11,14 +11,14 @@ from aiozkqueue.zookeeper import NoAuthError, NotEmptyError
 from .dispositions import obstructed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine
 
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .conditional import Change
+    from .write import Composition
 
 
 class TransactionalAlteration:
@@ -34,12 +34,12 @@ class TransactionalAlteration:
         self.weight: int = change.weight
         self.state: QueueState = change.state
 
-    def operations(self, clock: ServerClock) -> Iterator[tuple[RefusalHandler, Operation]]:
-        """Return the operations to send now, each with the handler of its refusal."""
-        for operation in self._change.operations:
-            yield self, operation
+    def compose(self, composition: Composition, clock: ServerClock) -> None:
+        """Add the operations to send now."""
+        composition.answer_with(self)
+        composition.operations += self._change.operations
         for attached_op in self._change.attached_ops(clock):
-            yield attached_op.owner, attached_op.operation
+            composition.add(*attached_op)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """See `RefusalHandler`: the message has changed since it was read.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .dispositions import Disposition
+    from .write import Composition
 
 #: Changes under way at the same time.
 TOGETHER = 400
@@ -63,31 +64,25 @@ class Change(NamedTuple):
 class ConditionalWrite(AtomicWrite):
     """The write of one change."""
 
-    __slots__ = ("_attached_ops", "_change", "_clock", "left", "obstacle")
+    __slots__ = ("_change", "_clock", "left", "obstacle")
 
     def __init__(self, transaction_id: str, change: Change, clock: ServerClock) -> None:
         super().__init__(transaction_id, change.generation, change.weight)
         self._change = change
         self._clock = clock
-        self._attached_ops: list[AttachedOp] = []
         self.left: bool = False
         """Whether the change was not made, because the data is not as it was read."""
         self.obstacle: str | None = None
         """The znode that could not be deleted because it has children."""
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Add the change and its attached operations."""
-        self._attached_ops = self._change.attached_ops(self._clock)
-        sent += self._change.operations
-        sent += (attached_op.operation for attached_op in self._attached_ops)
+        composition.operations += self._change.operations
+        for attached_op in self._change.attached_ops(self._clock):
+            composition.add(*attached_op)
 
-    def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
-        """Give the change up if it has become impossible; pass refusals of attached operations to their owners."""
-        changed = len(self._change.operations)
-        if index >= changed:
-            return self._attached_ops[index - changed].owner.repair(operation, error)
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Give the change up if it has become impossible."""
         if isinstance(error, NoAuthError):
             raise access_denied(self._change.state.name, error)
         state = self._change.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aiozkqueue.layout import AttemptRecord
 from aiozkqueue.queue.state.hooks import GONE, LEFT
@@ -12,10 +12,12 @@ from .dispositions import refusal_of
 from .write import OPERATION_WEIGHT, AtomicWrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+    from .write import Composition
 
 
 class SplitSettlement(AtomicWrite):
@@ -33,9 +35,9 @@ class SplitSettlement(AtomicWrite):
         self._parts = parts
         self._applied = applied
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Replace the item. Attempts counted for it count for its first message."""
-        claim, paths = self._claim, self._claim.state.paths
+        claim, paths, sent = self._claim, self._claim.state.paths, composition.operations
         sent.append(Delete(claim.path, claim.version))
         sent += self._parts
         sent.append(Delete(claim.lock))
@@ -44,12 +46,7 @@ class SplitSettlement(AtomicWrite):
             sent.append(Delete(paths.meta(claim.id), claim.meta_version))
             sent.append(Create(paths.meta(first), AttemptRecord(claim.attempts, first).encode()))
 
-    def refused(
-        self,
-        index: int,  # noqa: ARG002 - nothing was applied, whichever operation was refused
-        operation: Operation,
-        error: ZooKeeperError,
-    ) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> NoReturn:
         """Raise the refusal. The caller still holds the item, unless it has lost it."""
         raise refusal_of(self._claim, operation, error)
 

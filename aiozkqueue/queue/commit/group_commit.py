@@ -34,6 +34,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .slot import Fate, RefusedError, Slot
+from .write import Composition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.runtime.tasks import TaskOwner
+    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.lanes import PutLanes
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeper
@@ -70,12 +72,12 @@ MAX_REPAIRS = 20
 class _PendingMulti:
     """A batch of writes, and the multi for it."""
 
-    __slots__ = ("batch", "learns", "operations", "sending", "starts", "stores", "turns")
+    __slots__ = ("batch", "composition", "learns", "sending", "starts", "stores", "turns")
 
     def __init__(self, batch: list[AtomicWrite]) -> None:
         self.batch = batch
         self.stores: list[QueueState] = []
-        self.operations: list[Operation] = []
+        self.composition = Composition()
         self.starts: list[int] = []
         self.turns: list[tuple[PutLanes, int]] = []
         self.learns = False
@@ -85,13 +87,20 @@ class _PendingMulti:
         """Compose the multi from what is known now; ``large_batches`` counts the large batches that need results."""
         self.stores = _stores_of(self.batch)
         self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.stores]
-        self.operations = [state.check() for state in self.stores]
+        operations = self.composition.operations
+        operations += (state.check() for state in self.stores)
         for atomic_write in self.batch:
-            self.starts.append(len(self.operations))
-            atomic_write.compose(self.operations)
+            self.starts.append(len(operations))
+            atomic_write.compose(self.composition)
             self.learns = self.learns or atomic_write.learns
         if self.learns and len(self.batch) > FEW:
             self.learns = next(large_batches) % LEARN_EVERY == 0
+
+    def refused_by(self, index: int) -> tuple[AtomicWrite, RefusalHandler]:
+        """Return the write with a refused operation, and the handler of the refusal."""
+        member = bisect.bisect_right(self.starts, index) - 1
+        atomic_write = self.batch[member]
+        return atomic_write, self.composition.handler_of(index, self.starts[member]) or atomic_write
 
     def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
         """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
@@ -230,7 +239,7 @@ class GroupCommitter:
             and {member.generation for member in batch} <= {generation, None}
         ):
             pending.compose(self._large_batches)
-            pending.sending = slot.begin(pending.operations, generation, learns=pending.learns)
+            pending.sending = slot.begin(pending.composition.operations, generation, learns=pending.learns)
 
     async def _serve(self, slot: Slot) -> None:
         while True:
@@ -304,17 +313,17 @@ class GroupCommitter:
                         pending = _PendingMulti(batch)
                         continue
                     pending.compose(self._large_batches)
-                    sent = await slot.send(pending.operations, generation, learns=pending.learns)
+                    sent = await slot.send(pending.composition.operations, generation, learns=pending.learns)
             except RefusedError as refusal:
-                index, states, starts = refusal.index, pending.stores, pending.starts
-                operation = pending.operations[index]
+                index, states = refusal.index, pending.stores
+                operation = pending.composition.operations[index]
                 if index < len(states):
                     self._refresh(batch, states[index], operation, refusal.error)
                 elif (state := pending.lacks_lane_of(operation, refusal.error)) is not None:
                     self._refresh(batch, state, operation, refusal.error)
                 else:
-                    member = bisect.bisect_right(starts, index) - 1
-                    self._answer_refusal(batch, batch[member], index - starts[member], operation, refusal.error)
+                    member, handler = pending.refused_by(index)
+                    self._answer_refusal(batch, member, handler, operation, refusal.error)
             except RequestTooLargeError as error:
                 self._split(batch, error)
             else:
@@ -358,11 +367,16 @@ class GroupCommitter:
             self._repair_or_fail(batch, member, partial(state.repair, refused, error), error)
 
     def _answer_refusal(
-        self, batch: list[AtomicWrite], member: AtomicWrite, index: int, operation: Operation, error: ZooKeeperError
+        self,
+        batch: list[AtomicWrite],
+        member: AtomicWrite,
+        handler: RefusalHandler,
+        operation: Operation,
+        error: ZooKeeperError,
     ) -> None:
-        """Let the write that caused a refusal handle it; the rest of the batch is sent again without it."""
+        """Take out the write that caused a refusal, and have it answered; the rest of the batch is sent again."""
         member.alone = True
-        self._repair_or_fail(batch, member, partial(member.refused, index, operation, error), error)
+        self._repair_or_fail(batch, member, partial(handler.repair, operation, error), error)
 
     def _repair_or_fail(
         self,

@@ -6,12 +6,12 @@ Writes that only release claims are in `release`.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.runtime.deadline import FOREVER
-from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
@@ -36,21 +36,34 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.state.claim import GroupHold
+    from aiozkqueue.queue.state.claim import Claim, GroupHold
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .alterations import TransactionalAlteration
     from .puts import Put
+    from .write import Composition
 
 log: Final = logging.getLogger(__name__)
+
+
+class Ended(NamedTuple):
+    """The handler of one operation of a write that ends claims; see `EndClaims.refused`."""
+
+    ends: EndClaims
+    claim: Claim | None
+    owner: RefusalHandler | None
+
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """See `RefusalHandler`."""
+        return self.ends.refused(self.claim, self.owner, operation, error)
 
 
 class EndClaims(AtomicWrite):
     """A write that ends claims: the base of commits and releases."""
 
-    __slots__ = ("_clock", "_dispositions", "_now", "_owners", "_plain", "_puts", "_shared")
+    __slots__ = ("_clock", "_dispositions", "_now", "_plain", "_puts", "_shared")
 
     def __init__(
         self,
@@ -73,13 +86,11 @@ class EndClaims(AtomicWrite):
         self._now: int | None = None
         self._shared = False  # whether the ends of several claims share operations
         self._plain = True  # whether each end only removes the item and its lock
-        # The owner of each operation. None: two operations for each plain end, then one for each plain put.
-        self._owners: list[Claim | RefusalHandler] | None = None
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Add the operations that end each claim."""
+        sent = composition.operations
         start = len(sent)
-        self._owners = None
         self._plain = True
         for claim, disposition in self._dispositions.items():
             if disposition is not CONSUME or not claim.plain or claim.state.snapshot.end_hooks:
@@ -90,16 +101,28 @@ class EndClaims(AtomicWrite):
             sent.append(new_delete((claim.lock, -1)))
         if not self._plain:
             del sent[start:]
-            owners: list[Claim | RefusalHandler] = []
-            self._owners = owners
+            self._now = None
             for claim, disposition in self._dispositions.items():
-                self._end(claim, disposition, sent, owners)
+                self._end(claim, disposition, composition)
             if self._shared:
-                self._end_shared(sent, owners)
+                self._end_shared(composition)
 
-    def _end(
-        self, claim: Claim, disposition: Disposition, sent: list[Operation], owners: list[Claim | RefusalHandler]
-    ) -> None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Answer the refusal of a plain end."""
+        claim = next(claim for claim in self._dispositions if operation.path in (claim.path, claim.lock))
+        return self.refused(claim, None, operation, error)
+
+    @abstractmethod
+    def refused(
+        self, claim: Claim | None, owner: RefusalHandler | None, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
+        """Answer the refusal of an operation.
+
+        ``claim`` is the claim that it is about (None: of several), and ``owner`` answers for it in the place of the
+        claim. Raise, or return a repair, as `RefusalHandler`.
+        """
+
+    def _end(self, claim: Claim, disposition: Disposition, composition: Composition) -> None:
         """End one claim; operations shared by several claims are left to `_end_shared`."""
         kind = disposition.kind
         if claim.group_lock is not None:
@@ -110,20 +133,18 @@ class EndClaims(AtomicWrite):
         elif kind == "unlock":
             self._shared = self._shared or disposition.left
             parts = iter(
-                ((claim, Check(claim.state.paths.locks, disposition.forced_version)), (claim, Delete(claim.lock)))
+                ((None, Check(claim.state.paths.locks, disposition.forced_version)), (None, Delete(claim.lock)))
             )
         else:
             self._shared = self._shared or not disposition.delay
             parts = self._release(claim, disposition)
         for owner, operation in parts:
-            sent.append(operation)
-            owners.append(owner)
+            composition.add(operation, Ended(self, claim, owner))
         for end_hook in claim.state.snapshot.end_hooks if self._has_hooks(claim) else ():
             for attached_op in end_hook.attached_ops(claim, disposition, self._moment):
-                sent.append(attached_op.operation)
-                owners.append(attached_op.owner)
+                composition.add(attached_op.operation, Ended(self, claim, attached_op.owner))
 
-    def _end_shared(self, sent: list[Operation], owners: list[Claim | RefusalHandler]) -> None:
+    def _end_shared(self, composition: Composition) -> None:
         """Add the operations on group locks, and one wake-up for all items that are available immediately."""
         wakeups: dict[str, QueueState] = {}
         group_locks: dict[GroupHold[Disposition], None] = {}
@@ -133,32 +154,30 @@ class EndClaims(AtomicWrite):
             elif disposition.left or (disposition.kind == "release" and not disposition.delay):
                 wakeups[claim.wakeup] = claim.state
         for group_lock in group_locks:
-            for owner, operation in group_lock.lock_operations(self._dispositions, self._due):
-                sent.append(operation)
-                owners.append(owner)
+            for claim, owner, operation in group_lock.lock_operations(self._dispositions, self._due):
+                composition.add(operation, Ended(self, claim, owner))
         for wakeup, state in wakeups.items():
             if not self._wakes(state):
                 continue
             # A watch on items misses the removal of a lock, so this write to their parent wakes idle consumers.
             for operation in state.wakeup(wakeup, self.transaction_id):
-                sent.append(operation)
-                owners.append(state)
+                composition.add(operation, Ended(self, None, state))
 
-    def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
+    def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
         """Remove an item, or all of its messages but the rest. The fence comes first."""
         if claim.rest is None:
-            yield claim, Delete(claim.path, claim.version)
+            yield None, Delete(claim.path, claim.version)
         else:
-            yield claim, SetData(claim.path, claim.rest, claim.version)
-        yield claim, Delete(claim.lock)
+            yield None, SetData(claim.path, claim.rest, claim.version)
+        yield None, Delete(claim.lock)
         if disposition.kind == "dead":
             yield claim.state, bury(claim, disposition.reason, self._moment())
         yield from self._remove_traces(claim)
 
-    def _remove_traces(self, claim: Claim) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
+    def _remove_traces(self, claim: Claim) -> Iterator[tuple[RefusalHandler | None, Operation]]:
         """Remove the attempt record and unique key of a message that is gone."""
         if claim.meta_version is not None and not claim.record_refused:
-            yield claim, Delete(claim.state.paths.meta(claim.id))
+            yield None, Delete(claim.state.paths.meta(claim.id))
         if claim.fields is not None and (freed_key := freed_by(claim)) is not None:
             yield freed_key.owner, freed_key.operation
 
@@ -212,25 +231,6 @@ class EndClaims(AtomicWrite):
         for claim in self._dispositions:
             claim.settled(LEFT)
 
-    def _owner(self, index: int) -> Claim | RefusalHandler:
-        """Return the owner of an operation."""
-        if self._owners is None:
-            return [*self._owners_so_far(), *(put.state for put in self._puts)][index]
-        return self._owners[index]
-
-    def _owners_so_far(self) -> list[Claim | RefusalHandler]:
-        """Return the owners of all operations except puts."""
-        if self._owners is None:
-            return [claim for claim in self._dispositions for _ in ("item", "lock")]
-        return self._owners
-
-    def _repair(
-        self, owner: RefusalHandler, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
-        """Have the owner of a refused operation repair the cause. No copy can be applied now: the time may change."""
-        self._now = None
-        return owner.repair(operation, error)
-
     # -- overridden by releases, which can be reduced
 
     def _has_hooks(self, claim: Claim) -> bool:  # noqa: ARG002 - all do
@@ -251,7 +251,7 @@ class EndClaims(AtomicWrite):
         """Adopt what a refusal reveals about an attempt record, or leave the record out: the lock is still ours."""
         if isinstance(error, NoNodeError):
             if isinstance(operation, Create):  # the parent of the records is missing
-                return self._repair(claim.state, operation, error)
+                return claim.state.repair(operation, error)
             claim.meta_version = None
         elif isinstance(error, NodeExistsError | BadVersionError):
             claim.meta_version = -1  # another program has changed the record
@@ -259,40 +259,38 @@ class EndClaims(AtomicWrite):
             leave_out_record(claim, error, self.transaction_id)
         return None
 
-    def _release(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
+    def _release(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
         if disposition.delay and claim.state.dialect is not None:
-            yield claim, SetData(claim.path, claim.raw, claim.version)
+            yield None, SetData(claim.path, claim.raw, claim.version)
             yield from self._count(claim, disposition, None)
             return
         paths = claim.state.paths
-        yield claim, self._guard(claim, disposition)
-        yield claim, Delete(claim.lock)
+        yield None, self._guard(claim, disposition)
+        yield None, Delete(claim.lock)
         due = self._due(disposition) if disposition.delay else None
         if due is not None:
-            yield claim, Create(claim.lock, LockRecord(claim.id, claim.owner, due, disposition.leased).encode())
+            yield None, Create(claim.lock, LockRecord(claim.id, claim.owner, due, disposition.leased).encode())
             yield claim.state, Create(paths.due_node(due, claim.id), claim.place.encode())
         yield from self._count(claim, disposition, due)
 
-    def _count(self, claim: Claim, disposition: Disposition, due: int | None) -> Iterator[tuple[Claim, Operation]]:
+    def _count(self, claim: Claim, disposition: Disposition, due: int | None) -> Iterator[tuple[None, Operation]]:
         """Record the attempt that a release ends, or uncount it."""
         if claim.record_refused:
             return
         if claim.handed:
             record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
-            yield claim, write_meta(claim, record)
+            yield None, write_meta(claim, record)
         elif claim.recorded:
             # Counted but never delivered: this must not count as an attempt.
-            yield claim, write_meta(claim, AttemptRecord(claim.attempts - 1, claim.id, retries=claim.retries))
+            yield None, write_meta(claim, AttemptRecord(claim.attempts - 1, claim.id, retries=claim.retries))
 
-    def _end_grouped(
-        self, claim: Claim, disposition: Disposition
-    ) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
+    def _end_grouped(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
         """End the claim on one message of a group; the group lock decides about the lock itself."""
         if disposition.kind == "release":
-            yield claim, self._guard(claim, disposition)
+            yield None, self._guard(claim, disposition)
             yield from self._count(claim, disposition, self._due(disposition) if disposition.delay else None)
             return
-        yield claim, Delete(claim.path, claim.version)
+        yield None, Delete(claim.path, claim.version)
         if disposition.kind == "dead":
             yield claim.state, bury(claim, disposition.reason, self._moment())
         yield from self._remove_traces(claim)
@@ -301,7 +299,7 @@ class EndClaims(AtomicWrite):
         return self._moment() + max(1, milliseconds_in(disposition.delay))
 
     def _moment(self) -> int:
-        """Return ZooKeeper's time when this was first sent; every repetition uses the same time."""
+        """Return ZooKeeper's time when this was composed; its exact repetitions have the same time."""
         if self._now is None:
             self._now = self._clock.now()
         return self._now
@@ -328,21 +326,14 @@ class CommitWrite(EndClaims):
         for alteration in alterations:
             self.grow(alteration.weight)
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Add the ends of claims, then the alterations, then the creates of items."""
-        EndClaims.compose(self, sent)
-        if self._alterations:
-            owners = self._owners = self._owners_so_far()
-            for alteration in self._alterations:
-                for owner, operation in alteration.operations(self._clock):
-                    sent.append(operation)
-                    owners.append(owner)
+        EndClaims.compose(self, composition)
+        for alteration in self._alterations:
+            alteration.compose(composition, self._clock)
         if self._puts:
-            self._puts, put_owners = load(self, self._puts, sent)
-            if put_owners is not None:
-                self._owners = [*self._owners_so_far(), *put_owners]
-            elif self._owners is not None:
-                self._owners += [put.state for put in self._puts]
+            composition.answer_with(self.stores[0])
+            self._puts = load(self, self._puts, composition)
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """Settle the claims, and note the sequence numbers of the new items."""
@@ -356,15 +347,15 @@ class CommitWrite(EndClaims):
         tally_puts(self._puts, meter)
 
     def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
+        self, claim: Claim | None, owner: RefusalHandler | None, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
         """Fail the commit if a claim is lost; have other owners repair the cause."""
-        owner = self._owner(index)
-        if isinstance(owner, Claim):
-            if operation.path == owner.state.paths.meta(owner.id):
-                return self._answer_record(owner, operation, error)
-            raise refusal_of(owner, operation, error)
-        return self._repair(owner, operation, error)
+        if owner is not None:
+            return owner.repair(operation, error)
+        assert claim is not None  # noqa: S101 - an operation of several claims has an owner
+        if operation.path == claim.state.paths.meta(claim.id):
+            return self._answer_record(claim, operation, error)
+        raise refusal_of(claim, operation, error)
 
     async def reserve_again(self) -> None:
         """Acquire room."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result
 
+    from .write import Composition
+
 
 class AttemptWrite(AtomicWrite):
     """The record of an attempt at a message, written before its delivery."""
@@ -39,19 +41,14 @@ class AttemptWrite(AtomicWrite):
         super().__init__(transaction_id, claim.generation, 2 * OPERATION_WEIGHT)
         self._claim = claim
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Check that the item is still ours, and count the attempt."""
-        claim = self._claim
+        claim, sent = self._claim, composition.operations
         record = AttemptRecord(claim.attempts + 1, claim.id, retries=claim.retries)
         sent += [Check(claim.path, claim.version)] if claim.group_lock is None else claim.group_lock.checks(claim)
         sent.append(write_meta(claim, record))
 
-    def refused(
-        self,
-        index: int,  # noqa: ARG002 - the claim is lost, whichever operation was refused
-        operation: Operation,
-        error: ZooKeeperError,
-    ) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
         """Raise the loss of the claim, or the reason why its attempts cannot be counted."""
         claim = self._claim
         if isinstance(error, NoNodeError) and isinstance(operation, Create):
@@ -115,20 +112,16 @@ class RemoveOrphanLock(AtomicWrite):
         self._gone = gone
         self._wakeup = wakeup
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Add the removal of the lock."""
+        sent = composition.operations
         sent += (Check(self._state.paths.locks, self._lock.forced_version), Delete(self._lock.path))
         if self._wakeup is not None:
             sent.append(SetData(self._wakeup, b""))
 
-    def refused(
-        self,
-        index: int,
-        operation: Operation,
-        error: ZooKeeperError,
-    ) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Read the lock if a lock was removed by force since; otherwise it is gone, or this user may not remove it."""
-        if index == 0 and isinstance(error, BadVersionError):
+        if operation.path == self._state.paths.locks and isinstance(error, BadVersionError):
             return self._look()
         if operation.path == self._wakeup:
             self._wakeup = None  # the lock must be removed even if the wake-up fails: idle consumers also poll

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.deadline import Deadline
-    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .put_plan import PutPlan
+    from .write import Composition
 
 
 class Put(NamedTuple):
@@ -48,25 +48,21 @@ class PutWrite(AtomicWrite):
     waits.
     """
 
-    __slots__ = ("_owners", "_patience", "_puts")
+    __slots__ = ("_patience", "_puts")
 
     def __init__(self, transaction_id: str, puts: Sequence[Put], patience: Deadline = AT_ONCE) -> None:
         AtomicWrite.__init__(self, transaction_id, None, weigh_puts(puts), stores_of(puts))
         self.learns = True  # the paths of the items hold their sequence numbers
         self._puts = puts
         self._patience = patience
-        self._owners: list[RefusalHandler] | None = None  # of all operations, unless each is a plain create
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Add the creates of the items."""
-        self._puts, self._owners = load(self, self._puts, sent)
+        self._puts = load(self, self._puts, composition)
 
-    def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
-        """Have the operation's owner repair the cause, such as a missing znode or a full lane."""
-        owner = self._puts[index].state if self._owners is None else self._owners[index]
-        return owner.repair(operation, error)
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
+        """Have the queue of plain puts repair the cause, such as a missing znode or a full lane."""
+        return self.stores[0].repair(operation, error)
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """Note the sequence numbers of the new items."""
@@ -81,39 +77,35 @@ class PutWrite(AtomicWrite):
         await reserve_again(self, needs_of(self._puts, {}), self._patience)
 
 
-def load(
-    atomic_write: AtomicWrite, puts: Sequence[Put], sent: list[Operation]
-) -> tuple[Sequence[Put], list[RefusalHandler] | None]:
-    """Append the operations of puts, the creates last; return the puts as sent, and the owner of each operation.
+def load(atomic_write: AtomicWrite, puts: Sequence[Put], composition: Composition) -> Sequence[Put]:
+    """Append the operations of puts, the creates last; return the puts as sent.
 
-    The owners are None if every put is plain: each operation is then owned by its put's queue.
+    Plain puts to one queue name no handler.
     """
+    if len(atomic_write.stores) > 1:
+        return _load_planned(atomic_write, puts, composition)
+    sent = composition.operations
     start = len(sent)
     for state, _, prefix, data, plan in puts:
         snapshot = state.snapshot
         if plan is not None or snapshot.transform_put is not None:
             del sent[start:]
-            return _load_planned(atomic_write, puts, sent)
+            return _load_planned(atomic_write, puts, composition)
         sent.append(new_create((f"{snapshot.lanes.next_path()}/{prefix}", data, False, True, False)))
-    return puts, None
+    return puts
 
 
-def _load_planned(
-    atomic_write: AtomicWrite, puts: Sequence[Put], sent: list[Operation]
-) -> tuple[Sequence[Put], list[RefusalHandler]]:
-    owners: list[RefusalHandler] = []
+def _load_planned(atomic_write: AtomicWrite, puts: Sequence[Put], composition: Composition) -> Sequence[Put]:
     transformed = [put if (transform := put.state.snapshot.transform_put) is None else transform(put) for put in puts]
     live = [put for put in transformed if put.plan is None or not put.plan.dropped]
     atomic_write.plans = tuple(put.plan for put in transformed if put.plan is not None)
     for put in live:
         if put.plan is not None:
             for attached_op in put.plan.attached_ops:
-                sent.append(attached_op.operation())
-                owners.append(attached_op)
+                composition.add(attached_op.operation(), attached_op)
     for put in live:
-        sent.append(create(put))
-        owners.append(put.state)
-    return transformed, owners
+        composition.add(create(put), put.state)
+    return transformed
 
 
 def create(put: Put) -> Operation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aiozkqueue.errors import AccessDeniedError, QueueError
 from aiozkqueue.zookeeper import NoAuthError
@@ -10,10 +10,12 @@ from aiozkqueue.zookeeper import NoAuthError
 from .write import AtomicWrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+    from .write import Composition
 
 
 class RegistrationWrite(AtomicWrite):
@@ -28,25 +30,23 @@ class RegistrationWrite(AtomicWrite):
         self,
         transaction_id: str,
         operations: Sequence[Operation],
-        explain: Callable[[int, ZooKeeperError], QueueError],
+        explain: Callable[[ZooKeeperError], QueueError],
     ) -> None:
         size = sum(len(data) for operation in operations if isinstance(data := getattr(operation, "data", b""), bytes))
         super().__init__(transaction_id, None, size + 200 * (len(operations) + 1))
         self._operations = operations
         self._explain = explain
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Add the given operations."""
-        sent += self._operations
+        composition.operations += self._operations
 
-    def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> NoReturn:
         """Raise the caller's own explanation of the refusal."""
         if isinstance(error, NoAuthError):
             msg = f"{operation.path}: {error}; use the credentials of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
-        raise self._explain(index, error)
+        raise self._explain(error)
 
 
 async def server_time(runtime: Runtime) -> int:
@@ -55,5 +55,5 @@ async def server_time(runtime: Runtime) -> int:
     Raises: QueueError; as `Queue.put`.
     """
     if not runtime.server_clock.sampled:
-        await runtime.settle(RegistrationWrite(runtime.ids.next(), (), lambda _, error: QueueError(f"{error}")))
+        await runtime.settle(RegistrationWrite(runtime.ids.next(), (), lambda error: QueueError(f"{error}")))
     return runtime.server_clock.now()

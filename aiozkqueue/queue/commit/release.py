@@ -15,7 +15,6 @@ A claim that is lost is left out immediately.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import (
@@ -27,7 +26,6 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.layout import LockRecord
-from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.queue.state.queue_state import QueueState
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import Fate, RefusalHandler
     from aiozkqueue.zookeeper import Node, Operation, Result
 
@@ -63,7 +62,7 @@ LONGEST_KEPT: Final = 60.0
 class ReleaseWrite(EndClaims):
     """Claims that are released, immediately or after a delay, or ended as the policy demands for failed messages."""
 
-    __slots__ = ("_answered", "_largest", "_looks", "_reduced", "_rest", "_shared_from", "_spans", "_unwakeable")
+    __slots__ = ("_answered", "_largest", "_looks", "_reduced", "_rest", "_unwakeable")
 
     def __init__(
         self, transaction_id: str, dispositions: dict[Claim, Disposition], clock: ServerClock, generation: int | None
@@ -75,8 +74,6 @@ class ReleaseWrite(EndClaims):
         self._looks: dict[Claim, int] = {}  # the number of reads of each lock
         self._unwakeable: set[QueueState] = set()  # queues whose wake-up was refused
         self._answered: set[tuple[str, type[ZooKeeperError]]] = set()  # refusals answered once already
-        self._spans: list[tuple[int, Claim]] = []  # the index of each claim's first operation
-        self._shared_from = 0  # the index of the first operation that several claims share
         if self.weight > self._largest:
             self._cut()
 
@@ -100,7 +97,6 @@ class ReleaseWrite(EndClaims):
         self._dispositions = {claim: remaining.pop(claim) for claim in reversed(portion)}
         self._rest = remaining
         self.weight = weight
-        self._now = None
 
     def _weigh(self, claim: Claim, disposition: Disposition) -> int:
         return weigh(claim, PLAIN if claim in self._reduced else disposition)
@@ -140,23 +136,6 @@ class ReleaseWrite(EndClaims):
 
     # -- its operations
 
-    def compose(self, sent: list[Operation]) -> None:
-        """Add the operations that end each claim of this portion."""
-        self._spans = []
-        super().compose(sent)
-        if self._owners is None:
-            self._shared_from = len(sent)
-
-    def _end(
-        self, claim: Claim, disposition: Disposition, sent: list[Operation], owners: list[Claim | RefusalHandler]
-    ) -> None:
-        self._spans.append((len(owners), claim))
-        super()._end(claim, disposition, sent, owners)
-
-    def _end_shared(self, sent: list[Operation], owners: list[Claim | RefusalHandler]) -> None:
-        self._shared_from = len(owners)
-        super()._end_shared(sent, owners)
-
     def _has_hooks(self, claim: Claim) -> bool:
         return claim not in self._reduced
 
@@ -169,12 +148,12 @@ class ReleaseWrite(EndClaims):
     # -- refusals
 
     def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
+        self, claim: Claim | None, owner: RefusalHandler | None, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
         """Leave out a claim that is lost, or the part of it that is refused; the rest is sent again."""
-        claim = self._owner(index)
-        if not isinstance(claim, Claim):
-            return self._refused_attached(claim, index, operation, error)
+        if owner is not None:
+            return self._refused_attached(claim, owner, operation, error)
+        assert claim is not None  # noqa: S101 - an operation of several claims has an owner
         if operation.path == claim.state.paths.meta(claim.id):
             return self._refused_record(claim, operation, error)
         if claim.group_lock is not None and (operation.path == claim.lock or isinstance(error, _NOT_AS_READ)):
@@ -189,12 +168,12 @@ class ReleaseWrite(EndClaims):
         return None
 
     def _refused_attached(
-        self, owner: RefusalHandler, index: int, operation: Operation, error: ZooKeeperError
+        self, claim: Claim | None, owner: RefusalHandler, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
         """Have the owner of an attached or shared operation repair the cause; otherwise leave the operation out."""
         if (repair := self._repair_once(owner, operation, error)) is not None:
             return repair
-        if (claim := self._claim_at(index, operation.path)) is not None:
+        if claim is not None:
             return self._step_down(claim, error)
         assert isinstance(owner, QueueState)  # noqa: S101 - the only other shared operation is its wake-up
         self._unwakeable.add(owner)  # its idle consumers also poll
@@ -213,20 +192,6 @@ class ReleaseWrite(EndClaims):
             repair for claim in list(self._dispositions) if (repair := self._step_down(claim, error)) is not None
         ]
         return _all(repairs) if repairs else None
-
-    def _claim_at(self, index: int, path: str) -> Claim | None:
-        """Return the claim that an operation was sent for; None for an operation that several claims share."""
-        if index >= self._shared_from:
-            return next(
-                (
-                    claim
-                    for claim in self._dispositions
-                    if claim.group_lock is not None and path.endswith(f"-{claim.id}")
-                ),
-                None,
-            )
-        index = bisect_right(self._spans, index, key=lambda span: span[0]) - 1
-        return self._spans[index][1]
 
     def _refused_record(
         self, claim: Claim, operation: Operation, error: ZooKeeperError
@@ -252,7 +217,7 @@ class ReleaseWrite(EndClaims):
             return None
         self._answered.add(refusal)
         try:
-            repair = self._repair(owner, operation, error)
+            repair = owner.repair(operation, error)
         except QueueError:
             return None
         return _all([]) if repair is None else self._try_repair(repair)

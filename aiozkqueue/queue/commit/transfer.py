@@ -15,16 +15,15 @@ from .dispositions import obstructed_by
 from .puts import PutWrite
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.queue.state.hooks import CapacityLimit
-    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .conditional import Change
     from .puts import Put
-    from .write import AtomicWrite
+    from .write import AtomicWrite, Composition
 
 
 class Transfer(NamedTuple):
@@ -40,13 +39,12 @@ class Transfer(NamedTuple):
 class GuardedPuts(PutWrite):
     """Items put together with a change that succeeds once."""
 
-    __slots__ = ("_guard", "_guards")
+    __slots__ = ("_guard",)
 
     def __init__(self, transaction_id: str, puts: Sequence[Put], guard: ConditionalWrite) -> None:
         super().__init__(transaction_id, puts)
         self.generation = guard.generation
         self._guard = guard
-        self._guards = 0
         self.grow(guard.weight)
 
     @property
@@ -59,27 +57,15 @@ class GuardedPuts(PutWrite):
         """See `ConditionalWrite`."""
         return self._guard.obstacle
 
-    def compose(self, sent: list[Operation]) -> None:
+    def compose(self, composition: Composition) -> None:
         """Add the change, then the creates of the items."""
-        start = len(sent)
-        self._guard.compose(sent)
-        self._guards = len(sent) - start
-        super().compose(sent)
-
-    def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
-        """Give the change up if another session was faster; repair the puts' queues if they have changed."""
-        if index < self._guards:
-            return self._guard.refused(index, operation, error)
-        return super().refused(index - self._guards, operation, error)
+        composition.answer_with(self._guard)
+        self._guard.compose(composition)
+        composition.answer_with(self)
+        super().compose(composition)
 
     async def reserve_again(self) -> None:
         """Do nothing: the write has room, or is admitted because it was sent before the queue became bounded."""
-
-    def applied(self, results: Sequence[Result] | None) -> None:
-        """Note the sequence numbers of the new items."""
-        super().applied(None if results is None else results[self._guards :])
 
 
 async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.errors import ClaimLostError, SessionClosedError, SessionExpiredError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.commit.meter import Meter
+    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -49,6 +51,38 @@ class Committer(Protocol):
     def resubmit(self, atomic_write: AtomicWrite) -> None:
         """Send the rest of a write of which a part has been applied."""
         ...
+
+
+class Composition:
+    """The operations of one multi in their order, and the handlers of their refusals.
+
+    A handler answers for all operations from the one that it is named with to the next that has another. An operation
+    before the first named handler of a write is answered by the write itself.
+    """
+
+    __slots__ = ("_handlers", "_starts", "operations")
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        """The operations; a caller may append to them."""
+        self._starts: list[int] = []
+        self._handlers: list[RefusalHandler] = []
+
+    def answer_with(self, handler: RefusalHandler) -> None:
+        """Name the handler of all operations from here on."""
+        self._starts.append(len(self.operations))
+        self._handlers.append(handler)
+
+    def add(self, operation: Operation, handler: RefusalHandler) -> None:
+        """Append an operation with its handler."""
+        self._starts.append(len(self.operations))
+        self._handlers.append(handler)
+        self.operations.append(operation)
+
+    def handler_of(self, index: int, start: int) -> RefusalHandler | None:
+        """Return the last handler named for an operation; None if there is none since the operation ``start``."""
+        position = bisect_right(self._starts, index) - 1
+        return self._handlers[position] if position >= 0 and self._starts[position] >= start else None
 
 
 class WriteOwner(Protocol):
@@ -122,21 +156,15 @@ class AtomicWrite(ABC):
         self.weight += weight
 
     @abstractmethod
-    def compose(self, sent: list[Operation]) -> None:
-        """Append the operations to send; called again for every attempt except an exact repetition."""
+    def compose(self, composition: Composition) -> None:
+        """Add the operations to send; called again for every attempt except an exact repetition."""
 
     @abstractmethod
-    def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
-        """Handle the refusal of one operation, the ``index``-th of the last `compose`.
-
-        Raise the caller's error; or return a coroutine that repairs the cause before the write is sent again; or return
-        None if the write has changed and can be sent immediately.
-        """
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Handle the refusal of an operation that was added without a handler; see `RefusalHandler`."""
 
     def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
-        """Reduce the write after an error that would recur if the same operations were sent again; see `refused`.
+        """Reduce the write after an error that would recur if the same operations were sent again; see `repair`.
 
         Raise the error if the write cannot be reduced; the write then fails with it.
         """

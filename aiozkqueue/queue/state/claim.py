@@ -39,8 +39,11 @@ class GroupHold(Protocol[DispositionT]):
 
     def lock_operations(
         self, dispositions: Mapping[Claim, DispositionT], due: Callable[[DispositionT], int]
-    ) -> Iterable[tuple[Claim | QueueState, Operation]]:
-        """Return the operations of these ends on the lock; called again for each new attempt."""
+    ) -> Iterable[tuple[Claim, QueueState | None, Operation]]:
+        """Return the operations of these ends on the lock; called again for each new attempt.
+
+        Each has the claim that it is about, and the owner of its refusal (None: the claim).
+        """
         ...
 
     def ended(self, claim: Claim, disposition: DispositionT, due: Callable[[DispositionT], int]) -> None:

@@ -50,7 +50,7 @@ def cancellation_without_a_lock(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(messages_are_cancelled_while_they_are_taken)
 def commit_without_its_alterations(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(alterations.TransactionalAlteration, "operations", lambda *_: iter(()))
+    patch.setattr(alterations.TransactionalAlteration, "compose", lambda *_: None)
 
 
 @mutation(duplicates_are_put_while_others_are_taken)

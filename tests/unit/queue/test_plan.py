@@ -11,6 +11,7 @@ import pytest
 from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
 from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan, join
 from aiozkqueue.queue.commit.puts import Put, PutWrite
+from aiozkqueue.queue.commit.write import Composition
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.zookeeper import Create, NodeExistsError
 
@@ -61,10 +62,14 @@ def state() -> QueueState:
     return QueueState(cast("ZooKeeper", None), "/zms", "jobs", links)
 
 
+def composed(atomic_write: PutWrite) -> Composition:
+    composition = Composition()
+    atomic_write.compose(composition)
+    return composition
+
+
 def operations_of(atomic_write: PutWrite) -> list[Operation]:
-    operations: list[Operation] = []
-    atomic_write.compose(operations)
-    return operations
+    return composed(atomic_write).operations
 
 
 def paths(atomic_write: PutWrite) -> list[str]:
@@ -79,10 +84,11 @@ def test_companions_come_first_and_the_creates_last(state: QueueState) -> None:
 
 def test_a_companion_explains_its_refusal(state: QueueState) -> None:
     put = Put(state, "b", "item-ib-", b"", PutPlan((KeyNode("/zms/jobs/keys/k"),)))
-    atomic_write = PutWrite("t", [put])
-    key = operations_of(atomic_write)[0]
+    composition = composed(PutWrite("t", [put]))
+    handler = composition.handler_of(0, 0)
+    assert handler is not None
     with pytest.raises(DuplicateKeyError):
-        atomic_write.refused(0, key, NodeExistsError("there"))
+        handler.repair(composition.operations[0], NodeExistsError("there"))
 
 
 def test_an_operation_left_out_of_a_plan_is_not_sent(state: QueueState) -> None:

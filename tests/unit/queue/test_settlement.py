@@ -27,7 +27,7 @@ class Ledger:
 
 
 def submitted(ledger: Ledger) -> AtomicWrite:
-    atomic_write = RegistrationWrite("t", (), lambda _, error: NotCommittedError(str(error)))
+    atomic_write = RegistrationWrite("t", (), lambda error: NotCommittedError(str(error)))
     atomic_write.committer = cast("GroupCommitter", ledger)
     return atomic_write
 
