@@ -1,30 +1,22 @@
-"""A highly available transactional queue on ZooKeeper, for asyncio."""
+"""A highly available transactional queue on ZooKeeper, for asyncio.
+
+This module has the names that most programs use. `aiozkqueue.errors` has all errors, and `aiozkqueue.admin` the
+types of operators' tools.
+"""
 
 from __future__ import annotations
 
 from aiozkqueue.errors import (
     RETRY_SCHEDULE,
     AccessDeniedError,
-    AlreadyExistsError,
-    BlockedLoopWarning,
-    CheckpointError,
     ClaimLostError,
-    ConfigConflictError,
     ConflictError,
     ConnectionLostError,
-    DirectPutWarning,
     DuplicateKeyError,
-    ImplicitSettleWarning,
-    InvalidNameError,
     InvalidOptionError,
-    InvalidScheduleError,
-    ItemNotEmptyError,
     MessageTooLargeError,
-    MissingExtraError,
     NotCommittedError,
-    NotFoundError,
     OutcomeUnknownError,
-    PartlyDeniedError,
     PayloadError,
     QueueError,
     QueueFullError,
@@ -32,12 +24,7 @@ from aiozkqueue.errors import (
     Retry,
     SessionClosedError,
     SessionExpiredError,
-    TransactionClosedError,
     TransactionTooLargeError,
-    UncommittedWarning,
-    UnknownMoveError,
-    UnreadBatchError,
-    WrongLoopError,
 )
 from aiozkqueue.layout import (
     All,
@@ -51,7 +38,6 @@ from aiozkqueue.layout import (
     Filter,
     Fixed,
     History,
-    HistoryRecord,
     OrderedEnum,
     Policy,
     QueueConfig,
@@ -59,8 +45,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.admin.alter import Alteration
 from aiozkqueue.queue.admin.dead_letters import DeadLetters
-from aiozkqueue.queue.admin.message_state import MessageState, Process, Status
-from aiozkqueue.queue.admin.stats import QueueStats
+from aiozkqueue.queue.admin.message_state import Status
 from aiozkqueue.queue.connect import connect
 from aiozkqueue.queue.connection_state import ConnectionState
 from aiozkqueue.queue.consumer import Consumer
@@ -75,7 +60,6 @@ from aiozkqueue.queue.options import PutOptions, Seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.queue import Queue
 from aiozkqueue.queue.run import run
-from aiozkqueue.queue.runtime.clock import Clock
 from aiozkqueue.queue.session import QueueSession
 from aiozkqueue.queue.transaction import Transaction
 from aiozkqueue.zookeeper import Acl, Auth
@@ -85,17 +69,12 @@ __all__ = [
     "AccessDeniedError",
     "Acl",
     "All",
-    "AlreadyExistsError",
     "Alteration",
     "AnyOf",
     "AtLeastOnce",
     "Auth",
     "Backoff",
-    "BlockedLoopWarning",
-    "CheckpointError",
     "ClaimLostError",
-    "Clock",
-    "ConfigConflictError",
     "ConflictError",
     "ConnectionLostError",
     "ConnectionState",
@@ -107,7 +86,6 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "Delivery",
-    "DirectPutWarning",
     "DuplicateKeyError",
     "End",
     "Exponential",
@@ -115,36 +93,25 @@ __all__ = [
     "Fixed",
     "ForeignQueue",
     "History",
-    "HistoryRecord",
-    "ImplicitSettleWarning",
-    "InvalidNameError",
     "InvalidOptionError",
-    "InvalidScheduleError",
-    "ItemNotEmptyError",
     "Lease",
     "Leases",
     "Listener",
     "Message",
-    "MessageState",
     "MessageTooLargeError",
     "Middleware",
-    "MissingExtraError",
     "NotCommittedError",
-    "NotFoundError",
     "OrderedEnum",
     "Outcome",
     "OutcomeUnknownError",
-    "PartlyDeniedError",
     "PayloadError",
     "Policy",
-    "Process",
     "PutOptions",
     "Queue",
     "QueueConfig",
     "QueueError",
     "QueueFullError",
     "QueueSession",
-    "QueueStats",
     "Reject",
     "Retry",
     "Schedule",
@@ -153,12 +120,7 @@ __all__ = [
     "SessionExpiredError",
     "Status",
     "Transaction",
-    "TransactionClosedError",
     "TransactionTooLargeError",
-    "UncommittedWarning",
-    "UnknownMoveError",
-    "UnreadBatchError",
-    "WrongLoopError",
     "connect",
     "run",
 ]

@@ -1,4 +1,4 @@
-"""All errors and warnings of aiozkqueue.
+"""All errors and warnings of aiozkqueue. `aiozkqueue` itself has those that programs usually handle.
 
 QueueError
 ├── NotCommittedError            nothing of the commit was applied; repeating the work is safe
@@ -40,6 +40,43 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import timedelta
+
+__all__ = [
+    "AccessDeniedError",
+    "AlreadyExistsError",
+    "BlockedLoopWarning",
+    "CheckpointError",
+    "ClaimLostError",
+    "ConfigConflictError",
+    "ConflictError",
+    "ConnectionLostError",
+    "DirectPutWarning",
+    "DuplicateKeyError",
+    "ImplicitSettleWarning",
+    "InvalidNameError",
+    "InvalidOptionError",
+    "InvalidScheduleError",
+    "ItemNotEmptyError",
+    "MessageTooLargeError",
+    "MissingExtraError",
+    "NotCommittedError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "PartlyDeniedError",
+    "PayloadError",
+    "QueueError",
+    "QueueFullError",
+    "Reject",
+    "Retry",
+    "SessionClosedError",
+    "SessionExpiredError",
+    "TransactionClosedError",
+    "TransactionTooLargeError",
+    "UncommittedWarning",
+    "UnknownMoveError",
+    "UnreadBatchError",
+    "WrongLoopError",
+]
 
 
 class QueueError(Exception):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, is_typeddict
 from griffe import Extension
 
 from docsite import errors_table
-from docsite.public import INTERNAL, Documented, by_home, documented, raised_by, resolve
+from docsite.public import INTERNAL, Documented, by_home, documented, error_named, raised_by, resolve
 from docsite.raises import read
 
 if TYPE_CHECKING:
@@ -73,5 +73,5 @@ def linked(text: str, near: Documented) -> str:
 
 def _meaning(error: str) -> str:
     """What an error means wherever it is raised: its own first sentence."""
-    found = documented().get(f"aiozkqueue.{error}")
+    found = error_named(error)
     return found.docstring.partition("\n")[0] if found else "see its own description."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from docsite.public import documented, raised_by
+from docsite.public import by_home, documented, error_named, raised_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,9 +20,10 @@ def table() -> str:
     """Return the table in Markdown, the errors in the order of their tree."""
     rows = ["| error | means | raised by |", "|---|---|---|"]
     for name, paths in raisers().items():
-        meaning = " ".join(documented()[f"aiozkqueue.{name}"].docstring.partition("\n\n")[0].split())
+        error = by_home()[f"aiozkqueue.errors.{name}"]
+        meaning = " ".join(error.docstring.partition("\n\n")[0].split())
         who = links(paths) if len(paths) <= _FEW else f"{len(paths)} members"
-        rows.append(f"| [`{name}`][aiozkqueue.{name}] | {meaning} | {who or 'its subclasses'} |")
+        rows.append(f"| [`{name}`][{error.path}] | {meaning} | {who or 'its subclasses'} |")
     return "\n".join(rows)
 
 
@@ -48,5 +49,5 @@ def names() -> list[str]:
 
 
 def _kinds(error: type[Exception]) -> list[type[Exception]]:
-    kinds = [kind for kind in error.__subclasses__() if f"aiozkqueue.{kind.__name__}" in documented()]
+    kinds = [kind for kind in error.__subclasses__() if error_named(kind.__name__)]
     return [error, *(found for kind in kinds for found in _kinds(kind))]

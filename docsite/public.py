@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+import aiozkqueue
 from docsite.raises import Like, Raised, read
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 MODULES: Final = (
     "aiozkqueue",
     "aiozkqueue.admin",
+    "aiozkqueue.errors",
     "aiozkqueue.bus",
     "aiozkqueue.schedule",
     "aiozkqueue.fastapi",
@@ -28,6 +30,8 @@ MODULES: Final = (
     "aiozkqueue.testing",
     "aiozkqueue.tracing",
 )
+# Docstrings of all modules name what these have.
+_COMMON: Final = ("aiozkqueue", "aiozkqueue.admin", "aiozkqueue.errors")
 # Members of public classes that the package's own layers call, and users have no use for.
 INTERNAL: Final = {
     "Consumer": {"absorbed"},
@@ -66,12 +70,17 @@ def by_home() -> dict[str, Documented]:
     return {found.home: found for found in documented().values()}
 
 
+def error_named(name: str) -> Documented | None:
+    """Find an error of the package, whether users import it from `aiozkqueue` or from `aiozkqueue.errors`."""
+    return by_home().get(f"aiozkqueue.errors.{name}")
+
+
 def resolve(name: str, near: Documented) -> Documented | None:
     """Find what a docstring calls ``name``: a member of its class, a name of its module, or one of the package's."""
     owner = documented()[f"{near.module}.{near.name.partition('.')[0]}"].value
     homes = [f"{of.__module__}.{of.__qualname__}.{name}" for of in getattr(owner, "__mro__", ())]
     inherited = next((by_home()[home] for home in homes if home in by_home()), None)
-    places = (f"{near.module}.{name}", f"aiozkqueue.{name}", name)
+    places = (*(f"{module}.{name}" for module in (near.module, *_COMMON)), name)
     return inherited or next((documented()[place] for place in places if place in documented()), None)
 
 
@@ -110,6 +119,8 @@ def _of_module(module: str) -> Iterator[Documented]:
     loaded = import_module(module)
     for name in getattr(loaded, "__all__", ()):
         value = getattr(loaded, name)
+        if module == "aiozkqueue.errors" and hasattr(aiozkqueue, name):
+            continue  # `aiozkqueue` has it, too
         if not (inspect.isclass(value) or inspect.isfunction(value)):
             # A constant or an alias: what Python tells of it is of its own type.
             yield Documented(module, name, f"{module}.{name}", "", value)

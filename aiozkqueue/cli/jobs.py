@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.signals import draining
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.schedule import Job, Jobs, Scheduler
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -112,7 +112,7 @@ async def remove(connection: Connection, name: _Name) -> Exit:
     async with connection.open() as session:
         try:
             await Jobs(session).remove(name)
-        except zq.NotFoundError as error:
+        except NotFoundError as error:
             output.note(str(error))
             return Exit.NOTHING
     return Exit.OK

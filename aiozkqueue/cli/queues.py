@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import aiozkqueue as zq
+from aiozkqueue.admin import QueueStats
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, LookBudget, Yes
 from aiozkqueue.cli.asked import (
@@ -117,7 +118,7 @@ async def stats(
 class _Seen:
     """The results of reading several queues."""
 
-    found: list[zq.QueueStats] = field(default_factory=list[zq.QueueStats])
+    found: list[QueueStats] = field(default_factory=list[QueueStats])
     staged: dict[str, int] = field(default_factory=dict[str, int])
     """The number of staged messages, which are not visible yet, by queue."""
     absent: list[AskedQueue] = field(default_factory=list[AskedQueue])
@@ -161,7 +162,7 @@ def _note_the_rest(seen: _Seen) -> None:
         output.note(str(error))
 
 
-def _record(s: zq.QueueStats, staged: int) -> dict[str, Json]:
+def _record(s: QueueStats, staged: int) -> dict[str, Json]:
     """Return the figures of a queue as they are printed in JSON."""
     return {
         "queue": s.queue,
@@ -205,11 +206,11 @@ def _named(other: AskedQueue | None, queues: Sequence[str]) -> list[AskedQueue]:
     return [other]
 
 
-async def _staged(queue: zq.Queue[bytes], stats: zq.QueueStats) -> int:
+async def _staged(queue: zq.Queue[bytes], stats: QueueStats) -> int:
     return sum(one.messages for one in await queue.admin.unfinished()) if stats.staged and not stats.incomplete else 0
 
 
-def _print_stats(found: Sequence[zq.QueueStats], staged: Mapping[str, int]) -> None:
+def _print_stats(found: Sequence[QueueStats], staged: Mapping[str, int]) -> None:
     """Print a table, with a column for staged messages if there are any."""
     shown = any(staged.values())
     heads = ["queue", "size", "waiting", "in flight", "delayed", "retrying", "scheduled", "dead letters", "consumers"]

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 import aiozkqueue as zq
+from aiozkqueue.admin import Process
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
@@ -243,11 +244,11 @@ def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
 
-def _process(process: zq.Process | None) -> Json:
+def _process(process: Process | None) -> Json:
     return None if process is None else {"client": process.client, "host": process.host, "pid": process.pid}
 
 
-def _text(process: zq.Process | None) -> str | None:
+def _text(process: Process | None) -> str | None:
     if process is None:
         return None
     return f"{process.client} ({process.host}, process {process.pid})" if process.host else process.client

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 import aiozkqueue as zq
+from aiozkqueue.admin import QueueStats
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
@@ -71,7 +72,7 @@ async def top(
     async with connection.open() as session:
         with draining(ends.set), ExitStack() as stack:
             live = None if as_json or once else stack.enter_context(Live(console=Console(), auto_refresh=False))
-            before: Mapping[str, zq.QueueStats | str] = {}
+            before: Mapping[str, QueueStats | str] = {}
             looked = time.monotonic()
             while not ends.is_set():
                 found = await _look(session, queues)
@@ -93,9 +94,9 @@ async def top(
     return Exit.OK
 
 
-async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[str, zq.QueueStats | str]:
+async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[str, QueueStats | str]:
     """Return the figures of each queue, or the reason why it cannot be read."""
-    found: dict[str, zq.QueueStats | str] = {}
+    found: dict[str, QueueStats | str] = {}
     for name in queues or await session.queues():
         try:
             async with asyncio.timeout(2 * _PATIENCE):
@@ -113,7 +114,7 @@ async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[
     return found
 
 
-def _row(name: str, now: zq.QueueStats | str, before: zq.QueueStats | str | None, seconds: float) -> dict[str, Json]:
+def _row(name: str, now: QueueStats | str, before: QueueStats | str | None, seconds: float) -> dict[str, Json]:
     if isinstance(now, str):
         return {"queue": name, "unreadable": now}
     if isinstance(before, str):

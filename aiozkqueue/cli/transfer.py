@@ -9,13 +9,13 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.admin.similar import absence
 from aiozkqueue.queue.internals import core_of
 
@@ -140,5 +140,5 @@ async def _depth(connection: Connection, queue: str) -> int:
     async with connection.open() as session:
         target = session.queue(queue)
         if not await target.exists():
-            raise zq.NotFoundError(await absence(core_of(session), queue))
+            raise NotFoundError(await absence(core_of(session), queue))
         return await target.size()

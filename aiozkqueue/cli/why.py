@@ -8,6 +8,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 import aiozkqueue as zq
+from aiozkqueue.admin import HistoryRecord, MessageState, Process, QueueStats
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
@@ -64,12 +65,12 @@ async def why(
     return Exit.NOTHING if state.status is zq.Status.UNKNOWN else Exit.OK
 
 
-def _story(state: zq.MessageState, records: list[zq.HistoryRecord]) -> list[_Event]:
+def _story(state: MessageState, records: list[HistoryRecord]) -> list[_Event]:
     events: list[_Event] = []
     if state.put_at is not None:
         events.append(_Event(state.put_at, f"put by {_name(state.put_by, 'another program')}"))
     for record in records:
-        by = _name(zq.Process(client=record.client, host=record.host, pid=record.pid), "somebody")
+        by = _name(Process(client=record.client, host=record.host, pid=record.pid), "somebody")
         if record.claimed_at is not None:
             events.append(_Event(record.claimed_at, f"claimed by {by}"))
         events.append(_Event(record.ended_at, _end(record.outcome.value, record.attempts, record.reason)))
@@ -89,7 +90,7 @@ def _end(outcome: str, attempts: int, reason: str) -> str:
     return f"{outcome}, {_handed_over(attempts)}{f': {reason}' if reason else ''}"
 
 
-def _now(state: zq.MessageState, stats: zq.QueueStats) -> str:
+def _now(state: MessageState, stats: QueueStats) -> str:
     """Return the reason for its current state."""
     said = {
         zq.Status.UNKNOWN: "unknown: it was never in this queue, or it has ended and the queue keeps no record of it",
@@ -102,7 +103,7 @@ def _now(state: zq.MessageState, stats: zq.QueueStats) -> str:
     return said.get(state.status, str(state.status.value))
 
 
-def _waiting(stats: zq.QueueStats) -> str:
+def _waiting(stats: QueueStats) -> str:
     if stats.paused:
         return "waiting: the queue is paused; `aiozkqueue resume` resumes it"
     if not stats.consumers:
@@ -120,7 +121,7 @@ def _handed_over(counted: int) -> str:
     return f"handed over at least {'once' if counted == 1 else f'{counted} times'}"
 
 
-def _name(process: zq.Process | None, otherwise: str) -> str:
+def _name(process: Process | None, otherwise: str) -> str:
     if process is None:
         return otherwise
     where = f" ({process.host}, process {process.pid})" if process.host else ""

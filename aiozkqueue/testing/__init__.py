@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aiozkqueue.queue.runtime.clock import Clock
     from aiozkqueue.testing.assertions import assert_dead_lettered, assert_empty, assert_put
     from aiozkqueue.testing.certificates import Certificates, make_certificates
     from aiozkqueue.testing.clock import TestClock
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Certificates",
+    "Clock",
     "Cluster",
     "Direction",
     "EmbeddedEnsemble",
@@ -56,7 +58,7 @@ __all__ = [
 _MODULES = {
     "assertions": ["assert_dead_lettered", "assert_empty", "assert_put"],
     "certificates": ["Certificates", "make_certificates"],
-    "clock": ["TestClock"],
+    "clock": ["Clock", "TestClock"],
     "configuration": ["ServerOptions", "ServerTls"],
     "frames": ["Fault", "Opcode", "Request", "ZooKeeperProxy"],
     "node": ["EmbeddedNode"],

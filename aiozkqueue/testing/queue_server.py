@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from aiozkqueue import WrongLoopError, connect
+from aiozkqueue import connect
+from aiozkqueue.errors import WrongLoopError
 from aiozkqueue.queue.options import required_seconds
 
 from .simulator.cluster import Cluster, make_cluster

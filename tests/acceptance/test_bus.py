@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
+from aiozkqueue.errors import AlreadyExistsError, InvalidNameError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -180,7 +181,7 @@ async def test_a_group_gets_every_event_posted_after_it_joined(
     await bus.leave("mail")
     await elsewhere.post(Placed(order=4))
     assert [await bus.queue(group).size() for group in (None, "audit", "mail")] == [1, 1, 0]
-    with pytest.raises(zq.NotFoundError, match="mail"):
+    with pytest.raises(NotFoundError, match="mail"):
         await bus.leave("mail")
 
 
@@ -299,10 +300,10 @@ async def test_a_post_that_cannot_be_stored_raises(
 
 @pytest.mark.parametrize("name", ["no/bus", "a@b", ""])
 async def test_bad_names_are_refused(session: zq.QueueSession, name: str) -> None:
-    with pytest.raises(zq.InvalidNameError):
+    with pytest.raises(InvalidNameError):
         Bus(session, name, Event)
     bus = Bus(session, "orders", Event)
-    with pytest.raises(zq.InvalidNameError):
+    with pytest.raises(InvalidNameError):
         await bus.join(name)
     with pytest.raises(zq.InvalidOptionError):
         bus.subscribe(Event, Log(), name=f"{name} !")
@@ -312,5 +313,5 @@ async def test_two_subscribers_with_the_same_name_are_refused(session: zq.QueueS
     bus = Bus(session, "orders", Event)
     bus.subscribe(Event, Log(), name="log")
     bus.subscribe(Event, Log(), name="log", group="audit")
-    with pytest.raises(zq.AlreadyExistsError, match="log"):
+    with pytest.raises(AlreadyExistsError, match="log"):
         bus.subscribe(Placed, Log(), name="log")

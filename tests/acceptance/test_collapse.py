@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ async def test_a_rollback_releases_the_message_that_was_delivered(
 
 
 async def test_an_ordered_queue_does_not_collapse(jobs: zq.Queue[bytes]) -> None:
-    with pytest.raises(zq.ConfigConflictError, match="collapse"):
+    with pytest.raises(ConfigConflictError, match="collapse"):
         await jobs.configure(zq.QueueConfig(ordered=True))
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
+from aiozkqueue.admin import Process
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
         assert holder.client != idle.client
         assert abs(datetime.now(UTC) - holder.since) < timedelta(minutes=5)
         state = await jobs.state(one)
-        assert state.claimed_by == zq.Process(client=holder.client, host=holder.host, pid=holder.pid)
+        assert state.claimed_by == Process(client=holder.client, host=holder.host, pid=holder.pid)
     assert [entry.messages for entry in await jobs.admin.consumers()] == [(), ()]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.admin import HistoryRecord, Process
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 ONCE = zq.ConsumeTimes(1)
 
 
-async def records(queue: zq.Queue[bytes]) -> list[zq.HistoryRecord]:
+async def records(queue: zq.Queue[bytes]) -> list[HistoryRecord]:
     return [record async for record in queue.history()]
 
 
@@ -40,7 +41,7 @@ async def test_a_message_is_shown_as_waiting_then_claimed_then_finished(
     job = await jobs.put(b"one")
     waiting = await jobs.state(job)
     assert waiting.status is zq.Status.WAITING
-    assert waiting.put_by == zq.Process(client=job[:12], host=socket.gethostname(), pid=os.getpid())
+    assert waiting.put_by == Process(client=job[:12], host=socket.gethostname(), pid=os.getpid())
     assert waiting.put_at is not None
     async with other.begin() as tx:
         assert await tx.take(other.queue("jobs"), timeout=10)

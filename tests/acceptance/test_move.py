@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import InvalidNameError, UnknownMoveError
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -141,13 +142,13 @@ async def test_a_move_whose_process_is_killed_is_finished_by_another(
 async def test_invalid_moves_are_refused_before_anything_is_written(session: zq.QueueSession) -> None:
     with pytest.raises(zq.InvalidOptionError, match="cannot move queue 'one' to itself"):
         await session.admin.moves.start("one", session.queue("one"))
-    with pytest.raises(zq.InvalidNameError):
+    with pytest.raises(InvalidNameError):
         await session.admin.moves.start("one", "../two")
     for source, target in (("/app/jobs", "one"), ("one", "/app/jobs")):
         with pytest.raises(zq.InvalidOptionError, match=r"give `session.curator_queue\('/app/jobs'\)` or"):
             await session.admin.moves.start(source, target)
     for unknown in ("nothing", "", "a/b"):
-        with pytest.raises(zq.UnknownMoveError, match="there is no move"):
+        with pytest.raises(UnknownMoveError, match="there is no move"):
             await session.admin.moves.status(unknown)
     assert await session.admin.moves.all() == []
 

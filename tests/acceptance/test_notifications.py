@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import aiozkqueue as zq
+from aiozkqueue.errors import AlreadyExistsError, NotFoundError
 from aiozkqueue.schedule import Notification, NotificationQueue, Notifications
 
 
@@ -246,9 +247,9 @@ async def test_an_existing_and_an_unknown_notification_queue_raise_their_own_err
 ) -> None:
     notifications = Notifications(session)
     assert invoices.queue.name == "billing:invoices"
-    with pytest.raises(zq.AlreadyExistsError, match="invoices"):
+    with pytest.raises(AlreadyExistsError, match="invoices"):
         await notifications.create("billing", "invoices", Invoice)
-    with pytest.raises(zq.NotFoundError, match="refunds"):
+    with pytest.raises(NotFoundError, match="refunds"):
         await notifications.get("billing", "refunds", Invoice)
     assert await notifications.list() == [("billing", "invoices")]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
 from tests.integration.queue.conftest import Opener, eventually
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ async def test_an_ordered_queue_refuses_shards_priorities_and_delays(session: zq
         zq.QueueConfig(ordered="yes")  # type: ignore[arg-type]
     ordered = session.queue("ordered")
     await ordered.configure(zq.QueueConfig(ordered=True))
-    with pytest.raises(zq.ConfigConflictError, match="shards"):
+    with pytest.raises(ConfigConflictError, match="shards"):
         await ordered.configure(zq.QueueConfig(shards=4))
     for options in ({"priority": 1}, {"delay": 1}):
         with pytest.raises(zq.InvalidOptionError, match="ordered"):
@@ -102,5 +103,5 @@ async def test_an_ordered_queue_refuses_shards_priorities_and_delays(session: zq
     assert await ordered.size() == 0
     urgent = session.queue("urgent")
     await urgent.put(b"1", priority=-1)
-    with pytest.raises(zq.ConfigConflictError, match="priority"):
+    with pytest.raises(ConfigConflictError, match="priority"):
         await urgent.configure(zq.QueueConfig(ordered=True))

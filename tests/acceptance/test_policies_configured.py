@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
+from aiozkqueue.errors import AlreadyExistsError, ConfigConflictError
 from aiozkqueue.schedule import Notification, Notifications
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ async def test_a_process_can_still_name_the_old_policy_of_a_queue_that_was_confi
         async with one.queue("jobs", policy=old).consume(policy=old, until_idle=0) as deliveries:
             async for delivery in deliveries:
                 await delivery.commit()
-    with pytest.raises(zq.ConfigConflictError, match="leave the policy out"):
+    with pytest.raises(ConfigConflictError, match="leave the policy out"):
         await (await open_session()).queue("jobs", policy=old).put(b"new")
 
 
@@ -144,7 +145,7 @@ async def test_a_notification_queues_policy_can_be_configured_and_creating_it_ag
     elsewhere = await Notifications(other).get("billing", "events", Event)
     await elsewhere.queue.configure(zq.QueueConfig(policy=NEW, history=zq.History(lifetime=60)))
     for one in (session, other):
-        with pytest.raises(zq.AlreadyExistsError):
+        with pytest.raises(AlreadyExistsError):
             await Notifications(one).create("billing", "events", Event, policy=zq.AtLeastOnce(), history=False)
     stored = await elsewhere.queue.configuration()
     assert (stored.policy, stored.history) == (NEW, zq.History(lifetime=60))

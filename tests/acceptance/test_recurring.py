@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import AlreadyExistsError, InvalidNameError, InvalidScheduleError, NotFoundError
 from aiozkqueue.schedule import Jobs, Scheduler
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_sched
         assert not [one for one in dates[paused_at + 1 :] if one <= resumed.last], "nothing of the pause is made up for"
         await jobs.remove("report")
         assert await jobs.list() == []
-    with pytest.raises(zq.NotFoundError, match="report"):
+    with pytest.raises(NotFoundError, match="report"):
         await jobs.get("report")
 
 
@@ -99,19 +100,19 @@ async def test_each_process_can_declare_the_same_job_when_it_starts(
 async def test_an_existing_and_an_unknown_job_raise_their_own_errors(session: zq.QueueSession) -> None:
     jobs = Jobs(session)
     await jobs.add("nightly", "0 3 * * *", "reports", b"")
-    with pytest.raises(zq.AlreadyExistsError, match="nightly"):
+    with pytest.raises(AlreadyExistsError, match="nightly"):
         await jobs.add("nightly", "0 4 * * *", "reports", b"")
     for ask in (jobs.get, jobs.pause, jobs.resume, jobs.remove, jobs.change):
-        with pytest.raises(zq.NotFoundError, match="weekly"):
+        with pytest.raises(NotFoundError, match="weekly"):
             await ask("weekly")
 
 
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"cron": "0 25 * * *"}, zq.InvalidScheduleError),
-        ({"cron": "0 0 31 2 *"}, zq.InvalidScheduleError),
-        ({"zone": "Mars/Olympus"}, zq.InvalidScheduleError),
+        ({"cron": "0 25 * * *"}, InvalidScheduleError),
+        ({"cron": "0 0 31 2 *"}, InvalidScheduleError),
+        ({"zone": "Mars/Olympus"}, InvalidScheduleError),
         ({"missed": "some"}, zq.InvalidOptionError),
         ({"limit": 0}, zq.InvalidOptionError),
         ({"limit": 100_000}, zq.InvalidOptionError),
@@ -120,8 +121,8 @@ async def test_an_existing_and_an_unknown_job_raise_their_own_errors(session: zq
         ({"headers": {"job": "x"}}, zq.InvalidOptionError),
         ({"value": "text"}, zq.PayloadError),
         ({"value": b"x" * 70_000}, zq.InvalidOptionError),
-        ({"queue": "no/queue"}, zq.InvalidNameError),
-        ({"name": "../x"}, zq.InvalidNameError),
+        ({"queue": "no/queue"}, InvalidNameError),
+        ({"name": "../x"}, InvalidNameError),
     ],
 )
 async def test_bad_input_is_refused_before_anything_is_sent(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.queue.internals import core_of
 
 if TYPE_CHECKING:
@@ -222,16 +223,16 @@ def test_bad_settings_are_refused(wrong: dict[str, object]) -> None:
 
 async def test_a_sticky_queue_has_no_groups(nodes: dict[str, zq.QueueSession]) -> None:
     jobs = nodes["a"].queue("jobs")
-    with pytest.raises(zq.ConfigConflictError, match="sticky"):
+    with pytest.raises(ConfigConflictError, match="sticky"):
         await jobs.put(b"1", group="g")
-    with pytest.raises(zq.ConfigConflictError, match="sticky"):
+    with pytest.raises(ConfigConflictError, match="sticky"):
         async with nodes["a"].begin() as tx:
             tx.put(jobs, b"1", group="g")
     await jobs.put(b"plain")
     assert await jobs.size() == 1
     grouped = nodes["a"].queue("grouped")
     await grouped.put(b"1", group="g")
-    with pytest.raises(zq.ConfigConflictError, match="group"):
+    with pytest.raises(ConfigConflictError, match="group"):
         await grouped.configure(STICKY)
     assert await take(nodes["a"]) == "plain"
 

@@ -7,6 +7,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.cli.app import run
 from aiozkqueue.cli.exits import CommandFailedError, Exit, expected, status_of
+from aiozkqueue.errors import ConfigConflictError, InvalidNameError
 
 
 @pytest.mark.parametrize(
@@ -14,14 +15,14 @@ from aiozkqueue.cli.exits import CommandFailedError, Exit, expected, status_of
     [
         (CommandFailedError("worker-2 ended"), Exit.NOTHING),
         (FileNotFoundError("no such file"), Exit.NOTHING),
-        (zq.InvalidNameError("no name"), Exit.USAGE),
+        (InvalidNameError("no name"), Exit.USAGE),
         (zq.MessageTooLargeError("too large"), Exit.USAGE),
         (zq.ConnectionLostError("nobody answers"), Exit.NO_CONNECTION),
         (zq.AccessDeniedError("refused"), Exit.REFUSED),
         (zq.ClaimLostError("taken over"), Exit.CONFLICT),
         (zq.DuplicateKeyError("waiting already"), Exit.CONFLICT),
         (zq.ConflictError("taken by others"), Exit.CONFLICT),
-        (zq.ConfigConflictError("another policy"), Exit.CONFLICT),
+        (ConfigConflictError("another policy"), Exit.CONFLICT),
         (zq.OutcomeUnknownError("not known yet", "transaction"), Exit.UNKNOWN),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,

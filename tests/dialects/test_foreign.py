@@ -10,6 +10,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
+from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.queue.admin.cleaning import clean_queue
 from aiozkqueue.queue.internals import handle_of, state_of
 
@@ -214,7 +215,7 @@ async def test_settings_and_calls_that_foreign_queues_do_not_support_are_refused
     with pytest.raises(zq.InvalidOptionError, match="no tags"):
         async with session.begin() as tx:
             await tx.take(queue, filters=zq.Filter("kind", "eq", "x"))
-    with pytest.raises(zq.ConfigConflictError, match="is already used as"):
+    with pytest.raises(ConfigConflictError, match="is already used as"):
         session.kazoo_queue(path, locking=False)
     for wrong in ("orders", "/", "/a//b", "/a/"):
         with pytest.raises(zq.InvalidOptionError, match="absolute path"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import TransactionClosedError
 
 from .peers import PATIENCE
 from .test_kazoo import awaited, drained
@@ -136,7 +137,7 @@ async def test_we_hold_a_message_until_the_commit_and_cannot_commit_it_twice(
         assert await tx.take(queue, timeout=PATIENCE) is not None
         assert await kazoo.get(place, 0.2) is None
         await tx.commit()
-        with pytest.raises(zq.TransactionClosedError):
+        with pytest.raises(TransactionClosedError):
             await tx.commit()
     assert await kazoo.ask("len", place) == 0
 

@@ -12,6 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
+from aiozkqueue.errors import UnknownMoveError
 from aiozkqueue.queue.admin import mover
 from aiozkqueue.queue.commit import transfer as transferring
 from aiozkqueue.queue.internals import core_of
@@ -578,7 +579,7 @@ async def test_a_move_of_an_earlier_layout_is_resumed_and_an_unknown_one_is_left
     await server_view.create(f"{queue_root}/.moves/unknown", unknown)
     assert await session.admin.moves.resume() == 1
     assert (await ended(session, "earlier")).moved == 1
-    with pytest.raises(zq.UnknownMoveError):
+    with pytest.raises(UnknownMoveError):
         await session.admin.moves.status("unknown")
     assert await server_view.get(f"{queue_root}/.moves/unknown") == unknown
 

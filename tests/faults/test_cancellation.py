@@ -24,7 +24,7 @@ WAYS = [
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
 @pytest.mark.parametrize(("how", "everywhere"), WAYS)
-@pytest.mark.filterwarnings("ignore::aiozkqueue.UncommittedWarning")
+@pytest.mark.filterwarnings("ignore::aiozkqueue.errors.UncommittedWarning")
 async def test_a_cancellation_at_any_suspension_leaves_no_lock_and_no_partial_write(
     quick: str, root: str, account: Account, scenario: type[Scenario], moment: Moment, how: How, *, everywhere: bool
 ) -> None:

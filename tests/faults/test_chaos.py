@@ -125,7 +125,7 @@ async def settled(session: zq.QueueSession) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")
+@pytest.mark.filterwarnings("ignore::aiozkqueue.errors.ImplicitSettleWarning")
 async def test_each_message_is_in_one_place_and_no_lock_is_left_after_random_faults(
     quick: str, root: str, account: Account, policy: zq.Policy
 ) -> None:

@@ -305,7 +305,7 @@ async def test_a_listener_survives_the_end_of_its_zookeeper_session(
 
 @pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(9)], ids=["at least once", "counted"])
 @pytest.mark.parametrize("prefetch", [1, 32])
-@pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")
+@pytest.mark.filterwarnings("ignore::aiozkqueue.errors.ImplicitSettleWarning")
 async def test_a_loop_survives_the_end_of_its_zookeeper_session(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str, policy: zq.Policy, prefetch: int
 ) -> None:

@@ -174,9 +174,9 @@ def test_the_command_says_what_to_install_when_its_extra_is_missing(environment:
 )
 def test_a_missing_extra_raises_an_error_that_names_it(environment: Path, use: str, module: str, extra: str) -> None:
     program = (
-        "import aiozkqueue\n"
+        "from aiozkqueue.errors import MissingExtraError\n"
         f"try: {use}\n"
-        "except ImportError as error: print(repr(error.name), isinstance(error, aiozkqueue.MissingExtraError), error)"
+        "except ImportError as error: print(repr(error.name), isinstance(error, MissingExtraError), error)"
     )
     told = output(environment / "python", "-W", "error", "-c", program)
     assert told == f"{module!r} True {module} is not installed: pip install 'aiozkqueue[{extra}]'\n"

@@ -14,6 +14,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
+from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import LockRecord, key_hash
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
@@ -117,7 +118,7 @@ def test_a_policy_chosen_while_the_queue_is_opened_is_stored() -> None:
                 await asyncio.sleep(millisecond / 1000)
                 await session.queue("jobs", policy=policy).put(b"it")
                 await opening
-                with pytest.raises(zq.ConfigConflictError):
+                with pytest.raises(ConfigConflictError):
                     await other.queue("jobs", policy=zq.ConsumeOnce()).put(b"it")
 
     run_virtual(main, limit=float("inf"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.queue.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, VirtualLoop
@@ -119,7 +120,7 @@ def test_a_queue_with_groups_refuses_a_loop_with_filters_every_time() -> None:
                 await other.queue("jobs").put(b"job", group="a", filters={"region": "eu"})
             for _ in range(3):
                 async with jobs.consume(filters=zq.Filter("region", "eq", "eu")) as deliveries:
-                    with pytest.raises(zq.ConfigConflictError, match="without filters"):
+                    with pytest.raises(ConfigConflictError, match="without filters"):
                         await anext(deliveries)
 
     run_virtual(main)

@@ -32,6 +32,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import BinaryType
 
 import aiozkqueue as zq
+from aiozkqueue.errors import NotFoundError
 from tests.spark.processes import children
 from tests.spark.streams import started
 
@@ -220,7 +221,7 @@ class Soak:
 
     async def _release(self, pipeline: Pipeline) -> None:
         async with zq.connect(self._hosts, root=f"{self._root}/r{pipeline.root}") as session:
-            with suppress(zq.NotFoundError):
+            with suppress(NotFoundError):
                 await session.queue(pipeline.queue).admin.release_ledger(pipeline.group)
 
     async def _drain(self) -> tuple[list[bytes], list[bytes]]:

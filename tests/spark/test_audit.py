@@ -12,6 +12,7 @@ import pytest
 from pyarrow.dataset import dataset
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import End, HistoryRecord
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.spark.audit import Moved, Percentiles, Reason, move, report
@@ -143,7 +144,7 @@ def test_removing_its_pins_abandons_an_audit_whose_folder_is_lost(
     ids = ends.make(2)
     with pytest.raises(CutOffError):
         move(spark, str(tmp_path / "lost"), servers, on_step=cut_off)
-    with pytest.raises(zq.ConfigConflictError, match="aiozkqueue pins remove audit"):
+    with pytest.raises(ConfigConflictError, match="aiozkqueue pins remove audit"):
         move(spark, str(tmp_path / "other"), servers)
     asyncio.run(unpin())
     assert move(spark, str(tmp_path / "other"), servers) == Moved(records=4, finished=False)

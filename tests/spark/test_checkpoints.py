@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import aiozkqueue as zq
+from aiozkqueue.errors import CheckpointError, UnreadBatchError
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
@@ -236,20 +237,20 @@ def test_offsets_that_the_ledger_does_not_know_are_refused_before_any_acknowledg
     }
     for why, start in strange.items():
         for ask in (driver.latest, driver.reader.commit):
-            with pytest.raises(zq.CheckpointError, match=why):
+            with pytest.raises(CheckpointError, match=why):
                 ask(start)
-        with pytest.raises(zq.CheckpointError, match=why):
+        with pytest.raises(CheckpointError, match=why):
             driver.reader.partitions(start, start if why == "not one of a queue" else {**start, "stream": "other"})
         assert left(options) == (7, 3, 1)
     third = driver.latest(second, 3)
     driver.read(second, third)
     driver.reader.commit(third)
-    with pytest.raises(zq.CheckpointError, match=r"has acknowledged batch 2.*an old copy of the checkpoint"):
+    with pytest.raises(CheckpointError, match=r"has acknowledged batch 2.*an old copy of the checkpoint"):
         driver.latest(first)
     assert left(options) == (1, 0, 0)
     assert driver.read(driver.beginning, driver.beginning) == []  # what Spark asks for where nothing waits yet
     for start, end in ((third, second), (second, second), (third, driver.beginning)):
-        with pytest.raises(zq.CheckpointError, match="has no messages: the checkpoint is damaged"):
+        with pytest.raises(CheckpointError, match="has no messages: the checkpoint is damaged"):
             driver.reader.partitions(start, end)
 
 
@@ -284,7 +285,7 @@ def test_a_batch_that_its_tasks_have_not_read_to_the_end_is_not_acknowledged(
     with closing(cast("Generator[pa.RecordBatch]", driver.reader.read(other))) as cut_off:
         assert next(cut_off).num_rows == 2  # all rows, but the task does not get to its end
     for ask in (driver.latest, driver.reader.commit):
-        with pytest.raises(zq.UnreadBatchError, match="no task of this query has read all of it"):
+        with pytest.raises(UnreadBatchError, match="no task of this query has read all of it"):
             ask(end)
     assert left(options) == (4, 4, 1)
     assert len(driver.read_shares([other])) == 2
@@ -298,12 +299,12 @@ def test_reads_of_one_checkpoint_do_not_count_for_another(options: dict[str, str
     lost = begun(drivers, options)
     read = lost.latest(lost.beginning)
     assert len(lost.read(lost.beginning, read)) == 2  # and its sink failed
-    with pytest.raises(zq.CheckpointError, match="1 of its batches are not acknowledged"):
+    with pytest.raises(CheckpointError, match="1 of its batches are not acknowledged"):
         begun(drivers, options).latest(lost.beginning)
     new = begun(drivers, options, startingOffsets="ledger")
     same = new.latest(new.beginning)
     assert (same["seq"], same["ledger"]) == (read["seq"], read["ledger"])
-    with pytest.raises(zq.UnreadBatchError):  # an old folder knows its number
+    with pytest.raises(UnreadBatchError):  # an old folder knows its number
         new.latest(same)
     assert len(new.read(new.beginning, same)) == 2
     with pytest.raises(zq.ClaimLostError, match="taken over"):
@@ -325,7 +326,7 @@ def test_a_batch_that_only_an_earlier_run_has_read_stays_until_the_next_is_read(
     assert second["seq"] == 1
     assert left(options) == (2, 2, 1)  # is it the same folder? That is not known yet
     for driver in (heir, begun(drivers, options)):
-        with pytest.raises(zq.UnreadBatchError):  # it was not: the folder knows the next number, too
+        with pytest.raises(UnreadBatchError):  # it was not: the folder knows the next number, too
             driver.latest(second)
     assert left(options) == (2, 2, 1)
     heir = begun(drivers, options)
@@ -343,7 +344,7 @@ def test_a_task_of_a_replaced_driver_marks_nothing(options: dict[str, str], driv
     heir.reader.partitions(heir.beginning, end)
     with pytest.raises(zq.ClaimLostError, match="taken over"):
         zombie.read_shares(shares)
-    with pytest.raises(zq.UnreadBatchError):
+    with pytest.raises(UnreadBatchError):
         heir.latest(end)
 
 

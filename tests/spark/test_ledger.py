@@ -12,6 +12,7 @@ import pytest
 from kazoo.security import make_digest_acl
 
 import aiozkqueue as zq
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import item_prefix, key_hash
 from aiozkqueue.queue.admin.ledger_pages import mark, read_page, unmark
 from aiozkqueue.queue.admin.ledgers import _Releasing, ledgers, release
@@ -367,7 +368,7 @@ async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(z
             await ledger.acknowledge(batch)
         async with session.begin() as tx:
             assert len(await tx.take_many(session.queue("orders"), 20)) == 10
-        with pytest.raises(zq.NotFoundError):
+        with pytest.raises(NotFoundError):
             await release(QueueHandle(core_of(session), state), "other")
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import ArrayType, DoubleType, StringType, StructField, StructType, VariantType
 
 import aiozkqueue as zq
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked
 from aiozkqueue.spark.options import parse_options
@@ -210,7 +211,7 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
     parsed = parse_options(options)
     reader = QueueStreamReader(default_schema(parsed.content), parsed)
     try:
-        with pytest.raises(zq.NotFoundError, match=r"there is no queue 'orders' below .*; its first put creates it"):
+        with pytest.raises(NotFoundError, match=r"there is no queue 'orders' below .*; its first put creates it"):
             reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     finally:
         reader.stop()

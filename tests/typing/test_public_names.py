@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozkqueue
+from aiozkqueue import admin, errors
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,6 +18,7 @@ MODULES = [
     "aiozkqueue",
     "aiozkqueue.admin",
     "aiozkqueue.bus",
+    "aiozkqueue.errors",
     "aiozkqueue.fastapi",
     "aiozkqueue.http",
     "aiozkqueue.http.client",
@@ -56,3 +60,20 @@ def test_every_public_name_exists_and_is_listed_once(module: str) -> None:
     assert [name for name in public.__all__ if not hasattr(public, name)] == []
     assert len(set(public.__all__)) == len(public.__all__)
     assert public.__doc__
+
+
+def test_the_package_itself_has_at_most_60_names() -> None:
+    assert len(aiozkqueue.__all__) <= 60
+    assert set(aiozkqueue.__all__) <= set(dir(aiozkqueue))
+
+
+def test_the_package_has_no_name_that_only_operators_use() -> None:
+    assert set(admin.__all__).isdisjoint(aiozkqueue.__all__)
+
+
+def test_the_errors_of_the_package_are_those_of_its_module_of_errors() -> None:
+    assert all(
+        getattr(aiozkqueue, name) is getattr(errors, name) for name in errors.__all__ if hasattr(aiozkqueue, name)
+    )
+    unlisted = [name for name in aiozkqueue.__all__ if name.endswith("Error") and name not in errors.__all__]
+    assert unlisted == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import aiozkqueue as zq
+from aiozkqueue.errors import MissingExtraError
 from aiozkqueue.extras import needs
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def import_new_name() -> None:
 def test_the_error_for_an_unsupported_package_version_names_it_and_the_supported_ones(
     old: str, use: Callable[[], None]
 ) -> None:
-    with pytest.raises(zq.MissingExtraError) as raised, needs("spark"):
+    with pytest.raises(MissingExtraError) as raised, needs("spark"):
         use()
     told = str(raised.value)
     assert told.startswith("oldish 1.0 is installed, and aiozkqueue needs Oldish<3,>=2 (")
@@ -52,7 +52,7 @@ def test_the_error_for_an_unsupported_package_version_names_it_and_the_supported
 
 
 def test_a_missing_package_raises_an_error_that_names_it() -> None:
-    with pytest.raises(zq.MissingExtraError, match=r"^nowhere is not installed: pip install"), needs("spark"):
+    with pytest.raises(MissingExtraError, match=r"^nowhere is not installed: pip install"), needs("spark"):
         import_module("nowhere.part")
 
 
@@ -60,7 +60,7 @@ def test_a_missing_package_raises_an_error_that_names_it() -> None:
 def test_an_import_error_of_aiozkqueue_itself_is_raised_unchanged() -> None:
     with pytest.raises(ModuleNotFoundError) as raised, needs("spark"):
         import_module("aiozkqueue.nowhere")
-    assert not isinstance(raised.value, zq.MissingExtraError)
+    assert not isinstance(raised.value, MissingExtraError)
 
 
 _OLD_SPARK = """
@@ -68,7 +68,7 @@ import sys
 import pyspark.sql.datasource
 sys.modules["pyspark.sql.streaming.datasource"] = None  # as before 4.2
 import pyspark_aiozkqueue
-from aiozkqueue import MissingExtraError
+from aiozkqueue.errors import MissingExtraError
 print(pyspark_aiozkqueue.DefaultSource.name())
 for use in (lambda: pyspark_aiozkqueue.DefaultSource({}), lambda: __import__("aiozkqueue.spark.transfer")):
     try:

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import aiozkqueue as zq
+from aiozkqueue.errors import TransactionClosedError
 from aiozkqueue.fastapi import (
     SessionDep,
     TransactionDep,
@@ -167,7 +168,7 @@ async def test_the_transaction_of_a_request_ends_with_its_response(calling: Call
     transport = httpx.ASGITransport(app := _app())
     await calling(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-        with pytest.raises(zq.TransactionClosedError):
+        with pytest.raises(TransactionClosedError):
             await client.post("/later")
     assert await session.queue("results").size() == 0
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
+from aiozkqueue.errors import InvalidNameError, TransactionClosedError
 from aiozkqueue.schedule import Jobs, NotificationQueue, Notifications
 from tests.integration.queue.conftest import Locks, eventually, zookeeper_session
 
@@ -98,11 +99,11 @@ async def test_invalid_options_of_connect_are_refused_at_once(options: dict[str,
 
 @pytest.mark.parametrize("name", ["", ".clients", "a/b", "é", "a b", "x" * 256, "a\x00", "..", None, 7, b"jobs"])
 async def test_invalid_names_are_refused(name: Any, session: zq.QueueSession) -> None:
-    with pytest.raises(zq.InvalidNameError, match="cannot name a queue: take 1 to 255"):
+    with pytest.raises(InvalidNameError, match="cannot name a queue: take 1 to 255"):
         session.queue(name)
     if isinstance(name, str):
         async with session.transaction() as tx:
-            with pytest.raises(zq.InvalidNameError):
+            with pytest.raises(InvalidNameError):
                 tx.put(name, b"1")
 
 
@@ -587,15 +588,15 @@ async def test_a_finished_transaction_refuses_further_calls(session: zq.QueueSes
             assert message is not None
             await finish(tx)
         refusal = f"transaction {tx.id} is already {state}; begin a new transaction"
-        with pytest.raises(zq.TransactionClosedError, match=refusal):
+        with pytest.raises(TransactionClosedError, match=refusal):
             await tx.take(jobs)
-        with pytest.raises(zq.TransactionClosedError, match=refusal):
+        with pytest.raises(TransactionClosedError, match=refusal):
             tx.put("results", b"1")
-        with pytest.raises(zq.TransactionClosedError, match=refusal):
+        with pytest.raises(TransactionClosedError, match=refusal):
             tx.reject(message, "late")
-        with pytest.raises(zq.TransactionClosedError, match=refusal):
+        with pytest.raises(TransactionClosedError, match=refusal):
             tx.release(message)
-        with pytest.raises(zq.TransactionClosedError, match=refusal):
+        with pytest.raises(TransactionClosedError, match=refusal):
             await tx.commit()
     await tx.rollback()  # once more changes nothing
     with pytest.raises(RuntimeError):  # what it also is
@@ -605,7 +606,7 @@ async def test_a_finished_transaction_refuses_further_calls(session: zq.QueueSes
 async def test_a_committed_transaction_cannot_be_rolled_back(session: zq.QueueSession) -> None:
     async with session.begin() as tx:
         tx.put("jobs", b"1")
-    with pytest.raises(zq.TransactionClosedError, match="already committed"):
+    with pytest.raises(TransactionClosedError, match="already committed"):
         await tx.rollback()
 
 
@@ -613,7 +614,7 @@ async def test_two_tasks_that_commit_the_same_transaction_commit_it_once(session
     async with session.transaction() as tx:
         tx.put("jobs", b"1")
         answers = await asyncio.gather(tx.commit(), tx.commit(), return_exceptions=True)
-    assert [type(answer) for answer in answers] == [type(None), zq.TransactionClosedError]
+    assert [type(answer) for answer in answers] == [type(None), TransactionClosedError]
     assert await session.queue("jobs").size() == 1
 
 
@@ -643,11 +644,11 @@ async def test_settling_a_delivery_twice_raises(session: zq.QueueSession) -> Non
         await rejected.reject("bad")
         for delivery, state in ((committed, "committed"), (rolled_back, "rolled back"), (rejected, "committed")):
             with pytest.raises(
-                zq.TransactionClosedError, match=f"message {delivery.id} of queue 'jobs' is already {state}"
+                TransactionClosedError, match=f"message {delivery.id} of queue 'jobs' is already {state}"
             ):
                 await delivery.commit()
-            with pytest.raises(zq.TransactionClosedError):
+            with pytest.raises(TransactionClosedError):
                 await delivery.reject("again")
-            with pytest.raises(zq.TransactionClosedError):
+            with pytest.raises(TransactionClosedError):
                 delivery.put("results", b"late")
     assert (await jobs.size(), await jobs.dead_letters.size()) == (1, 1)

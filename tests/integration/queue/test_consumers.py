@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ImplicitSettleWarning, InvalidNameError, TransactionClosedError
 from aiozkqueue.testing import Opcode
 from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks, take_one
 
@@ -139,9 +140,9 @@ async def test_settling_a_delivery_too_late_in_another_task_raises_with_advice(
     async with jobs.consume(until_idle=0) as deliveries:
         first = await anext(deliveries)
         await anext(deliveries)  # commits the first
-        with pytest.raises(zq.TransactionClosedError, match="settle='explicit'"):
+        with pytest.raises(TransactionClosedError, match="settle='explicit'"):
             await asyncio.create_task(first.commit())
-        with pytest.raises(zq.TransactionClosedError):
+        with pytest.raises(TransactionClosedError):
             first.put("results", b"late")
 
 
@@ -193,7 +194,7 @@ async def test_an_implicit_commit_of_a_lost_claim_warns_and_counts_and_the_loop_
     jobs: zq.Queue[bytes], expire: Callable[[zq.QueueSession], Awaitable[None]], session: zq.QueueSession
 ) -> None:
     values = []
-    with pytest.warns(zq.ImplicitSettleWarning):
+    with pytest.warns(ImplicitSettleWarning):
         async with jobs.consume(prefetch=1) as deliveries:
             async for delivery in deliveries:
                 values.append(delivery.value)
@@ -230,7 +231,7 @@ async def test_put_raises_for_errors_that_can_be_checked_locally(
                 delivery.put(numbers, "one")  # type: ignore[misc]
             with pytest.raises(zq.MessageTooLargeError):
                 delivery.put("results", bytes(1024 * 1024))
-            with pytest.raises(zq.InvalidNameError):
+            with pytest.raises(InvalidNameError):
                 delivery.put("no/name", b"")
             break
     assert await jobs.size() == 3

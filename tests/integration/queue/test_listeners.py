@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
 from tests.integration.queue.conftest import Locks, eventually, no_locks, take_one
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ async def test_a_failing_listener_cancels_the_body_of_its_block_and_raises_its_o
     other: zq.QueueSession, contested: zq.Queue[bytes]
 ) -> None:
     waited = False
-    with pytest.raises(zq.ConfigConflictError, match="configure"):
+    with pytest.raises(ConfigConflictError, match="configure"):
         async with other.listener(contested, Handler()):
             waited = True
             await asyncio.sleep(20)
@@ -278,7 +279,7 @@ async def test_run_raises_the_error_of_a_failing_listener_and_stops_the_others(
     session: zq.QueueSession, other: zq.QueueSession, contested: zq.Queue[bytes]
 ) -> None:
     healthy = other.listener(other.queue("mail"), Handler())
-    with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
+    with pytest.raises(ConfigConflictError, match="'jobs'"):
         await asyncio.wait_for(zq.run(other.listener(contested, Handler()), healthy), 30)
     await session.queue("mail").put(b"1")
     await asyncio.sleep(0.2)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import BlockedLoopWarning, WrongLoopError
 from tests.integration.queue.conftest import zookeeper_session
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def test_a_session_is_refused_on_another_loop(session: zq.QueueSession) ->
         used = uses(session, tx)
 
         async def on_another_loop() -> list[bool]:
-            return [await refused(use, zq.WrongLoopError) for use in used]
+            return [await refused(use, WrongLoopError) for use in used]
 
         answers = await asyncio.to_thread(lambda: asyncio.run(on_another_loop()))
     assert answers == [True] * len(used)
@@ -72,7 +73,7 @@ async def test_a_session_is_refused_on_another_loop(session: zq.QueueSession) ->
 
 
 async def test_a_session_is_refused_in_a_thread_without_a_loop(session: zq.QueueSession) -> None:
-    with pytest.raises(zq.WrongLoopError, match="event loop"):
+    with pytest.raises(WrongLoopError, match="event loop"):
         await asyncio.to_thread(session.queue, "jobs")
 
 
@@ -90,7 +91,7 @@ async def test_a_forked_child_is_refused_and_writes_nothing_to_its_parents_conne
                     result = use()
                     if asyncio.iscoroutine(result):
                         result.send(None)
-                except zq.WrongLoopError as error:
+                except WrongLoopError as error:
                     refusals += "forked" in str(error)
                 except BaseException:  # noqa: BLE001 -- counts as not refused
                     continue
@@ -114,7 +115,7 @@ async def test_each_use_of_a_closed_session_raises(zookeeper: str, queue_root: s
 async def test_a_loop_blocked_for_a_third_of_the_session_timeout_is_logged(open_session: Opener) -> None:
     session = await open_session(session_timeout=12)  # of which the rest is left to a machine that stands still
     identity = zookeeper_session(session)
-    with pytest.warns(zq.BlockedLoopWarning, match="stood still"):
+    with pytest.warns(BlockedLoopWarning, match="stood still"):
         end = time.monotonic() + 5.4
         while time.monotonic() < end:  # the mistake itself
             pass
@@ -147,7 +148,5 @@ async def test_connecting_to_a_server_that_does_not_answer_fails_after_the_conne
 
 def test_connecting_without_an_asyncio_loop_raises_with_advice() -> None:
     entering = zq.connect("127.0.0.1").__aenter__()
-    with pytest.raises(
-        zq.WrongLoopError, match=r'asyncio.run\(main\(\)\) or with anyio.run\(main, backend="asyncio"\)'
-    ):
+    with pytest.raises(WrongLoopError, match=r'asyncio.run\(main\(\)\) or with anyio.run\(main, backend="asyncio"\)'):
         entering.send(None)  # as a loop like trio's does

@@ -9,6 +9,7 @@ import pytest
 from kazoo.security import make_acl, make_digest_acl
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ImplicitSettleWarning, ItemNotEmptyError
 from tests.integration.queue.conftest import Locks, eventually, no_locks, take_one
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ async def test_an_item_with_a_child_znode_fails_a_transaction_with_its_own_error
     message = await jobs.put(b"1")
     child = f"{await item_of(server_view, queue_root)}/child"
     await server_view.create(child)
-    with pytest.raises(zq.ItemNotEmptyError, match=rf"{message} of queue 'jobs'.*znodes below it"):
+    with pytest.raises(ItemNotEmptyError, match=rf"{message} of queue 'jobs'.*znodes below it"):
         async with session.begin() as tx:
             assert await tx.take(jobs)
             tx.put("results", b"never")
@@ -168,7 +169,7 @@ async def test_a_loop_until_idle_ends_despite_an_item_with_a_child_znode(
     await server_view.create(f"{await item_of(server_view, queue_root)}/child")
     await jobs.put_many([b"1", b"2"])
     bodies: list[bytes] = []
-    with pytest.warns(zq.ImplicitSettleWarning, match="znodes below it"):
+    with pytest.warns(ImplicitSettleWarning, match="znodes below it"):
         async with asyncio.timeout(30), jobs.consume(until_idle=0) as deliveries:
             bodies += [delivery.body async for delivery in deliveries]
     assert sorted(bodies) == [b"1", b"2", b"obstructed"]
@@ -200,7 +201,7 @@ async def test_an_acknowledgement_names_an_item_with_a_child_znode_and_ends_the_
     await jobs.put_many([b"%d" % number for number in range(5)])
     leases = await jobs.leases.take(6)
     assert len(leases) == 6
-    with pytest.raises(zq.ItemNotEmptyError, match=message):
+    with pytest.raises(ItemNotEmptyError, match=message):
         await jobs.leases.acknowledge([lease.token for lease in leases])
     assert await jobs.size() == 1
 
@@ -392,9 +393,9 @@ async def test_cancelling_a_message_with_a_child_znode_raises_an_error_that_name
     jobs = session.queue("jobs")
     message = await jobs.put(b"1")
     await server_view.create(f"{await item_of(server_view, queue_root)}/child")
-    with pytest.raises(zq.ItemNotEmptyError, match=message):
+    with pytest.raises(ItemNotEmptyError, match=message):
         await jobs.cancel(id=message)
-    with pytest.raises(zq.ItemNotEmptyError, match=message):
+    with pytest.raises(ItemNotEmptyError, match=message):
         async with session.begin() as tx:
             await tx.cancel(jobs, id=message)
 

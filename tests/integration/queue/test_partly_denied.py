@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import PartlyDeniedError
 from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def test_purge_names_the_messages_that_it_could_not_remove_and_removes_the
     if grouped:
         await jobs.configure(zq.QueueConfig(ordered=True))
     sealed = await sealed_among(session, server_view, queue_root, [b"sealed", *(b"%d" % number for number in range(9))])
-    with pytest.raises(zq.PartlyDeniedError, match=sealed) as raised:
+    with pytest.raises(PartlyDeniedError, match=sealed) as raised:
         await jobs.purge()
     assert (raised.value.message_ids, raised.value.done) == ((sealed,), 9)
     [left] = await server_view.children(f"{queue_root}/jobs/items")
@@ -96,7 +97,7 @@ async def test_claims_are_released_by_force_despite_one_of_an_unreadable_message
         assert len(await tx.take_many(session.queue("jobs"), 2, timeout=30)) == 2
         [name] = [name for name in await server_view.children(f"{queue_root}/jobs/items") if ids[0] in name]
         await set_acl(server_view, f"{queue_root}/jobs/items/{name}", readable=False)
-        with pytest.raises(zq.PartlyDeniedError, match=ids[0]) as raised:
+        with pytest.raises(PartlyDeniedError, match=ids[0]) as raised:
             await jobs.admin.release_claims()
         assert raised.value.done == 1
         [lock] = await server_view.children(f"{queue_root}/jobs/locks")
@@ -111,7 +112,7 @@ async def test_dead_letters_are_listed_and_redriven_despite_an_unreadable_one(
     letters = session.queue("jobs").dead_letters
     assert sorted([letter.body for letter in await letters.peek(2)]) == [b"a", b"b"]
     assert told(caplog, sealed)
-    with pytest.raises(zq.PartlyDeniedError, match=sealed) as raised:
+    with pytest.raises(PartlyDeniedError, match=sealed) as raised:
         await letters.redrive()
     assert raised.value.done == 2
     assert await session.queue("jobs").size() == 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.testing import TestClock
 from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
 
@@ -55,14 +56,14 @@ async def test_another_policy_conflicts_until_it_is_configured(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
-    with pytest.raises(zq.ConfigConflictError, match=r"queue 'jobs' has the policy ConsumeTimes\(5.*configure"):
+    with pytest.raises(ConfigConflictError, match=r"queue 'jobs' has the policy ConsumeTimes\(5.*configure"):
         session.queue("jobs", policy=zq.ConsumeTimes(7))
-    with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
+    with pytest.raises(ConfigConflictError, match="'jobs'"):
         session.queue("jobs").consume(policy=zq.ConsumeTimes(7))
     # The other session finds it out on first use, by whatever that is.
-    with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
+    with pytest.raises(ConfigConflictError, match="'jobs'"):
         await other.queue("jobs", policy=zq.ConsumeTimes(7)).put(b"2")
-    with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
+    with pytest.raises(ConfigConflictError, match="'jobs'"):
         async with other.queue("jobs").consume(policy=zq.ConsumeTimes(7)) as deliveries:
             await anext(deliveries)
     await other.queue("jobs").configure(zq.QueueConfig(policy=zq.ConsumeTimes(7)))

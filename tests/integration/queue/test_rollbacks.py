@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import UncommittedWarning
 from aiozkqueue.testing import Opcode, TestClock
 from tests.integration.queue.conftest import Locks, Opener, no_locks, take_one
 
@@ -144,7 +145,7 @@ async def test_leaving_the_block_of_a_transaction_rolls_it_back_unless_committed
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    with pytest.warns(zq.UncommittedWarning, match="without a commit"):
+    with pytest.warns(UncommittedWarning, match="without a commit"):
         async with session.transaction() as tx:
             await tx.take(jobs)
             tx.put("results", b"never")

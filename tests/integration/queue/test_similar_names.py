@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
-import aiozkqueue as zq
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.admin.similar import COMPARED, similar_queue
 from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.queue.internals import core_of
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
 
 
 async def test_opening_a_ledger_of_a_mistyped_queue_suggests_the_queue(session: zq.QueueSession) -> None:
     await session.queue("orders").put(b"1")
     said = f"there is no queue 'ordrs' below {core_of(session).root}; did you mean 'orders'?"
-    with pytest.raises(zq.NotFoundError, match=re.escape(said)):
+    with pytest.raises(NotFoundError, match=re.escape(said)):
         await Ledger(core_of(session).handle("ordrs"), "spark").open()
 
 

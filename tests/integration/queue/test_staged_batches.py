@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, FencedPuts
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -194,7 +195,7 @@ async def test_pending_batches_of_a_dead_writer_are_listed_and_released(zookeepe
             await writer.put(fence, "c")
         with pytest.raises(zq.NotCommittedError, match="has been discarded"):
             await writer.staging.complete(3)
-        with pytest.raises(zq.NotFoundError, match="no writer"):
+        with pytest.raises(NotFoundError, match="no writer"):
             await give_up(QueueHandle(runtime, state), "other")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.errors import DirectPutWarning, UncommittedWarning
 from aiozkqueue.queue.internals import work_of
 from tests.integration.queue.conftest import Locks, Opener, no_locks, take_one
 
@@ -46,7 +47,7 @@ async def test_begin_rolls_back_and_passes_on_the_exception_of_its_block(
 
 
 async def test_transaction_warns_of_undecided_takes_or_puts_only_on_a_clean_exit(session: zq.QueueSession) -> None:
-    with pytest.warns(zq.UncommittedWarning, match=r"session\.begin"):
+    with pytest.warns(UncommittedWarning, match=r"session\.begin"):
         async with session.transaction() as tx:
             tx.put("jobs", b"1")
     assert tx.outcome is zq.Outcome.ROLLED_BACK
@@ -344,7 +345,7 @@ async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more
 
 async def test_a_direct_put_inside_an_open_transaction_is_immediate_and_warns(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    with pytest.warns(zq.DirectPutWarning, match=r"tx\.put"):
+    with pytest.warns(DirectPutWarning, match=r"tx\.put"):
         async with session.transaction() as tx:
             await jobs.put(b"1")
             await tx.rollback()
@@ -361,7 +362,7 @@ async def test_a_direct_put_warns_after_an_inner_transaction_was_left_too(sessio
     async with session.begin():
         async with session.begin():
             pass
-        with pytest.warns(zq.DirectPutWarning):
+        with pytest.warns(DirectPutWarning):
             await session.queue("jobs").put(b"1")
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.queue.internals import core_of
 from tests.simulation.history import Opened, Purged
 
@@ -28,7 +29,7 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await queue.admin.release_claims()
             opened.ended = run.loop.time()
         elif what == "shards":
-            with suppress(zq.ConfigConflictError):  # an ordered queue has one shard
+            with suppress(ConfigConflictError):  # an ordered queue has one shard
                 await queue.configure(zq.QueueConfig(shards=random.randint(1, 3)))
         elif what == "policy":
             await run.configure(session, queue.name, zq.QueueConfig(policy=run.policy()))

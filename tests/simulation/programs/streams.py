@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.errors import CheckpointError, UnreadBatchError
+from aiozkqueue.errors import CheckpointError, NotFoundError, UnreadBatchError
 from aiozkqueue.layout import LockRecord, decode, item_id
 from aiozkqueue.queue.admin.ledger_pages import is_of_ledger, read_page
 from aiozkqueue.queue.batches.ledger import Ledger
@@ -267,7 +267,7 @@ async def release(run: Recorder, session: zq.QueueSession) -> None:
     batches = run.history.part(Batches)
     observe(run)
     batches.releasing += 1
-    with suppress(zq.NotFoundError):
+    with suppress(NotFoundError):
         while True:
             try:
                 await session.queue(STREAMED).admin.release_ledger(GROUP)

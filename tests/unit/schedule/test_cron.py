@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import aiozkqueue as zq
+from aiozkqueue.errors import InvalidScheduleError
 from aiozkqueue.schedule.cron import Cron, to_put
 
 MINUTE = 60_000
@@ -94,19 +94,19 @@ def test_a_nickname_follows_clock_changes_as_its_fields_do(nickname: str, fields
     "expression", ["@reboot", "", "* * * *", "61 * * * *", "0 0 31 2 *", "0 0 30 2 *", "every day", "* * * * * * *"]
 )
 def test_an_expression_that_is_invalid_or_never_occurs_is_refused(expression: str) -> None:
-    with pytest.raises(zq.InvalidScheduleError):
+    with pytest.raises(InvalidScheduleError):
         Cron(expression)
 
 
 @pytest.mark.parametrize("expression", [5, None, ["* * * * *"]])
 def test_an_expression_that_is_not_text_is_refused(expression: Any) -> None:
-    with pytest.raises(zq.InvalidScheduleError, match=r"is not a cron expression: give a text, such as '0 8 \* \* \*'"):
+    with pytest.raises(InvalidScheduleError, match=r"is not a cron expression: give a text, such as '0 8 \* \* \*'"):
         Cron(expression)
 
 
 @pytest.mark.parametrize("zone", ["", "Mars/Olympus", "../../etc/passwd", "Europe"])
 def test_an_unknown_time_zone_is_refused(zone: str) -> None:
-    with pytest.raises(zq.InvalidScheduleError, match="time zone"):
+    with pytest.raises(InvalidScheduleError, match="time zone"):
         Cron("* * * * *", zone)
 
 

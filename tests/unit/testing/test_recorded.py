@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 import aiozkqueue as zq
 from aiozkqueue import testing
+from aiozkqueue.errors import InvalidNameError, TransactionClosedError
 
 
 class Order(BaseModel):
@@ -65,13 +66,13 @@ async def test_a_block_commits_its_delivery_and_a_second_commit_is_refused() -> 
     async with made:
         seen = made.outcome
     assert (seen, made.outcome, made.settled) == (zq.Outcome.OPEN, zq.Outcome.COMMITTED, True)
-    with pytest.raises(zq.TransactionClosedError, match=f"message {made.id} of queue 'jobs' is already committed"):
+    with pytest.raises(TransactionClosedError, match=f"message {made.id} of queue 'jobs' is already committed"):
         await made.commit()
-    with pytest.raises(zq.TransactionClosedError):
+    with pytest.raises(TransactionClosedError):
         await made.rollback()
-    with pytest.raises(zq.TransactionClosedError):
+    with pytest.raises(TransactionClosedError):
         await made.reject("late")
-    with pytest.raises(zq.TransactionClosedError):
+    with pytest.raises(TransactionClosedError):
         made.put("other", b"late")
 
 
@@ -83,7 +84,7 @@ async def test_an_error_in_a_block_rolls_back_and_discards_the_puts() -> None:
             raise KeyError
     assert (made.outcome, made.puts, made.retry_delay) == (zq.Outcome.ROLLED_BACK, [], None)
     await made.rollback()  # again: nothing to do, as with a real one
-    with pytest.raises(zq.TransactionClosedError, match="already rolled back"):
+    with pytest.raises(TransactionClosedError, match="already rolled back"):
         await made.commit()
 
 
@@ -132,7 +133,7 @@ def test_puts_are_checked_as_a_real_delivery_checks_them() -> None:
         made.put(INVOICES, Order(id=1))  # type: ignore[misc]
     with pytest.raises(zq.PayloadError, match="takes bytes"):
         made.put("log", "text")  # type: ignore[call-overload]
-    with pytest.raises(zq.InvalidNameError):
+    with pytest.raises(InvalidNameError):
         made.put("a/b", b"")
     with pytest.raises(zq.InvalidOptionError, match="dealy"):
         made.put("log", b"", dealy=3)  # type: ignore[call-overload]
@@ -144,11 +145,11 @@ def test_puts_are_checked_as_a_real_delivery_checks_them() -> None:
 def test_the_arguments_of_a_recorded_delivery_or_queue_are_checked() -> None:
     with pytest.raises(zq.InvalidOptionError, match="attempt"):
         testing.delivery(b"", attempt=0)
-    with pytest.raises(zq.InvalidNameError):
+    with pytest.raises(InvalidNameError):
         testing.delivery(b"", queue=".hidden")
     with pytest.raises(zq.InvalidOptionError, match="pydantic"):
         testing.delivery(Opaque())
-    with pytest.raises(zq.InvalidNameError):
+    with pytest.raises(InvalidNameError):
         testing.queue("", bytes)
 
 
