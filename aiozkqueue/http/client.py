@@ -154,7 +154,7 @@ class RegisteredHosts:
         session: the session that reads the registrations.
         cluster: the name that the servers got with ``--cluster``.
         allow: patterns of hosts to which the key may be sent, such as ``"*.internal"`` or ``"10.1.*"``, or with a
-        scheme ``"https://*.internal"``. Other registrations are ignored and logged. None: any host.
+            scheme ``"https://*.internal"``. Other registrations are ignored and logged. None: any host.
 
     Raises:
         InvalidOptionError: ``allow`` is a single str, or contains something other than strings.

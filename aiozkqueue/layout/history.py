@@ -60,9 +60,9 @@ class History:
     """The settings of a queue's history, its records of ended messages.
 
     Args:
-        lifetime: the seconds (or a timedelta) for which a record is kept, up to 10**9; default: a week. most: the
-        maximum number of records to keep, the newest ones; default: 100,000. The clean-up enforces both limits
-            at its interval, so the history may exceed them in between.
+        lifetime: the seconds (or a timedelta) for which a record is kept, up to 10**9; default: a week.
+        most: the maximum number of records to keep, the newest ones; default: 100,000. The clean-up enforces both
+            limits at its interval, so the history may exceed them in between.
         payload: whether to keep the payload and the headers too. A dead letter keeps its own.
 
     Raises:

@@ -34,7 +34,7 @@ class Gate:
         anonymous: the permissions of requests without a key; empty by default.
         hosts: the host names that requests without a key may use, see `is_safe_host`; None: any.
         rate: the maximum number of requests per second for each key, with bursts of twice as many; None: unlimited.
-        Requests without a valid key count for their client address.
+            Requests without a valid key count for their client address.
     """
 
     def __init__(

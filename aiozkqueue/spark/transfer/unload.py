@@ -71,17 +71,17 @@ def unload(
     """Move the waiting messages of a queue to Parquet files; only those that are there when it begins.
 
     Each message is acknowledged once it is written. An interrupted unload can be repeated with the same folder: no
-    message is lost or duplicated. Until then, the messages of the interrupted batch are held; `release_ledger` releases
-    them. Consumers, and unloads into other folders, continue at the same time.
+    message is lost or duplicated. Until then, the messages of the interrupted batch are held;
+    `QueueAdmin.release_ledger` releases them. Consumers, and unloads into other folders, continue at the same time.
 
     Args:
         spark: a classic Spark session (not Spark Connect), with any cluster.
         folder: the target on any file system of Spark; a new folder, or the folder of earlier unloads.
         options: the options of ``readStream.format("aiozkqueue")`` except ``group``; a batch has up to
-        ``maxOffsetsPerTrigger`` messages, 20,000 by default.
+            ``maxOffsetsPerTrigger`` messages, 20,000 by default.
         schema: columns to decode payloads to, such as ``"id int, name string"``. The option ``mode`` decides whether a
-        payload that does not decode is kept as text in ``_corrupt_record`` or fails the run. Each row keeps its payload
-        in ``_body``, because decoding rounds decimals and drops fields. None: the payload is not decoded.
+            payload that does not decode is kept as text in ``_corrupt_record`` or fails the run. Each row keeps its
+            payload in ``_body``, because decoding rounds decimals and drops fields. None: the payload is not decoded.
         on_batch: called with the number of messages of each batch.
         on_step: called with the name of each step when it begins.
 
