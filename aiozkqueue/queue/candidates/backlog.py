@@ -375,11 +375,11 @@ class Backlog:
         near.sort(key=lambda item: self._order(item[1]), reverse=True)
         return near[:few]
 
-    def next_steal(self) -> float | None:
+    def next_steal(self, excluded: Callable[[str], bool]) -> float | None:
         """When the first of other consumers' items may be stolen, on the clock of ``now``; None: no item.
 
-        Locked items do not count: the session that ends their lock wakes this one. For reported items that were not
-        kept, a look is scheduled.
+        Locked and excluded items do not count: the session that ends their lock wakes this one, and so does the end of
+        a claim of its own. For reported items that were not kept, a look is scheduled.
         """
         first: float | None = None
         if self._dropped_at is not None:
@@ -389,7 +389,7 @@ class Backlog:
                 if first is not None and since + FIRST_WAIT >= first:
                     continue  # with many items, most end here
                 due = since + self._patience(lane, name)
-                if (first is None or due < first) and self._free(name, _by_nobody):
+                if (first is None or due < first) and self._free(name, excluded):
                     first = due
         return first
 

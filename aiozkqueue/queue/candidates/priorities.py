@@ -211,9 +211,10 @@ class PriorityIndex:
         for level, own in self._split(places):
             level.backlog.put_last(own)
 
-    def next_steal(self) -> float | None:
-        """When the first of other consumers' items may be stolen; None: no item."""
-        return min((due for level in self._levels if (due := level.backlog.next_steal()) is not None), default=None)
+    def next_steal(self, excluded: Callable[[str], bool]) -> float | None:
+        """When the first of other consumers' items, except excluded ids, may be stolen; None: no item."""
+        dues = (level.backlog.next_steal(excluded) for level in self._levels)
+        return min((due for due in dues if due is not None), default=None)
 
     @property
     def next_due(self) -> int | None:

@@ -220,13 +220,17 @@ class CandidateIndex:
 
         Most are gone by then, and wake no consumer.
         """
-        if self._steal_timer is None and (steal := self._priority_index.next_steal()) is not None:
+        if self._steal_timer is None and (steal := self._next_steal()) is not None:
             wait = max(0.0, steal - self._clock.monotonic())
             self._steal_timer = self._clock.call_later(wait, self._steal_due)
 
+    def _next_steal(self) -> float | None:
+        """When other consumers' items may be stolen. A held one does not count: it may be listed as another's share."""
+        return self._priority_index.next_steal(self.held.__contains__)
+
     def _steal_due(self) -> None:
         self._steal_timer = None
-        steal = self._priority_index.next_steal()
+        steal = self._next_steal()
         if steal is not None and steal <= self._clock.monotonic():
             self.wakeup.set()
         else:

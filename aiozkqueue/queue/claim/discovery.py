@@ -563,7 +563,7 @@ class CandidateSource(CandidateIndex):
         self._schedule_steal()
         await self.pause(min(waits, default=None))
         self._last_idle = self._clock.monotonic()
-        steal = self._priority_index.next_steal()  # most are gone by now: their own consumers took them
+        steal = self._next_steal()  # most are gone by now: their own consumers took them
         self._ripe = steal is not None and self._last_idle >= steal
 
     async def linger(self, wanted: Callable[[], bool]) -> None:

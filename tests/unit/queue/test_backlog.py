@@ -138,11 +138,21 @@ def test_an_item_of_another_consumer_is_taken_only_after_a_wait() -> None:
     assert 0 < len(own) < 20
     assert backlog.pop(30, free, now=100.0) == own
     assert backlog.steal(free, now=100.001) == []
-    due = backlog.next_steal()
+    due = backlog.next_steal(free)
     assert due is not None
     stolen = backlog.steal(free, now=due)
     assert stolen
     assert not set(stolen) & set(own)
+
+
+def test_an_item_that_this_consumer_holds_itself_is_never_due_for_stealing() -> None:
+    backlog = Backlog(Random(1))
+    mine = Partition.among("a", ["a", "b"])
+    backlog.reshare(mine)
+    number = next(number for number in range(20) if mine.distance(name(number), mine.offset("items")))
+    backlog.hear(place(number), 1.0)
+    assert backlog.next_steal(free) is not None
+    assert backlog.next_steal(lambda held: held == f"ID{number}") is None
 
 
 def foreign() -> ForeignBacklog:

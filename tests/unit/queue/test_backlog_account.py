@@ -176,7 +176,7 @@ class Account(RuleBasedStateMachine):
             before = self.items.count(Item.FREE)
             places = self.backlog.pop(3, self.excluded, self.now)
             if not places:
-                due = self.backlog.next_steal()
+                due = self.backlog.next_steal(self.excluded)
                 if due is None:
                     break
                 self.now = max(self.now, due)
