@@ -211,19 +211,21 @@ RETRY_SCHEDULE: Final = (300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
 
 
 class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delivery ends; it reports no error
-    """Raise in a handler: roll the delivery back, and redeliver it after ``delay`` seconds (None: the policy's delay).
+    """Raise in a handler: roll the delivery back, and redeliver it after a delay.
 
-    With a ``schedule`` (seconds, such as `RETRY_SCHEDULE`), the n-th retry comes ``schedule[n - 1]`` after the put or,
-    if the message was put with a delay, after its due time. When the schedule is used up, ``exhausted(delivery)`` is
-    awaited, and then the message goes to the dead letters. Puts by ``exhausted`` are committed with the dead letter,
-    all or nothing. If that commit fails, or the process dies before it, the message is redelivered, and ``exhausted``
-    is called again.
-
-    The schedule replaces the limit of `ConsumeTimes`. That limit is added to the schedule for attempts that end in a
+    A ``schedule`` replaces the limit of `ConsumeTimes`. That limit is added to the schedule for attempts that end in a
     crash or in another error, including those of ``exhausted``. `ConsumeOnce` allows no retry: ``exhausted`` is called,
-    and the message goes to the dead letters. n counts the recorded attempts: see `Message.attempt`.
+    and the message goes to the dead letters.
 
-    ``headers`` are kept for the next attempt, and override the message's own.
+    Args:
+        delay: the seconds until the redelivery; None: the policy's delay.
+        schedule: delays in seconds, such as `RETRY_SCHEDULE`. The n-th retry comes ``schedule[n - 1]`` after the put
+            or, if the message was put with a delay, after its due time. n counts the recorded attempts: see
+            `Message.attempt`.
+        exhausted: ``exhausted(delivery)`` is awaited when the schedule is used up, and then the message goes to the
+            dead letters. Its puts are committed with the dead letter, all or nothing. If that commit fails, or the
+            process dies before it, the message is redelivered, and ``exhausted`` is called again.
+        headers: kept for the next attempt, where they override the message's own.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Hands the docstrings to mkdocstrings as it reads them: each error spelt out, each name that is public a link."""
+"""Prepares the docstrings for mkdocstrings: errors in full, links to public names, and tables of fields."""
 
 from __future__ import annotations
 
@@ -7,20 +7,31 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, is_typeddict
 
-from griffe import Extension
+from griffe import Attribute, Extension
 
 from docsite import errors_table
-from docsite.public import INTERNAL, Documented, by_home, documented, error_named, raised_by, resolve
+from docsite.public import (
+    INTERNAL,
+    Documented,
+    by_home,
+    common_errors,
+    documented,
+    error_named,
+    raised_by,
+    resolve,
+)
 from docsite.raises import read
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from griffe import Class, Object
 
 _NAMED = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
 
 
 class Docstrings(Extension):
-    """Rewrites the docstrings of what is public, and takes off its members that are not."""
+    """Rewrites the docstrings of public objects, and removes members that are not public."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401 - options that griffe may add
         """Rewrite one docstring."""
@@ -29,20 +40,48 @@ class Docstrings(Extension):
         if member := by_home().get(obj.path) or documented().get(obj.path):
             obj.docstring.value = rewritten(obj.docstring.value, member)
         elif obj.parent and (owner := by_home().get(obj.parent.path)):
-            # A field: it has a docstring below it, and none that Python knows of.
+            # A field: its docstring is below it, and Python does not know it.
             obj.docstring.value = linked(obj.docstring.value, owner)
 
     def on_class(self, *, cls: Class, **_: Any) -> None:  # noqa: ANN401 - as above
-        """Take the members off that are for the package's own use."""
+        """Remove members that only the package uses, and show the fields of a record as a table."""
         owner = by_home().get(cls.path)
         if owner is None:
             return
         of = owner.value
         of_fields = issubclass(of, Enum | tuple) or is_dataclass(of) or is_typeddict(of)
         for name, member in list(cls.members.items()):
+            if name == "__init__":  # has the parameters of the class, and is not shown itself
+                continue
             field = member.is_attribute and "property" not in member.labels and (of_fields or member.docstring)
             if f"{owner.path}.{name}" not in documented() and (not field or name in INTERNAL.get(owner.name, ())):
                 cls.del_member(name)
+        if (is_dataclass(of) or is_typeddict(of)) and cls.docstring is not None:
+            cls.docstring.value = "\n".join([cls.docstring.value, *_field_table(cls)])
+
+
+def _field_table(cls: Class) -> list[str]:
+    """Return a section with the fields of a record, and remove their members.
+
+    The section becomes a table: name, type, meaning and, if all fields have defaults, the default. A docstring with a
+    section of its own needs none.
+    """
+    fields = {
+        name: member
+        for name, member in cls.members.items()
+        if isinstance(member, Attribute) and "property" not in member.labels
+    }
+    for name in fields:
+        cls.del_member(name)
+    if not fields or (cls.docstring is not None and "\nArgs:\n" in cls.docstring.value):
+        return []
+    with_defaults = all(field.value is not None for field in fields.values())
+    lines = ["", "Args:" if with_defaults else "Attributes:"]
+    for name, member in fields.items():
+        first, *more = ("-" if member.docstring is None else member.docstring.value).splitlines()
+        kind = "" if with_defaults else f" ({member.annotation})"  # a parameter has its type from the signature
+        lines += [f"    {name}{kind}: {first}", *(f"        {line}" for line in more)]
+    return lines
 
 
 def rewritten(docstring: str, member: Documented) -> str:
@@ -54,10 +93,18 @@ def rewritten(docstring: str, member: Documented) -> str:
     text = linked(read(docstring).text, member)
     if raisers := errors_table.raisers().get(member.name):
         text = f"{text}\n\nRaised by {errors_table.links(raisers)}."
-    raised = raised_by(member)
-    if not raised:
+    owner = documented().get(member.path.rpartition(".")[0])
+    if owner is None:  # a function or a class
+        shown = raised_by(member)
+        common = common_errors(member)
+        if common:
+            text = f"{text}\n\nMost members also raise {_listed(common, member)}."
+    else:
+        common = common_errors(owner)
+        shown = [one for one in raised_by(member) if one.when or one.error not in common]
+    if not shown:
         return text
-    lines = [f"    {one.error}: {linked(one.when, member) or _meaning(one.error)}" for one in raised]
+    lines = [f"    {one.error}: {linked(one.when, member) or _meaning(one.error)}" for one in shown]
     return "\n".join([text, "", "Raises:", *lines])
 
 
@@ -71,7 +118,12 @@ def linked(text: str, near: Documented) -> str:
     return _NAMED.sub(link, text)
 
 
+def _listed(errors: Iterable[str], near: Documented) -> str:
+    """Return errors with their meanings as a part of a sentence."""
+    return ", ".join(f"{linked(f'`{error}`', near)} ({_meaning(error).rstrip('.')})" for error in errors)
+
+
 def _meaning(error: str) -> str:
-    """What an error means wherever it is raised: its own first sentence."""
+    """Return the general meaning of an error: its own first sentence."""
     found = error_named(error)
     return found.docstring.partition("\n")[0] if found else "see its own description."

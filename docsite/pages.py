@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mkdocs.structure.files import File
 
-from docsite import errors_table
+from docsite import command_tables, errors_table
 from docsite.diagrams import with_drawings
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         page.meta["hide"] = ["navigation"]
     written = next((source for source, copy in COPIED.items() if copy == here), f"docs/{here}")
     mended = _LINK.sub(lambda match: f"]({_target(match[1], written, here)}{match[2] or ''})", markdown)
-    return with_drawings(mended).replace(errors_table.MARK, errors_table.table())
+    tabled = with_drawings(mended).replace(errors_table.MARK, errors_table.table())
+    return tabled.replace(command_tables.MARK, command_tables.tables()) if command_tables.MARK in tabled else tabled
 
 
 def _target(link: str, written: str, here: str) -> str:

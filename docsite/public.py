@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -41,10 +42,13 @@ INTERNAL: Final = {
     "OpenTelemetry": {"around", "creating", "handling", "received", "sending", "settling"},
 }
 
+#: The least number of members whose common errors are listed with their class.
+_SHARED: Final = 3
+
 
 @dataclass(frozen=True)
 class Documented:
-    """Something public: where users find it, where it is written, and what it says."""
+    """A public object: its public and its real path, and its docstring."""
 
     module: str
     name: str
@@ -105,6 +109,17 @@ def raised_by(member: Documented, seen: tuple[str, ...] = ()) -> list[Raised]:
                 if raised.error not in entry.but:
                     found.setdefault(raised.error, raised)
     return list(found.values())
+
+
+def common_errors(owner: Documented) -> tuple[str, ...]:
+    """Return the errors that most members of a class raise for no reason of their own.
+
+    The reference lists them once, with the class.
+    """
+    members = [one for path, one in documented().items() if path.rpartition(".")[0] == owner.path and "." in one.name]
+    counted = Counter(one.error for member in members for one in raised_by(member) if not one.when)
+    most = max(_SHARED, len(members) / 2)
+    return tuple(sorted(error for error, count in counted.items() if count >= most))
 
 
 def _like(entry: Like, member: Documented) -> Documented:

@@ -108,7 +108,7 @@ class Bus(Generic[E]):
         Raises:
             QueueFullError: one of the queues has no room; the event was put into none.
             PayloadError, InvalidOptionError: it is not an event of this bus, or does not fit its own type.
-                MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
+            MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
                 AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         runtime = core_of(self._session)
@@ -180,8 +180,12 @@ class Bus(Generic[E]):
     ) -> Listener[bytes]:
         """Return a listener that calls the subscribers of a group, ``concurrency`` events at a time.
 
-        Run it as any listener; ``drain_timeout`` is as for `QueueSession.listener`. A group gets the events posted
-        after it joined: see `join`.
+        Run it like any other listener. A group gets the events posted after it joined: see `join`.
+
+        Args:
+            group: the name of the group; None: the subscribers without a group.
+            concurrency: the maximum number of events handled at a time.
+            drain_timeout: as for `QueueSession.listener`.
 
         Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """

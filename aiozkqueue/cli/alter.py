@@ -20,7 +20,7 @@ _ByKey = Annotated[bool, typer.Option("--key", "-k", help="ID is a key: apply to
 async def cancel(
     connection: Connection,
     queue: QueueName,
-    message: Annotated[str, typer.Argument(metavar="ID")],
+    message: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     by_key: _ByKey = False,
     as_json: AsJson = False,
 ) -> Exit:
@@ -40,7 +40,7 @@ async def cancel(
 async def update(
     connection: Connection,
     queue: QueueName,
-    message: Annotated[str, typer.Argument(metavar="ID")],
+    message: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     body: Annotated[str, typer.Argument(metavar="BODY", help="The new payload.")],
     by_key: _ByKey = False,
     as_json: AsJson = False,

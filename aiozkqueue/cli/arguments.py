@@ -1,4 +1,4 @@
-"""The arguments and options that several commands take alike."""
+"""The arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from aiozkqueue.cli.durations import TIME, duration_from
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE")]
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 LookBudget = Annotated[

@@ -149,7 +149,7 @@ def asks_queue(
         "queue",
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[str | None, typer.Argument(metavar="QUEUE")],
+        annotation=Annotated[str | None, typer.Argument(metavar="QUEUE", help="The name of the queue.")],
     )
     parameters = [
         first.replace(kind=inspect.Parameter.POSITIONAL_ONLY),

@@ -63,7 +63,7 @@ def asks_both_queues(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[str | None, typer.Argument(metavar=metavar)],
+            annotation=Annotated[str | None, typer.Argument(metavar=metavar, help="The name of the queue.")],
         )
         for name, metavar in zip(("source", "target"), _ENDS.values(), strict=True)
     ]

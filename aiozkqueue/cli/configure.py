@@ -1,4 +1,4 @@
-"""`aiozkqueue configure`: what has been decided for a queue, shown and changed."""
+"""`aiozkqueue configure`: show and change the configuration of a queue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Setting(NamedTuple):
     type: object
     help: str
     read: Callable[[str], object] | None = None
-    """Makes the field's value of a text that is more than a number or a name."""
+    """Parses the value of the field, if it is not just a number or a name."""
     metavar: str | None = None
 
 
@@ -40,7 +40,7 @@ def _history(text: str) -> zq.History | Literal[False]:
         return False
     match = _HISTORY.fullmatch(text)
     if match is None:
-        message = f"{text!r}: give how long, such as 7d or 7d,most=1000,payload; or no"
+        message = f"{text!r}: give a time, such as 7d or 7d,most=1000,payload; or no"
         raise typer.BadParameter(message)
     lifetime, most, payload = match.groups()
     return zq.History(lifetime=parse_duration(lifetime), most=int(most or 100_000), payload=payload is not None)
@@ -60,28 +60,27 @@ def _backoff(text: str) -> zq.Backoff:
 
 _HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 
-#: Every setting but the policy, which takes several options. A new field of `QueueConfig` is one line here.
+#: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
 SETTINGS: Final = (
-    Setting("shards", int, "Over how many lanes new messages are spread."),
-    Setting("max_size", int, "How many messages it takes; 0: any number."),
-    Setting("ordered", bool, "Whether messages are handed over one at a time, in the order of their puts."),
-    Setting("paused", bool, "Whether nothing is claimed from it."),
-    Setting("collapse", bool, "Whether what lies there of one key is delivered as one."),
-    Setting("ttl", float, "How long a message may wait to be taken; inf: for ever.", parse_duration, TIME),
-    Setting("affinity", Affinity, "Whether a message is taken by the node that put it."),
-    Setting("reap_after", float, "After how long what its node has left lying goes to all.", parse_duration, TIME),
-    Setting("reap_every", float, "How long between two looks for such.", parse_duration, TIME),
-    Setting("reap_limit", int, "How many messages one such look hands on."),
-    Setting("expired", Exhausted, "What becomes of a message that has waited for too long."),
+    Setting("shards", int, "The number of lanes for new messages."),
+    Setting("max_size", int, "The maximum number of messages; 0: unlimited."),
+    Setting("ordered", bool, "Deliver messages one at a time, in the order of their puts."),
+    Setting("paused", bool, "Stop or resume deliveries."),
+    Setting("collapse", bool, "Deliver only the newest waiting message of each key."),
+    Setting("ttl", float, "The lifetime of a waiting message; inf: unlimited.", parse_duration, TIME),
+    Setting("affinity", Affinity, "producer: only the node that put a message takes it."),
+    Setting("reap_after", float, "The time after which other nodes may take such a message.", parse_duration, TIME),
+    Setting("reap_every", float, "The interval between two checks for such messages.", parse_duration, TIME),
+    Setting("reap_limit", int, "The maximum number of messages that one check releases."),
+    Setting("expired", Exhausted, "What happens to an expired message."),
     Setting(
         "history",
         zq.History,
-        "How long what is known of messages that have ended is kept, then ,most=N and ,payload if need be; "
-        "no: nothing.",
+        "How long to keep records of ended messages, e.g. 7d or 7d,most=1000,payload; no: keep none.",
         _history,
         "TIME…",
     ),
-    Setting("clean_every", float, "How long between two clean-ups.", parse_duration, TIME),
+    Setting("clean_every", float, "The interval between two clean-ups.", parse_duration, TIME),
 )
 
 
@@ -98,7 +97,7 @@ async def configure(
         typer.Option(
             parser=_backoff,
             metavar="TIME…",
-            help="Until the next attempt: 5 (fixed), 1,5,1m (a schedule), or 1..1h (doubled each time).",
+            help="The delay before the next attempt: 5 (fixed), 1,5,1m (a schedule), or 1..1h (doubled each time).",
         ),
     ] = None,
     exhausted: Annotated[

@@ -36,7 +36,9 @@ async def buses(connection: Connection, as_json: AsJson = False) -> Exit:
 
 @connected
 async def groups(
-    connection: Connection, bus: Annotated[str, typer.Argument(metavar="BUS")], as_json: AsJson = False
+    connection: Connection,
+    bus: Annotated[str, typer.Argument(metavar="BUS", help="The name of the bus.")],
+    as_json: AsJson = False,
 ) -> Exit:
     """List the events that wait for each group of a bus.
 
@@ -98,8 +100,8 @@ async def notifications(connection: Connection, as_json: AsJson = False) -> Exit
 @connected
 async def ready(
     connection: Connection,
-    service: Annotated[str, typer.Argument(metavar="SERVICE")],
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="The service of the notification queue.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the notification queue.")],
     at: Annotated[
         str | None, typer.Option("--at", metavar="WHEN", help="An ISO 8601 time with a zone (default: now).")
     ] = None,

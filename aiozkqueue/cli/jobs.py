@@ -17,7 +17,7 @@ from aiozkqueue.cli.signals import draining
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.schedule import Job, Jobs, Scheduler
 
-_Name = Annotated[str, typer.Argument(metavar="NAME")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.")]
 
 
 @connected

@@ -64,7 +64,7 @@ async def list_(connection: Connection, queue: QueueName, as_json: AsJson = Fals
 async def release(
     connection: Connection,
     queue: QueueName,
-    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group of the stream.")],
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
@@ -86,7 +86,7 @@ async def release(
 async def discard(
     connection: Connection,
     queue: QueueName,
-    writer: Annotated[str, typer.Argument(metavar="WRITER")],
+    writer: Annotated[str, typer.Argument(metavar="WRITER", help="The writer, as `ledgers list` shows it.")],
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:

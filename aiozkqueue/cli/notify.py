@@ -14,9 +14,9 @@ from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.put import parse_moment
 from aiozkqueue.schedule import Notification, Notifications
 
-_Service = Annotated[str, typer.Argument(metavar="SERVICE")]
-_Name = Annotated[str, typer.Argument(metavar="NAME")]
-_Id = Annotated[str, typer.Argument(metavar="ID")]
+_Service = Annotated[str, typer.Argument(metavar="SERVICE", help="The service of the notification queue.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the notification queue.")]
+_Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the entry.")]
 _Event = Annotated[
     str, typer.Argument(metavar="EVENT", help="The payload, in the format that the queue's programs use.")
 ]

@@ -11,7 +11,7 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
-Queues = Annotated[list[str], typer.Argument(metavar="QUEUE…")]
+Queues = Annotated[list[str], typer.Argument(metavar="QUEUE…", help="The names of the queues.")]
 
 
 @connected

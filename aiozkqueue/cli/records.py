@@ -27,7 +27,7 @@ _Moment = Annotated[datetime | None, typer.Option(help="Local time unless it nam
 async def state(
     connection: Connection,
     queue: AskedQueue,
-    message_id: Annotated[str, typer.Argument(metavar="ID")],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     as_json: AsJson = False,
 ) -> Exit:
     """Show the state of a message.

@@ -225,7 +225,7 @@ def _as_seen(address: str, admin_address: str) -> str:
 @connected
 async def create(
     connection: Connection,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
     allow: Annotated[
         list[str],
         typer.Option("--allow", metavar="PERMISSION", help="queue|VERB|NAME, with * for anything; may be repeated."),
@@ -261,7 +261,9 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
 
 
 @connected
-async def revoke(connection: Connection, name: Annotated[str, typer.Argument(metavar="NAME")]) -> Exit:
+async def revoke(
+    connection: Connection, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
+) -> Exit:
     """Revoke an API key on all servers within seconds.
 
     Exit status 1: the key does not exist.

@@ -30,7 +30,7 @@ class _Event(NamedTuple):
 async def why(
     connection: Connection,
     queue: AskedQueue,
-    message_id: Annotated[str, typer.Argument(metavar="ID")],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     as_json: AsJson = False,
 ) -> Exit:
     """Explain what happened to a message and why it is where it is.

@@ -31,7 +31,7 @@ def unframe(data: bytes) -> list[bytes]:
 
     Raises:
         MalformedError: another version, an unknown opcode, a length that is negative or exceeds the data, or no end
-        mark.
+            mark.
     """
     if data[: len(_VERSION)] != _VERSION:
         raise MalformedError(f"it begins with {data[: len(_VERSION)].hex() or 'nothing'}, not with {_VERSION.hex()}")

@@ -104,18 +104,23 @@ def connect(
 ) -> AbstractAsyncContextManager[QueueSession]:
     """Open a session: ``async with aiozkqueue.connect("h1:2181,h2:2181/chroot") as session``.
 
-    ``root`` is the path of the queues. ``session_timeout`` is how long a dead process keeps its messages, seconds (the
-    server may change it); ``connect_timeout`` is how long to wait for the first connection, seconds. ``tls`` is a
-    context that verifies host names. ``auth`` is sent on every connection. ``acl`` is set on every znode created: by
-    default it allows that user only with ``auth`` (and clients with the same certificate, if one is used), and
-    everybody without ``auth``. ``clock`` replaces the system clock in tests. With ``janitor``, this session helps to
-    clean the queues it uses (see `QueueConfig.clean_every`). ``node`` is the name by which queues with
-    `QueueConfig.affinity` keep messages together, by default the host's name: use one name for all sessions that may
-    take each other's messages, and the same after a restart. ``tracing`` says whether OpenTelemetry follows messages
-    (see `aiozkqueue.tracing`), whose headers then carry the context: the default is to do so if the program has set up
-    a tracer provider before it connects.
-
     On leaving, operations in flight are settled within the session timeout; then all locks are released.
+
+    Args:
+        hosts: the servers as ``host:port``, separated by commas, with an optional chroot after the last one.
+        root: the path of the queues.
+        session_timeout: how long a dead process keeps its messages, seconds. The server may change it.
+        connect_timeout: how long to wait for the first connection, seconds.
+        tls: a context that verifies host names, as `ssl.create_default_context` returns it; None: no TLS.
+        auth: credentials, which are sent on every connection.
+        acl: the access control list of every znode that is created. By default it allows only the user of ``auth``
+            (and clients with the same certificate, if one is used), or everybody without ``auth``.
+        clock: replaces the system clock in tests.
+        janitor: whether this session helps to clean the queues it uses (see `QueueConfig.clean_every`).
+        node: the name by which queues with `QueueConfig.affinity` keep messages together, by default the host's name.
+            Use one name for all sessions that may take each other's messages, and the same after a restart.
+        tracing: whether OpenTelemetry traces messages, whose headers then contain the context (see
+            `aiozkqueue.tracing`). By default it does if the program has set up a tracer provider before it connects.
 
     Raises:
         ConnectionLostError: on entering, if no server answers within ``connect_timeout``.

@@ -179,7 +179,7 @@ def schedule_of(queue: str, options: Mapping[str, Any]) -> tuple[float | None, i
 
     Raises:
         InvalidOptionError: both are given; the delay is not a finite number of seconds; the time has no zone, or is
-        beyond the year 9999.
+            beyond the year 9999.
     """
     delay, at = options.get("delay"), options.get("at")
     if delay is None and at is None:

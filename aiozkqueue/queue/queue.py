@@ -94,7 +94,7 @@ class Queue(Destination[T]):
             OutcomeUnknownError: the session was closed during the put.
             QueueFullError: the queue holds ``max_size`` messages, and no capacity was freed in time.
             DuplicateKeyError: it was put with ``unique``, and the queue already holds a message with its key.
-                AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+            AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         patience = seconds(timeout, "timeout")
         runtime = self._core
@@ -147,16 +147,21 @@ class Queue(Destination[T]):
     ) -> Consumer[T]:
         """Iterate over the messages: ``async with queue.consume() as deliveries: async for delivery in deliveries``.
 
-        ``prefetch`` limits how many messages are claimed ahead of the loop. With ``settle="explicit"`` the loop settles
-        no delivery itself: an unsettled message stays locked, without a warning, as long as the session lives.
-        ``until_idle`` ends the loop when no message has arrived for this many seconds (0: when the queue is empty) and
-        its own commits have been answered: messages that it could not commit, or put there itself, are delivered first.
-        With ``filters`` it takes only messages whose tags match.
+        Args:
+            policy: the redelivery policy, stored with the queue if it has none yet.
+            prefetch: the maximum number of messages claimed ahead of the loop.
+            settle: ``"next"``: the loop commits a delivery when it asks for the next one. ``"explicit"``: the loop
+                settles no delivery itself; an unsettled message stays locked, without a warning, as long as the session
+                lives.
+            until_idle: end the loop when no message has arrived for this many seconds (0: when the queue is empty) and
+                its own commits have been answered: messages that it could not commit, or put there itself, are
+                delivered first. None: run forever.
+            filters: take only messages whose tags match.
 
         Raises:
             InvalidOptionError: an option is out of range.
             ConfigConflictError: another policy is stored; the loop raises it if this is found only then.
-                SessionClosedError, WrongLoopError.
+            SessionClosedError, WrongLoopError.
         """
         runtime = self._core
         if settle not in ("next", "explicit"):
@@ -265,8 +270,12 @@ class Queue(Destination[T]):
     ) -> AsyncIterator[HistoryRecord]:
         """Iterate over the records of ended messages, in the order in which they ended.
 
-        It yields up to ``limit`` records from ``since`` (included) to ``until`` (excluded), which have time zones.
-        `QueueConfig.history` says what the queue keeps, and for how long.
+        `QueueConfig.history` decides which records the queue keeps, and for how long.
+
+        Args:
+            since: the first end to include, with a time zone; None: the oldest.
+            until: the first end to exclude, with a time zone; None: no end.
+            limit: the maximum number of records; None: all.
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """

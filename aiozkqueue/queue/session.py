@@ -82,14 +82,20 @@ class QueueSession:
     ) -> Queue[Any]:
         """Return a queue. Its first put or take creates it on the server.
 
-        Values are bytes; with a ``type``, or a pydantic ``adapter``, they are stored as JSON. A ``policy`` is stored in
-        the queue's configuration if it has none yet. Messages whose payload cannot be decoded are moved to the dead
-        letters; with ``undecodable="raise"`` they are delivered, and reading ``value`` raises.
+        Messages whose payload cannot be decoded are moved to the dead letters.
+
+        Args:
+            name: the name of the queue.
+            type: the type of the values, which are stored as JSON; None: values are bytes.
+            adapter: a pydantic adapter for the values, instead of a type.
+            policy: the redelivery policy, stored in the queue's configuration if it has none yet.
+            undecodable: with ``"raise"``, messages whose payload cannot be decoded are delivered, and reading ``value``
+                raises.
 
         Raises:
             InvalidNameError: not a valid queue name.
             InvalidOptionError: pydantic does not support the type, the type is not fully defined, or both a type and an
-            adapter are given.
+                adapter are given.
             ConfigConflictError: another policy is known to be stored; otherwise the first use raises it.
             SessionClosedError, WrongLoopError.
         """
@@ -136,13 +142,20 @@ class QueueSession:
     ) -> CuratorQueue[Any]:
         """Return a queue shared with Apache Curator's clients: a destination like any other.
 
-        ``path`` is Curator's ``queuePath`` and ``lock_path`` its ``lockPath``, below the client's chroot; all consumers
-        of the queue must use the same. Without a lock path, a Curator consumer takes messages that one of ours is
-        processing: our commit then fails with `ClaimLostError`, and none of it is applied. ``kind`` is the recipe:
-        ``"queue"``, ``"priority"`` (puts take ``priority=``, lower first), ``"delay"`` (``delay=`` or ``at=``),
-        ``"id"`` (``key=``) or ``"simple"``. Options that the recipe does not support are refused. Use
-        ``compressed=True`` if the Java clients use ``enableCompression()``: items are then written as gzip. A gzip item
-        that decompresses to more than 16 MiB becomes a dead letter.
+        Put options that the recipe does not support are refused. A gzip item that decompresses to more than 16 MiB
+        becomes a dead letter.
+
+        Args:
+            path: Curator's ``queuePath``, below the client's chroot.
+            type: as for `queue`.
+            lock_path: Curator's ``lockPath``, the same for all consumers of the queue. Without a lock path, a Curator
+                consumer takes messages that one of ours is processing: our commit then fails with `ClaimLostError`, and
+                none of it is applied.
+            kind: the recipe: ``"queue"``, ``"priority"`` (puts take ``priority=``, lower first), ``"delay"``
+                (``delay=`` or ``at=``), ``"id"`` (``key=``) or ``"simple"``.
+            compressed: whether the Java clients use ``enableCompression()``; items are then written as gzip.
+            policy: as for `queue`.
+            undecodable: as for `queue`.
 
         Raises:
             InvalidOptionError: not a path, an unknown kind, or a lock path for a simple queue.
@@ -195,11 +208,17 @@ class QueueSession:
     ) -> CuratorShards[Any]:
         """Return the queues below the ``queuePath`` of a Curator ``QueueSharder``.
 
-        ``lock_path`` returns the lock path of a shard for the shard's path, as the sharder's ``QueueAllocator`` does.
         Consume with a listener for each of `CuratorShards.queues`; call it again to find shards that were added later,
-        from either side. A put adds a shard when every shard holds ``threshold`` items, up to ``max_queues``: these are
-        the sharder's policies ``newQueueThreshold`` and ``maxQueues``, with its defaults. If a sharder's leader adds
-        one at the same moment, there is one more.
+        from either side. If a sharder's leader adds a shard at the same moment as a put, there is one more.
+
+        Args:
+            path: the ``queuePath`` of the sharder.
+            type: as for `queue`.
+            lock_path: returns the lock path of a shard for its path, as the sharder's ``QueueAllocator`` does.
+            kind: as for `curator_queue`.
+            compressed: as for `curator_queue`.
+            threshold: a put adds a shard when every shard holds this number of items, like ``newQueueThreshold``.
+            max_queues: the maximum number of shards, like ``maxQueues``.
 
         Raises: as `curator_queue`; InvalidOptionError: a threshold or maximum below 1, or lock paths below ``path``,
             which a sharder takes for queues.
@@ -239,10 +258,17 @@ class QueueSession:
         policy: Policy | None = None,
         undecodable: Undecodable = "dead-letter",
     ) -> ForeignQueue[Any]:
-        """Return a queue shared with kazoo's clients: its ``LockingQueue`` or, without ``locking``, its ``Queue``.
+        """Return a queue shared with kazoo's clients.
 
-        Puts take ``priority=``, from 0, the most urgent, to 999; 100 by default. Without locking, a kazoo consumer
-        takes messages that one of ours is processing: our commit then fails with `ClaimLostError`.
+        Puts take ``priority=``, from 0, the most urgent, to 999; 100 by default.
+
+        Args:
+            path: the path of the queue.
+            type: as for `queue`.
+            locking: whether it is kazoo's ``LockingQueue`` or its ``Queue``. Without locking, a kazoo consumer takes
+                messages that one of ours is processing: our commit then fails with `ClaimLostError`.
+            policy: as for `queue`.
+            undecodable: as for `queue`.
 
         Raises: as `curator_queue`.
         """
@@ -293,13 +319,17 @@ class QueueSession:
     ) -> Listener[T]:
         """Return a listener that calls ``handler`` for each message, up to ``concurrency`` at a time.
 
-        ``drain_timeout`` is how long handlers may take to finish after a stop, seconds. With ``on_lost="cancel"``, a
-        handler is cancelled when its claim is known to be lost. With ``filters``, the listener takes only messages
-        whose tags match.
-
-        Each ``middleware``, ``async def around(delivery, call_next)``, is called around the handler, the first
-        outermost. An error it raises counts as the handler's. If it returns without awaiting ``call_next()``, the
-        delivery is committed without a call of the handler. It may settle the delivery.
+        Args:
+            queue: the queue to take from.
+            handler: an ``async def`` with one parameter, the delivery.
+            concurrency: the maximum number of handlers at a time.
+            policy: the redelivery policy, stored with the queue if it has none yet.
+            drain_timeout: how long handlers may take to finish after a stop, seconds.
+            on_lost: with ``"cancel"``, a handler is cancelled when its claim is known to be lost.
+            filters: take only messages whose tags match.
+            middleware: each ``async def around(delivery, call_next)`` is called around the handler, the first
+                outermost. An error it raises counts as the handler's. If it returns without awaiting ``call_next()``,
+                the delivery is committed without a call of the handler. It may settle the delivery.
 
         Raises: InvalidOptionError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """

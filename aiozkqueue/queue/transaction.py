@@ -185,7 +185,7 @@ class Transaction:
             TransactionTooLargeError: it is larger than one ZooKeeper request may be.
             QueueFullError: a queue that was put to had no capacity within ``timeout`` seconds.
             ConflictError: a message to cancel or update has been taken, or a group has joined a bus since its post; the
-            messages taken are released at once.
+                messages taken are released at once.
             DuplicateKeyError: the queue already holds a message with the key of a put with ``unique``.
             OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` returns it later.
             TransactionClosedError, SessionClosedError, AccessDeniedError, InvalidOptionError, WrongLoopError.

@@ -188,9 +188,15 @@ class Jobs:
         limit: int | None = None,
         tolerance: Seconds | None = None,
     ) -> Job:
-        """Change the times of a job, or the handling of missed occurrences; None: unchanged.
+        """Change the times of a job, or the handling of missed occurrences. None leaves an option unchanged.
 
-        A new ``cron`` or ``zone`` applies from now on.
+        Args:
+            name: the name of the job.
+            cron: a new cron expression, which applies from now on.
+            zone: a new time zone, which applies from now on.
+            missed: as for `add`.
+            limit: as for `add`.
+            tolerance: as for `add`.
 
         Raises: InvalidScheduleError, InvalidOptionError, OutcomeUnknownError; as `get`.
         """

@@ -195,7 +195,15 @@ class NotificationQueue(Generic[T]):
         user_token: str | None = None,
         tx: Transaction | Delivery[Any] | None = None,
     ) -> str:
-        """Schedule an event for a date, alone or with the commit of ``tx``; return its id. A past date is due at once.
+        """Schedule an event for a date, and return its id. A past date is due at once.
+
+        Args:
+            event: the event.
+            at: the date, with a time zone.
+            search_key1: the first search key; it needs the second.
+            search_key2: the second search key.
+            user_token: a text that is stored with the event.
+            tx: schedule the event with the commit of this transaction or delivery; None: at once.
 
         Raises:
             InvalidOptionError: the date has no time zone, a key is not a text, or only the first key is given.
@@ -232,7 +240,11 @@ class NotificationQueue(Generic[T]):
     ) -> list[Notification[T]]:
         """Find waiting notifications and those being handled, by the second key, by both keys, or all; earliest first.
 
-        ``until`` bounds the effective date, ``status`` selects one of the two states (None: both).
+        Args:
+            search_key2: the second search key; None: all notifications.
+            search_key1: the first search key.
+            until: the latest effective date, with a time zone.
+            status: only notifications in this state; None: both states.
 
         Raises: InvalidOptionError; PayloadError: a match does not decode; AccessDeniedError,
         SessionClosedError, WrongLoopError.
@@ -253,10 +265,14 @@ class NotificationQueue(Generic[T]):
     ) -> bool:
         """Replace the event of a waiting notification; return False if it is being handled, or does not exist.
 
-        If search keys are given, they must match those of the notification; otherwise it is unchanged, and the result
-        is False. Its own keys, token and date stay.
+        Its keys, token and date do not change.
 
-        With ``tx`` the change is part of its commit, which raises ConflictError if the entry is taken before.
+        Args:
+            notification_id: the id of the notification.
+            event: the new event.
+            search_key1: if given, it must be the notification's; otherwise nothing changes, and the result is False.
+            search_key2: likewise.
+            tx: make the change a part of this commit, which raises ConflictError if the entry is taken before.
 
         Raises: InvalidOptionError: a key is not a text, or only the first key is given; PayloadError,
         MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError,

@@ -62,7 +62,7 @@ class Link(NamedTuple):
 
         Raises:
             ConnectionLostError: there was no connection for `Servers.outage_timeout` seconds. Errors of the function
-            are raised as errors of this library.
+                are raised as errors of this library.
         """
         try:
             return self._patiently(self.portal.start_task_soon(function, *arguments))

@@ -151,6 +151,12 @@ def delivery(
 ) -> RecordedDelivery[T]:
     """Create a delivery of a value, without a server.
 
+    Args:
+        value: the value of the message.
+        queue: the name of its queue.
+        attempt: the number of the attempt, from 1.
+        headers: the headers of the message.
+
     Raises:
         InvalidNameError: not a valid queue name.
         InvalidOptionError: pydantic does not support the value's type, or ``attempt`` or ``headers`` are invalid.

@@ -110,7 +110,14 @@ def report(
     until: datetime | None = None,
     queues: Sequence[str] | None = None,
 ) -> Report:
-    """Report on the messages in the files that ended from ``since`` until before ``until``.
+    """Report on the messages in the files of an audit.
+
+    Args:
+        spark: a Spark session.
+        folder: the folder of the audit.
+        since: the first end to include; None: the oldest.
+        until: the first end to exclude; None: no end.
+        queues: the queues to report on; None: all.
 
     Raises:
         InvalidOptionError: the folder is not the folder of an audit.

@@ -35,9 +35,13 @@ class Cluster:
     async def connect(
         self, *, root: str = "/zms", session_timeout: float = 10.0, name: str | None = None, node: str | None = None
     ) -> AsyncIterator[QueueSession]:
-        """Open a `QueueSession`, as `aiozkqueue.connect` does. ``name`` identifies it to the faults.
+        """Open a `QueueSession`, as `aiozkqueue.connect` does.
 
-        All sessions are on one node unless another is given.
+        Args:
+            root: the path of the queues.
+            session_timeout: as for `aiozkqueue.connect`, seconds.
+            name: identifies the session to the faults.
+            node: the node of the session; by default, all sessions are on one node.
         """
         client = await self.client(session_timeout=session_timeout, name=name)
         random = Random(f"{self._seed} {client.session.name} ids")  # noqa: S311 - to be repeated
@@ -57,7 +61,13 @@ class Cluster:
     async def client(
         self, *, session_timeout: float = 10.0, name: str | None = None, max_request: int | None = None
     ) -> SimulatedClient:
-        """Open a client of the `ZooKeeper` protocol; close it when done."""
+        """Open a client of the `ZooKeeper` protocol; close it when done.
+
+        Args:
+            session_timeout: the timeout of its ZooKeeper session, seconds.
+            name: identifies the client to the faults.
+            max_request: the maximum size of a request, bytes; None: ZooKeeper's default.
+        """
         name = name or f"client-{len(self._clients) + 1}"
         session = SimulatedSession(
             self.ensemble,
