@@ -49,14 +49,15 @@ class Docstrings(Extension):
         if owner is None:
             return
         of = owner.value
-        of_fields = issubclass(of, Enum | tuple) or is_dataclass(of) or is_typeddict(of)
+        is_record = is_dataclass(owner.value) or is_typeddict(owner.value)
+        of_fields = is_record or issubclass(of, Enum | tuple)
         for name, member in list(cls.members.items()):
             if name == "__init__":  # has the parameters of the class, and is not shown itself
                 continue
             field = member.is_attribute and "property" not in member.labels and (of_fields or member.docstring)
             if f"{owner.path}.{name}" not in documented() and (not field or name in INTERNAL.get(owner.name, ())):
                 cls.del_member(name)
-        if (is_dataclass(of) or is_typeddict(of)) and cls.docstring is not None:
+        if is_record and cls.docstring is not None:
             cls.docstring.value = "\n".join([cls.docstring.value, *_field_table(cls)])
 
 
