@@ -168,6 +168,19 @@ async def test_the_janitor_reaps_the_messages_of_a_dead_node_at_its_interval(
     assert await take(nodes["c"], timeout=40) == "x"
 
 
+async def test_a_running_session_follows_a_shorter_interval_of_reaping(
+    zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession], clock: TestClock
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root, node="dying") as dying:
+        await dying.queue("jobs").put(b"x")
+    for session in nodes.values():  # each looks for the first time in a minute
+        await session.queue("jobs").put(b"opens the queue")
+    await nodes["a"].queue("jobs").configure(zq.QueueConfig(reap_after=1, reap_every=5))
+    await nodes["b"].queue("jobs").put(b"of a session that has to read the new configuration")
+    clock.advance(10)
+    assert {await take(nodes["c"], timeout=30) for _ in range(2)} == {"opens the queue", "x"}
+
+
 async def test_a_scheduled_message_belongs_to_its_node_and_is_late_only_after_its_date(
     nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:

@@ -90,21 +90,15 @@ class Janitor:
         self._runtime = runtime
         self._duties: dict[str, Duty] = {}
         self._wakeup = asyncio.Event()
-        self._add(Duty(runtime.root + ROOT_DUTY, lambda: SLOTS_EVERY, self._clean_clients))
+        self._follow(Duty(runtime.root + ROOT_DUTY, lambda: SLOTS_EVERY, self._clean_clients))
 
     def follow(self, state: QueueState) -> None:
         """Register a queue that is used, or its changed configuration."""
-        duty = self._duties.get(state.paths.janitor)
-        if duty is None:
-            work = partial(clean_queue, QueueHandle(self._runtime, state), late=LATE)
-            self._add(Duty(state.paths.janitor, partial(interval_of, state), work, state.name))
-        else:
-            duty.at = min(duty.at, self._runtime.clock.monotonic() + self._wait(duty))
-            self._wakeup.set()
-        if state.config.affinity == "producer" and state.paths.reaper not in self._duties:
-            work = partial(self._hand_on, state)
-            interval = partial(reap_interval_of, state)
-            self._add(Duty(state.paths.reaper, interval, work, state.name, node=self._runtime.node))
+        clean = partial(clean_queue, QueueHandle(self._runtime, state), late=LATE)
+        self._follow(Duty(state.paths.janitor, partial(interval_of, state), clean, state.name))
+        if state.config.affinity == "producer":
+            interval, reap = partial(reap_interval_of, state), partial(self._hand_on, state)
+            self._follow(Duty(state.paths.reaper, interval, reap, state.name, node=self._runtime.node))
 
     async def run(self) -> None:
         """Clean forever."""
@@ -125,11 +119,13 @@ class Janitor:
                 wait = await self._look(duty)
             except (QueueError, ZooKeeperError) as error:
                 log.info("%s could not be cleaned: %s", duty.path, error, extra=duty.extra)  # tried again later
-            duty.at = clock.monotonic() + wait
+            duty.at = clock.monotonic() + min(wait, self._wait(duty))  # the interval may have changed meanwhile
 
-    def _add(self, duty: Duty) -> None:
-        duty.at = self._runtime.clock.monotonic() + self._wait(duty)
-        self._duties[duty.path] = duty
+    def _follow(self, duty: Duty) -> None:
+        """Add a duty, or follow its changed interval."""
+        at = self._runtime.clock.monotonic() + self._wait(duty)
+        known = self._duties.setdefault(duty.path, duty)
+        known.at = at if known is duty else min(known.at, at)
         self._wakeup.set()
 
     def _wait(self, duty: Duty) -> float:
