@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
 T = TypeVar("T")
 
@@ -54,6 +54,10 @@ class Observer:
         """Create a znode, and its parents; an ephemeral one lasts as long as this observer."""
         await self._ask(lambda: self._client.create(path, data, ephemeral=ephemeral, makepath=True))
 
+    async def create_many(self, paths: Iterable[str]) -> None:
+        """Create znodes without data, in few requests; their parents must exist."""
+        await self._ask(lambda: self._create_many(list(paths)))
+
     async def delete(self, path: str) -> None:
         """Delete a znode and its descendants, regardless of their owners."""
         await self._ask(lambda: self._client.delete(path, recursive=True))
@@ -82,6 +86,13 @@ class Observer:
             return question()
 
         return await asyncio.to_thread(ask)
+
+    def _create_many(self, paths: list[str]) -> None:
+        for start in range(0, len(paths), 500):
+            transaction = self._client.transaction()
+            for path in paths[start : start + 500]:
+                transaction.create(path)
+            assert not [one for one in transaction.commit() if isinstance(one, Exception)]
 
     def _children(self, path: str) -> list[str]:
         try:

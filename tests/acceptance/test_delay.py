@@ -13,11 +13,12 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.layout import HOUR
 from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.testing import ZooKeeperProxy
 from tests.acceptance.test_priorities import listings_of
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
-    from aiozkqueue.testing import TestClock, ZooKeeperProxy
+    from aiozkqueue.testing import TestClock
     from tests.acceptance.conftest import OnClock
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
@@ -254,6 +255,24 @@ async def test_an_empty_past_hour_is_deleted_and_created_again_for_a_late_put(
     await server_view.create(f"{queue_root}/jobs/later/{past}/item-t{int(past) * HOUR}-iabc-0000000000", b"late")
     assert (await take_one(session)).value == b"late"
     await eventually(lambda: _hours_are(server_view, f"{queue_root}/jobs/later", [far], jobs))
+
+
+async def test_a_consumer_takes_its_first_message_before_it_has_looked_at_all_of_many_past_hours(
+    zookeeper: str, queue_root: str, session: zq.QueueSession, server_view: Observer
+) -> None:
+    jobs, later = session.queue("jobs"), f"{queue_root}/jobs/later"
+    await jobs.put(b"far", delay=36_000)
+    (far,) = await server_view.children(later)
+    await jobs.put(b"first")
+    hours = 3000
+    await server_view.create_many(f"{later}/{400_000 + number}" for number in range(hours))
+    async with ZooKeeperProxy(zookeeper) as proxy, zq.connect(proxy.hosts, root=queue_root) as other:
+        async with other.queue("jobs").consume() as deliveries:
+            async for delivery in deliveries:
+                assert delivery.body == b"first"
+                break
+        assert sum(proxy.requests.values()) < hours / 2
+        await eventually(lambda: _hours_are(server_view, later, [far], jobs), 60)
 
 
 async def _hours_are(view: Observer, path: str, hours: list[str], jobs: zq.Queue[bytes]) -> bool:

@@ -80,6 +80,16 @@ def test_dead_letters_of_a_curator_queue_are_listed_redriven_and_purged(
     assert client.get_children(path) == []
 
 
+@pytest.mark.parametrize("option", ["--curator", "--kazoo"])
+@pytest.mark.parametrize("command", [("history",), ("consumers",), ("dlq", "list")])
+def test_commands_that_find_nothing_of_another_programs_queue_have_status_1(
+    cli: Cli, path: str, command: tuple[str, ...], option: str
+) -> None:
+    assert cli("put", option, path, "x").status == 0
+    done = cli(*command, option, path)
+    assert (done.status, done.text, done.stderr) == (1, "", "")
+
+
 def test_the_kind_of_a_curator_queue_is_an_option(cli: Cli, client: KazooClient, path: str) -> None:
     assert cli("put", "later", "--curator", path, "--kind", "delay", "--delay", "1h").status == 0
     names = client.get_children(path) or []

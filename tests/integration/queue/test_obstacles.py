@@ -498,3 +498,20 @@ async def test_no_lock_is_left_if_the_user_may_not_write_the_znode_that_wakes_id
         await tx.rollback()
     await no_locks(locks)
     assert (await take_one(session)).body == b"1"
+
+
+async def test_a_release_that_fails_is_logged_with_the_message_that_stays_locked(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture, locks: Locks
+) -> None:
+    jobs = session.queue("jobs")
+    message = await jobs.put(b"1")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs)
+        clients = f"{queue_root}/.clients"
+        for client in await server_view.children(clients):
+            for slot in await server_view.children(f"{clients}/{client}"):
+                await set_acl(server_view, f"{clients}/{client}/{slot}", readable=True)
+        await tx.rollback(delay=0)
+    assert len(await locks()) == 1
+    (told,) = logged(caplog, "stay locked until this session ends")
+    assert f"queue jobs: 1 messages, the first of them {message}" in told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import stat
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,13 @@ def test_a_single_node_serves_within_seconds_and_leaves_nothing_behind() -> None
         assert node.log.stat().st_size > 0
     assert not node.running
     assert not node.folder.exists()
+
+
+def test_only_its_user_can_read_the_folder_of_its_data(tmp_path: Path) -> None:
+    kept = tmp_path / "new" / "kept"
+    with EmbeddedZooKeeper(data_dir=kept):
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+        assert stat.S_IMODE((kept / "data").stat().st_mode) == 0o700
 
 
 async def test_starting_and_stopping_do_not_block_the_event_loop() -> None:
