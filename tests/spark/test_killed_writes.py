@@ -64,13 +64,13 @@ async def test_the_rows_of_a_killed_write_are_counted_diagnosed_and_cleaned_up(
             assert await tx.take(orders) is None
         stats = await orders.stats()
         assert (stats.size, stats.staged) == (ROWS, 1)
-        assert [one.messages for one in await orders.unfinished()] == [ROWS]
-        (finding,) = [one for one in (await session.diagnose("orders")).findings if "staged" in one.text]
+        assert [one.messages for one in await orders.admin.unfinished()] == [ROWS]
+        (finding,) = [one for one in (await session.admin.diagnose("orders")).findings if "staged" in one.text]
         assert finding.text.startswith(f"{ROWS} staged messages")
         assert "ledgers discard orders" in finding.advice
-        await session.clean("orders")
+        await session.admin.clean("orders")
         assert await orders.size() == ROWS
         monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITES_KEPT", -60_000)  # a day later
-        await session.clean("orders")
+        await session.admin.clean("orders")
         assert await server_view.children(f"{queue_root}/orders/items") == []
         assert (await orders.stats()).staged == 0
