@@ -1,0 +1,95 @@
+"""When messages behind an obstacle are tried again, and what becomes of locks and delays that cannot be removed."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from kazoo.security import OPEN_ACL_UNSAFE
+
+import aiozkqueue as zq
+from aiozkqueue.testing import TestClock
+from tests.integration.queue.conftest import eventually, take_one
+from tests.integration.queue.test_obstacles import item_of, set_acl
+
+if TYPE_CHECKING:
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+
+async def test_a_message_that_cannot_be_removed_is_redelivered_after_1_8_64_512_s_and_then_hourly(
+    open_session: Opener, server_view: Observer, queue_root: str
+) -> None:
+    clock = TestClock()
+    session = await open_session(clock=clock)
+    jobs = session.queue("jobs")
+    await jobs.put(b"obstructed")
+    await server_view.create(f"{await item_of(server_view, queue_root)}/child")
+    calls: list[float] = []
+
+    async def handler(_: zq.Delivery[bytes]) -> None:
+        calls.append(clock.monotonic())
+
+    async def held(number: int) -> bool:
+        """The handler has been called so often, and the message waits again."""
+        return len(calls) == number and len(await server_view.children(f"{queue_root}/jobs/due")) == 1
+
+    waits = [1, 8, 64, 512, 3600, 3600]
+    async with session.listener(jobs, handler):
+        for number, wait in enumerate(waits, 1):
+            await eventually(lambda number=number: held(number))  # type: ignore[misc]
+            clock.advance(max(0, wait - (clock.monotonic() - calls[-1])))
+        await eventually(lambda: held(len(waits) + 1))
+    passed = [later - before for before, later in pairwise(calls)]
+    assert all(wait <= after for wait, after in zip(waits, passed, strict=True)), passed
+
+
+async def test_a_message_that_may_not_be_read_is_tried_again_after_five_minutes(
+    open_session: Opener, server_view: Observer, queue_root: str
+) -> None:
+    clock = TestClock()
+    session = await open_session(clock=clock)
+    jobs = session.queue("jobs")
+    await jobs.put(b"sealed")
+    item = await item_of(server_view, queue_root)
+    await set_acl(server_view, item, readable=False)
+    taking = asyncio.create_task(take_one(session, patience=3000))
+    await jobs.put(b"sound")
+    assert (await taking).body == b"sound"
+    taking = asyncio.create_task(take_one(session, patience=3000))
+    await server_view._ask(lambda: server_view._client.add_auth("digest", "somebody:else"))
+    await server_view._ask(lambda: server_view._client.set_acls(item, OPEN_ACL_UNSAFE))
+    assert not taking.done()
+    clock.advance(300)
+    assert (await asyncio.wait_for(taking, 30)).body == b"sealed"
+
+
+async def test_a_znode_below_a_timed_lock_keeps_its_message_until_it_is_deleted(
+    open_session: Opener, server_view: Observer, queue_root: str
+) -> None:
+    clock = TestClock()
+    session = await open_session(clock=clock)
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(60)))
+    message = await jobs.put(b"1")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=30)
+        await tx.rollback()
+    child = f"{queue_root}/jobs/locks/lock-{message}/child"
+    await server_view.create(child)
+    clock.advance(100)
+    await jobs.put(b"2")
+    assert (await take_one(session)).body == b"2"
+    async with session.begin() as tx:
+        assert await tx.take(jobs) is None
+    clock.advance(100)
+    findings = (await session.admin.diagnose("jobs")).findings
+    assert "1 delays have ended" in " ".join(one.text for one in findings if one.subject == "jobs")
+    await server_view.delete(child)
+    taking = asyncio.create_task(take_one(session, patience=3000))
+    for _ in range(30):
+        clock.advance(60)
+        await asyncio.wait([taking], timeout=1)
+        if taking.done():
+            break
+    assert (await taking).body == b"1"
