@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import MalformedError, generation_of, item_group, item_id, item_sequence, key_hash
 
+from .chains import Chains
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
@@ -60,66 +62,6 @@ class Heard(enum.Enum):
     UNTRACKED = enum.auto()  # earlier items may be unknown: the lane must be listed
 
 
-class LaneGroups:
-    """The remaining items of the groups in one lane: a chain of names for each group, oldest first.
-
-    The chains are dictionaries of strings: the garbage collector does not search these, however many items there are.
-    """
-
-    __slots__ = ("_first", "_last", "_next", "_removed")
-
-    def __init__(self) -> None:
-        self._first: dict[str, str] = {}  # by group
-        self._last: dict[str, str] = {}  # by group
-        self._next: dict[str, str] = {}  # by name
-        self._removed: set[str] = set()  # items behind a remaining one
-
-    def __bool__(self) -> bool:
-        """Whether any item remains."""
-        return bool(self._first)
-
-    def __contains__(self, group: str) -> bool:
-        """Whether an item of a group remains."""
-        return group in self._first
-
-    def last(self, group: str) -> str | None:
-        """Return the name of the greatest known item of a group in which items remain."""
-        return self._last.get(group)
-
-    def names(self, group: str) -> Iterator[str]:
-        """Yield the names of a group's items, oldest first."""
-        name = self._first.get(group)
-        while name is not None:
-            if name not in self._removed:
-                yield name
-            name = self._next.get(name)
-
-    def append(self, group: str, name: str) -> bool:
-        """Add the newest item of a group; return whether it is the oldest too."""
-        last = self._last.get(group)
-        self._last[group] = name
-        if last is None:
-            self._first[group] = name
-            return True
-        self._next[last] = name
-        return False
-
-    def remove(self, group: str, name: str) -> None:
-        """Remove an item, if it is known. An item behind others is passed over when its turn comes."""
-        if self._first.get(group) != name:
-            if name in self._next or self._last.get(group) == name:
-                self._removed.add(name)
-            return
-        following = self._next.pop(name, None)
-        while following is not None and following in self._removed:
-            self._removed.discard(following)
-            following = self._next.pop(following, None)
-        if following is not None:
-            self._first[group] = following
-        else:
-            del self._first[group], self._last[group]
-
-
 class GroupIndex:
     """The remaining items of each group that one consumer knows."""
 
@@ -127,11 +69,11 @@ class GroupIndex:
         self.config = config
         self.blocked: bool = False
         """Whether locks of other rules are held, because `ordered` has just been changed."""
-        self._lanes: dict[str, LaneGroups] = {}
+        self._lanes: dict[str, Chains] = {}
         self._tracked: set[str] = set()  # lanes without missed events
         self._watching = False
         self._listing: str | None = None
-        self._found = LaneGroups()  # of the listing
+        self._found = Chains()  # of the listing
         self._deleted: set[str] = set()  # names that were deleted while the listing is running
         self._reported: list[str] = []
 
@@ -184,7 +126,7 @@ class GroupIndex:
     def begin_listing(self, lane: str) -> None:
         """Prepare for the listing of a lane. The items known before stay in use until `end_listing`."""
         self._listing = lane
-        self._found = LaneGroups()
+        self._found = Chains()
         self._deleted.clear()
         self._reported = []
         if self._watching:
@@ -212,7 +154,7 @@ class GroupIndex:
         ``whole``: the listing is complete. While other rules' locks exist, the index is `blocked`, and nothing may be
         tried.
         """
-        self._lanes[lane], self._found, self._listing = self._found, LaneGroups(), None
+        self._lanes[lane], self._found, self._listing = self._found, Chains(), None
         if not whole:
             self._tracked.discard(lane)
         offered: list[str] = []
@@ -241,7 +183,7 @@ class GroupIndex:
         if lane not in self._tracked:
             return Heard.UNTRACKED
         if lane != self._listing:  # otherwise it is added with the listing
-            self._lanes.setdefault(lane, LaneGroups()).append(group, name)
+            self._lanes.setdefault(lane, Chains()).append(group, name)
         return Heard.NEW
 
     def deleted(self, place: str) -> None:

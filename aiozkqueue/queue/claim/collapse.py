@@ -15,12 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from operator import attrgetter
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import End, ItemName, item_id, parse_lock
 from aiozkqueue.queue.candidates.batches import is_closed
-from aiozkqueue.queue.candidates.collectors import Parsed
+from aiozkqueue.queue.candidates.chains import Chains
+from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
@@ -28,7 +29,7 @@ from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyE
 from .claimer import AttachedOpError, ContendedError, ReopenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.runtime.clock import ServerClock
@@ -45,8 +46,11 @@ TOGETHER = 100
 COLLAPSED = Disposition("remove", outcome=End.COLLAPSED)
 
 
-Like = tuple[str, str | None, tuple[str, ...]]
-"""Key, filters, and all fields of the name that this module does not know, such as the node that may take it."""
+#: The chain of the messages that are in no set.
+_UNLIKE: Final = ""
+#: Names that are examined, and names of an old listing that are released, before the event loop runs other tasks.
+_EXAMINED: Final = 512
+_SHED: Final = 4096
 
 
 class Duplicates(NamedTuple):
@@ -79,40 +83,38 @@ class Duplicates(NamedTuple):
 
 
 class _Lane:
-    """The listing of a lane, parsed while it comes in: its items by key and filters."""
+    """The listing of a lane: the names of its items by key and filters."""
 
-    __slots__ = ("gone", "keys", "mark", "names")
+    __slots__ = ("_alike", "gone", "mark")
 
     def __init__(self, mark: tuple[int, int]) -> None:
         self.mark = mark
         self.gone: set[str] = set()  # names known to have been deleted since
-        self.names: dict[str, ItemName] = {}
-        self.keys: dict[Like, list[ItemName]] = {}
+        self._alike = Chains()
 
     def take(self, names: list[str]) -> None:
-        """Parse these names."""
+        """Add these names."""
+        append = self._alike.append
         for text in names:
-            name = ItemName.parse(text)
-            if name is not None:
-                self.names[text] = name
-                if (like := like_of(name)) is not None:
-                    self.keys.setdefault(like, []).append(name)
+            append(_like(text) or _UNLIKE, text)
 
-    def alike(self, name: ItemName) -> list[ItemName]:
-        """Return the items with the same key and filters, oldest first."""
-        like = like_of(name)
-        if like is None or like not in self.keys:
-            return []
-        self.keys[like].sort(key=_sequence)
-        return self.keys[like]
+    def alike(self, text: str) -> Iterator[str]:
+        """Yield the names of the items with the same key and filters, the items deleted since included."""
+        like = _like(text)
+        return iter(()) if like is None else self._alike.names(like)
+
+    def has(self, text: str) -> bool:
+        """Whether an item exists."""
+        return text not in self.gone and self._alike.has(_like(text) or _UNLIKE, text)
 
     def forget(self, text: str) -> None:
         """Record that an item was deleted."""
-        name = self.names.pop(text, None)
-        if name is not None:
+        if self.has(text):
             self.gone.add(text)
-            if (like := like_of(name)) is not None:
-                self.keys[like].remove(name)
+
+    def shed(self) -> bool:
+        """Release some names of a listing that is no longer used; return whether any are left."""
+        return self._alike.shed(_SHED)
 
 
 class Collapse:
@@ -134,12 +136,14 @@ class Collapse:
         self.removed: int = 0
         """Duplicates removed before a claim, because there were too many for one multi."""
         self._lanes: dict[str, _Lane] = {}
+        self._old: list[_Lane] = []  # listings that are no longer used, with names that must be released
         self._logged: set[str] = set()  # ids of messages that cannot be removed
         self._gone: list[str] | None = None  # places deleted while a read is running
 
     def look_again(self) -> None:
         """Forget the listings: part of them is out of date."""
-        self._lanes.clear()
+        self._old += self._lanes.values()
+        self._lanes = {}
 
     def skip(self, place: str, error: ZooKeeperError) -> None:
         """Skip a message from now on that was replaced by a newer one of its key and cannot be removed."""
@@ -185,6 +189,10 @@ class Collapse:
             NoNodeError, NoAuthError, ConnectionLossError, SessionExpiredError: of the zookeeper package.
         """
         lanes = dict.fromkeys(place.rpartition("/")[0] for place in places)
+        while self._old:
+            if not self._old[-1].shed():
+                del self._old[-1]
+            await asyncio.sleep(0)
         self._gone = []
         locks = asyncio.ensure_future(self._locks(generation))
         try:
@@ -195,22 +203,45 @@ class Collapse:
         finally:
             locks.cancel()
             gone, self._gone = self._gone, None
-        self._lanes = dict(zip(lanes, listed, strict=True))
+        self._old += [lane for lane in self._lanes.values() if lane not in listed]
+        self._lanes = known = dict(zip(lanes, listed, strict=True))
         self.forget(gone)
         free = _Free(locked, excluded, self.server_clock.now())
-        chosen: dict[str, list[str]] = {}  # with the places that each replaces, oldest first
+        chosen: dict[str, list[str]] = {}  # with the names that each replaces, oldest first
+        sets: set[tuple[str, str | None]] = set()
         for place in places:
             lane, _, text = place.rpartition("/")
-            name = self._lanes[lane].names.get(text)
-            if name is None:
+            like = lane, _like(text)
+            name = ItemName.parse(text) if known[lane].has(text) else None
+            if name is None or like in sets:
                 continue  # it is gone, or was replaced by one chosen before
-            alike = self._lanes[lane].alike(name)
-            members = [f"{lane}/{member.text}" for member in alike if free.to_deliver(member)]
+            members = await self._deliverable(known[lane], text, free)
             if members:
-                chosen[members[-1]] = members[:-1]
+                sets.add(like)
+                newest = members.pop()
+                chosen[f"{lane}/{newest}"] = members
             elif free.to_claim(name):
                 chosen.setdefault(place, [])
         return list(chosen), await self._duplicates(chosen, generation)
+
+    async def _deliverable(self, known: _Lane, text: str, free: _Free) -> list[str]:
+        """Return the names of the items like this one that would be delivered, oldest first.
+
+        Other tasks run while there are many.
+        """
+        deliverable = Earliest(None)
+        names = known.alike(text)
+        while part := list(islice(names, _EXAMINED)):
+            items = [item for one in part if one not in known.gone and (item := ItemName.parse(one)) is not None]
+            deliverable.take([item.text for item in items if free.to_deliver(item)])
+            if len(part) == _EXAMINED:
+                await asyncio.sleep(0)
+        in_order, members = deliverable.in_order(), list[str]()
+        while part := list(islice(in_order, _EXAMINED)):
+            members += part
+            if len(part) == _EXAMINED:
+                await asyncio.sleep(0)
+        return members
 
     async def _locks(self, generation: int) -> set[str]:
         """Return the ids of all locks."""
@@ -228,9 +259,14 @@ class Collapse:
         return await self._zookeeper.children_into(path, partial(_Lane, mark), generation=generation)
 
     async def _duplicates(self, chosen: dict[str, list[str]], generation: int) -> Duplicates:
-        pairs = [(newest, older) for newest, replaced in chosen.items() for older in replaced]
-        while len(pairs) > TOGETHER:
-            removals = await self._removal(pairs[:TOGETHER], generation)
+        pairs = (
+            (newest, f"{newest.rpartition('/')[0]}/{older}")
+            for newest, replaced in chosen.items()
+            for older in replaced
+        )
+        page = list(islice(pairs, TOGETHER))
+        while following := list(islice(pairs, TOGETHER)):
+            removals = await self._removal(page, generation)
             operations = [operation for operation, _, _ in removals.operations]
             try:
                 await self._zookeeper.multi([self._state.check(), *operations], generation=generation)
@@ -240,8 +276,8 @@ class Collapse:
                 raise await removals.refused(refusal.index - 1, refusal.error) from refusal
             self.removed += len(removals.places)
             self.forget(removals.places)
-            del pairs[:TOGETHER]
-        return await self._removal(pairs, generation)
+            page = following
+        return await self._removal(page, generation)
 
     async def _removal(self, pairs: Sequence[tuple[str, str]], generation: int) -> Duplicates:
         """Return the removal of the older message of each pair, on condition that the newest exists."""
@@ -327,13 +363,26 @@ class _Free(NamedTuple):
         )
 
 
-#: The sort key of the items of a key.
-_sequence = attrgetter("sequence")
+def like_of(name: ItemName) -> str | None:
+    """Return what all messages of one set have in common; None for a message that is in no set.
+
+    These are the key, the filters, and all fields that this module does not know, such as the node that may take it.
+    """
+    return (
+        None if name.key is None or name.group is not None else "-".join((name.key, name.filters or "", *name.unknown))
+    )
 
 
-def like_of(name: ItemName) -> Like | None:
-    """Return what all messages of one set have in common; None for a message that is in no set."""
-    return None if name.key is None or name.group is not None else (name.key, name.filters, name.unknown)
+def _like(text: str) -> str | None:
+    """Return the result of `like_of` for a name; if it has a key and an id only, at a fraction of the cost."""
+    head, _, _ = text.rpartition("-i")
+    if "-k" not in head:
+        return None
+    _, plain, key = head.partition("item-k")
+    if plain and key and "-" not in key:
+        return f"{key}-"
+    name = ItemName.parse(text)
+    return None if name is None else like_of(name)
 
 
 def _id(place: str) -> str:

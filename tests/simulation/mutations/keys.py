@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from aiozkqueue.layout.names import ItemName
     from aiozkqueue.zookeeper import ZooKeeperError
 
 
@@ -61,12 +60,12 @@ def held_duplicates_removed(patch: pytest.MonkeyPatch) -> None:
 @mutation(duplicates_are_put_while_others_are_taken)
 def oldest_duplicate_kept(patch: pytest.MonkeyPatch) -> None:
     """A consumer that keeps the oldest message of a set loses the last put."""
-    in_order = collapse._Lane.alike
+    in_order = collapse.Collapse._deliverable
 
-    def backwards(self: collapse._Lane, name: ItemName) -> list[ItemName]:
-        return in_order(self, name)[::-1]
+    async def backwards(self: collapse.Collapse, lane: collapse._Lane, text: str, free: collapse._Free) -> list[str]:
+        return (await in_order(self, lane, text, free))[::-1]
 
-    patch.setattr(collapse._Lane, "alike", backwards)
+    patch.setattr(collapse.Collapse, "_deliverable", backwards)
 
 
 @mutation(duplicates_are_put_while_others_are_taken)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiozkqueue.layout import StoredConfig, key_hash
-from aiozkqueue.queue.candidates.groups import GroupIndex, LaneGroups
+from aiozkqueue.queue.candidates.chains import Chains
+from aiozkqueue.queue.candidates.groups import GroupIndex
 
 HASHES = [key_hash(str(group)) for group in range(3)]
 
@@ -95,7 +96,7 @@ def test_items_of_an_older_generation_come_first() -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=30))
 def test_items_removed_in_any_order_are_not_among_the_remaining(order: list[int]) -> None:
-    lane = LaneGroups()
+    lane = Chains()
     for number in range(10):
         assert lane.append("g", str(number)) is (number == 0)
     for number in order:
