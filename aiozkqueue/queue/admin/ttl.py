@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import ItemName
-from aiozkqueue.queue.admin.listing import collect_children, seen
+from aiozkqueue.layout import item_field
+from aiozkqueue.queue.admin.listing import first_items
 from aiozkqueue.queue.admin.stats import lanes
-from aiozkqueue.queue.candidates.collectors import Earliest
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.unclaimed import burial, find_pages, removal
 from aiozkqueue.queue.put.ttl import at_its_end
@@ -31,15 +30,9 @@ async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) ->
     await handle.state.open()
     now = await handle.runtime.server_clock.learned(handle.paths.due)
     ended: dict[str, int] = {}
-    for lane in await lanes(handle):
-        if len(ended) >= limit:
-            break
-        passes = partial(_has_ended, now=now)
-        listed = await collect_children(handle, lane, partial(Earliest, limit - len(ended), passes))
-        for text in await seen(handle, listed.names()):
-            name = ItemName.parse(text)
-            if name is not None and name.expires is not None:
-                ended[f"{lane.removeprefix(f'{handle.paths.base}/')}/{text}"] = name.expires
+    for one in await first_items(handle, await lanes(handle), limit, partial(_may_have_ended, now=now)):
+        if one.item.expires is not None and one.item.expires <= now:
+            ended[handle.paths.place_of(one.path)] = one.item.expires
     swept = 0
     async for page in find_pages(handle, list(ended), sealed={}):  # `doctor` reports unreadable messages
         changes = [_sweeping(handle, one, ended[one.place]) for one in page if not one.held(now)]
@@ -47,9 +40,10 @@ async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) ->
     return swept
 
 
-def _has_ended(text: str, *, now: int) -> bool:
-    name = ItemName.parse(text) if "-e" in text else None
-    return name is not None and name.expires is not None and name.expires <= now
+def _may_have_ended(text: str, *, now: int) -> bool:
+    """Whether a name has a time of expiry that has passed, if it is an item's."""
+    end = item_field(text, "e")
+    return end.isascii() and end.isdigit() and int(end) <= now
 
 
 def _sweeping(handle: QueueHandle[Runtime], found: ItemSnapshot, end: int) -> Change:

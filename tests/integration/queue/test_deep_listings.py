@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.layout import name_digest
+from aiozkqueue.layout import name_digest, names
 from aiozkqueue.queue.candidates import filters, groups
 
 if TYPE_CHECKING:
@@ -90,6 +90,33 @@ async def test_a_take_examines_few_names_of_a_long_listing_in_one_turn_of_the_lo
         await tx.rollback()
     assert sum(examined) >= SEVERAL_PARTS
     assert max(examined) <= ONE_PART
+
+
+async def test_a_clean_up_examines_few_expired_names_in_one_turn_of_the_loop(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b""] * 9_500, ttl=0.001)
+    await asyncio.sleep(0.1)
+    examined = [0]
+    parse = names.ItemName.parse
+
+    def counted(text: str) -> names.ItemName | None:
+        examined[-1] += 1
+        return parse(text)
+
+    monkeypatch.setattr(names.ItemName, "parse", counted)
+
+    async def turn() -> None:
+        while True:
+            examined.append(0)
+            await asyncio.sleep(0)
+
+    turns = asyncio.create_task(turn())
+    [cleaned] = await session.admin.clean("jobs")
+    turns.cancel()
+    assert cleaned.total >= 9_500
+    assert max(examined) <= 5_500  # the names of one piece of the listing
 
 
 @pytest.mark.slow
