@@ -153,7 +153,7 @@ def _on_the_tests_loop(request: pytest.FixtureRequest, name: str) -> Any:  # noq
     if "anyio_backend" not in request.fixturenames:
         pytest.fail(
             f"{name} is for async tests that pytest-asyncio or anyio's plugin runs; is the test marked? "
-            "A test without a loop of its own may use queue_server.",
+            "A test without its own event loop may use queue_server.",
             pytrace=False,
         )
     if (backend := request.getfixturevalue("anyio_backend_name")) != "asyncio":

@@ -30,7 +30,7 @@ kazoo.protocol.connection.random = kazoo.retry.random = Random()
 # pydantic reads its list of plugins from the disk with its first type; do it now, so that no test's loop waits for it.
 TypeAdapter(int)
 
-# A slow machine must not fail a test, which has a timeout of its own.
+# A slow machine must not fail a test, which has a separate timeout.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 

@@ -1,4 +1,4 @@
-"""The commands put together, and the one place where an error becomes a line and an exit status."""
+"""The command line with all its commands. Errors become one line and an exit status here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _app: Final = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version  # noqa: PLC0415 - what every other start would pay for
+        from importlib.metadata import version  # noqa: PLC0415 - other starts do not need it
 
         sys.stdout.write(f"{version('aiozkqueue')}\n")
         raise typer.Exit
@@ -53,7 +53,7 @@ def run(arguments: list[str] | None = None) -> int:
     except (typer.Abort, asyncio.CancelledError):
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # Our reader has gone. Nothing more can be said to it, not even by the interpreter's last flush.
+        # The reader of our output has ended. Nothing can be written, not even by the interpreter's last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.NOTHING
     except Exception as error:
@@ -65,9 +65,9 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _told(error: typer.TyperException) -> str:
-    """What is wrong with a command line, and where it is told which commands and options there are."""
+    """Return the error of a command line, with a reference to the help."""
     context = getattr(error, "ctx", None)
-    if context is None or isinstance(error, typer.BadParameter):  # that says what to do by itself
+    if context is None or isinstance(error, typer.BadParameter):  # its message has the remedy
         return error.format_message()
     misplaced = context.parent is None and hasattr(error, "option_name")
     behind = "; options stand behind the command" if misplaced else ""

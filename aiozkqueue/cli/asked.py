@@ -1,6 +1,6 @@
-"""Which queue a command is for: one of ours by its name, or one of Curator's or kazoo's by its path.
+"""The queue of a command: one of ours by its name, or one of Curator or kazoo by its path.
 
-The name is the first argument. `--curator PATH` or `--kazoo PATH` replaces it, and the arguments behind it move up.
+The name is the first argument. `--curator PATH` or `--kazoo PATH` replaces it, and the later arguments move up.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def other_programs_queue(
     compressed: Compressed = False,
     unlocked: Unlocked = False,
 ) -> AskedQueue | None:
-    """Return the queue that these options name; None when they name none.
+    """Return the queue that these options name, or None.
 
     Raises:
         typer.BadParameter: they name two, or belong to the other program.
@@ -115,7 +115,7 @@ def other_programs_queue(
 
 
 def excludes_names(asked: AskedQueue, given: object) -> typer.BadParameter:
-    """Make the error for a queue's name that is given along with another program's queue."""
+    """Return the error for a queue's name next to another program's queue."""
     return typer.BadParameter(
         f"{given!r} is one argument too many: --{asked.program} {asked.name} names the queue; leave out QUEUE"
     )
@@ -162,7 +162,7 @@ def asks_queue(
 
 
 def _argument(parameter: inspect.Parameter) -> ArgumentInfo | None:
-    """Return what typer is told of a parameter that is an argument; None for an option."""
+    """Return typer's description of an argument; None for an option."""
     annotation = parameter.annotation
     if get_origin(annotation) is not Annotated:
         return None
@@ -170,7 +170,7 @@ def _argument(parameter: inspect.Parameter) -> ArgumentInfo | None:
 
 
 def _optional(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Make an argument optional for typer: its text may stand in the place of QUEUE."""
+    """Make an argument optional for typer, because its text may be given where QUEUE is."""
     kind = inspect.Parameter.KEYWORD_ONLY
     if parameter.default is not inspect.Parameter.empty or _argument(parameter) is None:
         return parameter.replace(kind=kind)
@@ -179,7 +179,7 @@ def _optional(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _move_up(asked: AskedQueue, text: str, behind: list[inspect.Parameter], given: dict[str, Any]) -> None:
-    """Give what stands in the place of QUEUE to the first argument behind it, and so on."""
+    """Move the text given as QUEUE to the next argument, and so on."""
     for one in behind:
         before = given[one.name]
         if get_args(one.annotation)[0] == list[str] | None:

@@ -1,4 +1,4 @@
-"""`aiozkqueue consume`: payloads to stdout or to a command, each in a transaction of its own."""
+"""`aiozkqueue consume`: payloads to stdout or to a command, each in a separate transaction."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from aiozkqueue.queue.internals import settle_failed, work_of
 
 _PREFETCH: Final = 32
 
-# None: the message is done with, commit. A text: why it is not; roll back.
+# Returns None to commit, or the reason to roll back.
 Handler: TypeAlias = Callable[[zq.Delivery[bytes]], Awaitable[str | None]]
 
 
 class CommandFailedError(Exception):
-    """A command under ``--exec`` has ended with another status than 0; kept as the message's last error."""
+    """A command of ``--exec`` has ended with a status other than 0. This is stored as the message's last error."""
 
 
 @connected
@@ -136,7 +136,7 @@ async def _print(delivery: zq.Delivery[bytes], *, as_json: bool) -> None:
     line = delivery.body
     if as_json:
         line = output.json_line(output.message_record(delivery)).encode()
-    # In a thread: a reader may be slow, and the session must stay alive meanwhile.
+    # In a thread, because a reader may be slow and the session must stay alive.
     await to_thread.run_sync(_write, line + b"\n")
 
 
@@ -151,11 +151,11 @@ async def _execute(command: str, delivery: zq.Delivery[bytes]) -> str | None:
         stdin=asyncio.subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if name != AUTH}
         | {"AIOZKQUEUE_MESSAGE_ID": delivery.id, "AIOZKQUEUE_ATTEMPT": str(delivery.attempt)},
-        # A group of its own: the Ctrl-C that tells us to finish must not reach it.
+        # A separate process group, so that the Ctrl-C for this process does not reach the command.
         process_group=0,
     )
     try:
-        # A command need not read its input.
+        # A command may ignore its input.
         with suppress(BrokenPipeError, ConnectionResetError):
             await process.communicate(delivery.body)
         status = await process.wait()

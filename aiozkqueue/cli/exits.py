@@ -43,7 +43,7 @@ _STATUS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
 
 
 class CommandFailedError(Exception):
-    """The work of a command came to nothing; the message says why."""
+    """A command failed; the message has the reason."""
 
 
 # Errors that end a command with one line on stderr. Any other error is a bug, and shows its traceback.
@@ -51,7 +51,7 @@ _EXPECTED: Final = (CommandFailedError, errors.QueueError, ServerUnavailableErro
 
 
 def expected(error: Exception) -> Exception | None:
-    """The error to tell the user of, from inside the groups that task groups wrap it in; None for a fault of ours."""
+    """Return the error to report, unwrapped from exception groups; None for a defect of this program."""
     if not isinstance(error, ExceptionGroup):
         return error if isinstance(error, _EXPECTED) else None
     causes = [expected(cause) for cause in cast("ExceptionGroup[Exception]", error).exceptions]
@@ -59,7 +59,7 @@ def expected(error: Exception) -> Exception | None:
 
 
 def status_of_child(code: int) -> Exit:
-    """The exit status for that of the same command in a process of its own."""
+    """Return the exit status for that of the same command in a child process."""
     return Exit(code) if code in set(Exit) else Exit.INTERRUPTED if code < 0 else Exit.NOTHING
 
 

@@ -59,7 +59,7 @@ class LazyGroup(TyperGroup):
                 group.extend(one.members)
                 self.add_command(group)
 
-    # The base class names a type of its own here, which typer keeps to itself.
+    # The base class uses a private type of typer here.
     def resolve_command(  # type: ignore[override]
         self, ctx: typer.Context, args: list[str]
     ) -> tuple[str | None, TyperCommand | TyperGroup | None, list[str]]:

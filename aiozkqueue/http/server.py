@@ -180,7 +180,7 @@ class PatientProtocol(H11Protocol):
 
     # -- requests
 
-    def _serving(self, app: ASGIApp) -> Any:  # noqa: ANN401 - uvicorn has types of its own for ASGI
+    def _serving(self, app: ASGIApp) -> Any:  # noqa: ANN401 - uvicorn has its own types for ASGI
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             served = _too_long if _head_length(scope) > HEAD_LIMIT else app
             cycle = self.cycle

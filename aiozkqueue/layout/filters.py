@@ -152,7 +152,7 @@ class Filter:
     """A condition on one tag: ``Filter("region", "eq", "eu")`` takes messages whose ``region`` is ``"eu"``.
 
     ``value`` must have the type of the tag. Texts are compared by code point, and integers by size. With an
-    `OrderedEnum` in place of the name, its values are compared by its order.
+    `OrderedEnum` instead of the name, its values are compared by its order.
 
     Raises:
         InvalidOptionError: the operator is unknown, or the value has another type.
@@ -169,12 +169,12 @@ class Filter:
         if isinstance(self.tag, OrderedEnum):
             if self.value not in self.tag.values:
                 raise InvalidOptionError(
-                    f"{self.value!r} is no value of {self.tag.name!r}: there are {', '.join(self.tag.values)}"
+                    f"{self.value!r} is not a value of {self.tag.name!r}: there are {', '.join(self.tag.values)}"
                 )
             return
         _check_name(self.tag)
         if not _is_value(self.value):
-            raise InvalidOptionError(f"filter on {self.tag!r}: {self.value!r} is no str, nor an int of 64 bits")
+            raise InvalidOptionError(f"filter on {self.tag!r}: {self.value!r} is neither a str nor an int of 64 bits")
 
     def accepts(self, tags: Tags) -> bool:
         """Return whether a message with these tags passes."""

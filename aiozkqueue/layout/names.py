@@ -175,7 +175,7 @@ def plain_prefix(id: str) -> str:
 
 
 def scheduled_prefix(prefix: str, due: int, priority: int = 0) -> str:
-    """Return an item's prefix with a due time (milliseconds since 1970) and priority in place of any it has.
+    """Return an item's prefix with a due time (milliseconds since 1970) and priority instead of its own.
 
     Raises:
         MalformedError: the due time is out of range.

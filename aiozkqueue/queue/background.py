@@ -15,7 +15,7 @@ class Service(Protocol):
     """A service that `aiozkqueue.run` runs: a listener or a scheduler."""
 
     async def run(self) -> None:
-        """Serve until stopped. Raises errors that do not go away by waiting."""
+        """Serve until stopped. Raises errors that waiting does not resolve."""
         ...
 
     def stop(self) -> None:

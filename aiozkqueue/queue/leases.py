@@ -104,7 +104,7 @@ class Leases(Generic[T]):
         return leased
 
     async def acknowledge(self, tokens: Iterable[str]) -> None:
-        """Remove these messages for good. The lease may have ended, and the call may be repeated.
+        """Remove these messages permanently. The lease may have ended, and the call may be repeated.
 
         Raises:
             InvalidOptionError: a token is not one of this queue; no message was removed.

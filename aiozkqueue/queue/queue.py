@@ -219,7 +219,7 @@ class Queue(Destination[T]):
         return await stats.stats(self._handle, positive_seconds("budget", budget))
 
     async def purge(self) -> int:
-        """Remove every message that no consumer holds, for good; return how many. Dead letters stay.
+        """Permanently remove every message that no consumer holds, and return their number. Dead letters stay.
 
         Raises:
             PartlyDeniedError: this user may not read or remove some of them; all others are gone.

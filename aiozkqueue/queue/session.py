@@ -221,7 +221,7 @@ class QueueSession:
             max_queues: the maximum number of shards, like ``maxQueues``.
 
         Raises: as `curator_queue`; InvalidOptionError: a threshold or maximum below 1, or lock paths below ``path``,
-            which a sharder takes for queues.
+        which a sharder would treat as queues.
         """
         check_path(path, "path")
         positive(threshold, "threshold")

@@ -61,7 +61,7 @@ PUT_WEIGHT = 200
 #: Errors of a commit that lost a race: its messages are redelivered at once, without a delay.
 _LOST_RACES = (ClaimLostError, ConflictError)
 
-#: Errors of a commit that are no defect: its messages are redelivered.
+#: Errors of a commit that are not defects: its messages are redelivered.
 PASSING = (SessionExpiredError, *_LOST_RACES, ItemNotEmptyError)
 
 
@@ -245,7 +245,7 @@ class UnitOfWork:
         raise InvalidOptionError(msg)
 
     def alter(self, place: str, alteration: TransactionalAlteration) -> None:
-        """Add an alteration of the message at a place, in place of an earlier alteration of it.
+        """Add an alteration of the message at a place; it replaces an earlier alteration of the message.
 
         Raises: TransactionClosedError.
         """

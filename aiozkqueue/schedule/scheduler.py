@@ -83,7 +83,7 @@ class Scheduler:
     async def run(self) -> None:
         """Serve until stopped.
 
-        Raises: AccessDeniedError, SessionClosedError, WrongLoopError: errors that do not go away by waiting.
+        Raises: AccessDeniedError, SessionClosedError, WrongLoopError: errors that waiting does not resolve.
             MissingExtraError: the extra ``schedule`` is not installed.
             RuntimeError: it is already running.
         """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Spark's errors: its own classes, and those of its JVM without a class.
 SPARK_ERRORS: Final[tuple[type[Exception], ...]] = (PySparkException, Py4JJavaError)
 
-# The error condition in a message of Spark's, and the line that contains it.
+# The error condition in a Spark message, and the line that contains it.
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")
 # The last line of a traceback in a task or in a planner, which puts the name into quotes.
 _RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")
@@ -37,13 +37,13 @@ def plainly() -> Iterator[None]:
 
 
 def condition_of(error: Exception) -> tuple[str, str]:
-    """Return the condition in an error of Spark's and its line, or the first line if there is no condition."""
+    """Return the condition in a Spark error and its line, or the first line if there is no condition."""
     found = _CONDITION.search(str(error))
     return ("", str(error).partition("\n")[0]) if found is None else (found[1], found[2])
 
 
 def cause_of(error: Exception) -> QueueError | None:
-    """Return this library's error that an error of Spark's contains, or None."""
+    """Return this library's error that a Spark error contains, or None."""
     raised = _RAISED.search(str(error))
     kind = getattr(errors, raised[1], None) if raised is not None else None
     if raised is None or not isinstance(kind, type) or not issubclass(kind, QueueError):

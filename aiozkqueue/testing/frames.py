@@ -50,7 +50,7 @@ class Request:
     """A request that passes through the proxy."""
 
     connection: int  #: the number of its connection, from 1
-    opcode: int  #: one of `Opcode`, or another number of ZooKeeper's
+    opcode: int  #: an `Opcode`, or another opcode of ZooKeeper
     xid: int  #: the client's number of the request; 0 for ``CONNECT``
     body: bytes  #: the bytes after the header
 

@@ -84,7 +84,7 @@ class _Runs:
             await self._end()
 
     async def _start(self) -> None:
-        # In a process group of its own: a terminal's Ctrl-C arrives here only, and is passed on once.
+        # In a separate process group: a terminal's Ctrl-C arrives only here, and is passed on once.
         self._told = False
         self._process = await asyncio.create_subprocess_exec(*self._command, process_group=0)
 

@@ -8,7 +8,7 @@ ZooKeeperError
 ├── AuthFailedError          the server refused the credentials; the client has given up
 ├── RequestTooLargeError     the request exceeds the server's limit and was not sent
 ├── ProtocolError            the server sent data that violates the protocol
-├── ServerError              an error code of the server without a class of its own
+├── ServerError              an error code of the server without its own class
 ├── NoNodeError · NodeExistsError · BadVersionError · NotEmptyError · NoAuthError
 └── MultiError               a multi was refused as a whole; names the first operation that failed and the error
 """
@@ -51,7 +51,7 @@ class ProtocolError(ZooKeeperError):
 
 
 class ServerError(ZooKeeperError):
-    """An error code of the server without a class of its own."""
+    """An error code of the server without its own class."""
 
     def __init__(self, code: int, path: str | None = None) -> None:
         super().__init__(f"ZooKeeper error {code}" + (f" at {path}" if path else ""))

@@ -111,7 +111,7 @@ class State(enum.Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # no connection; the session may live
     LOST = "lost"  # the server has declared the session over; the next one is being opened
-    FAILED = "failed"  # credentials refused: for good
+    FAILED = "failed"  # credentials refused permanently
     CLOSED = "closed"
 
 

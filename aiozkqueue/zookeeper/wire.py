@@ -1,7 +1,7 @@
 """The bytes of frequent requests and of all replies: encoders, and decoders that trust no length.
 
 A decoder takes a reply and the offset of its body, and either returns the value or raises `ProtocolError`. Counts and
-lengths are checked against the bytes present, so a reply never costs more memory than a small multiple of its own size.
+lengths are checked against the bytes present, so a reply never costs more memory than a small multiple of its size.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
     if (error := _CLASS_OF_CODE.get(code)) is not None:
         return error(path)
     if code in {AUTH_FAILED, SASL_REQUIRED}:
-        return errors.AuthFailedError("the server refused the credentials; check the user and password given as auth=")
+        return errors.AuthFailedError("the server refused the credentials; check the user and the password")
     if code == SESSION_EXPIRED:
         return errors.SessionExpiredError("the server has declared the session over")
     return errors.ServerError(code, path)

@@ -52,7 +52,7 @@ class Cli:
         return self._run(command, arguments, stdin, variables)
 
     def anew(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
-        """The same, with a Python of its own."""
+        """The same, with a separate Python."""
         return self._run(ANEW, arguments, stdin, variables)
 
     def _run(self, command: list[str], arguments: tuple[str, ...], stdin: bytes, variables: dict[str, str]) -> Done:
@@ -67,7 +67,7 @@ class Cli:
         return Done(done.returncode, done.stdout, complaints(done.stderr.decode()))
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start it with a Python of its own, and leave it running; it is killed at the end of the test, if need be."""
+        """Start it with a separate Python, and leave it running; it is killed at the end of the test, if need be."""
         return self.start_in(None, *arguments)
 
     def start_in(self, folder: Path | None, *arguments: str) -> subprocess.Popen[bytes]:

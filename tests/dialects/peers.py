@@ -1,4 +1,4 @@
-"""The real clients, each in a process of its own: Curator from PySpark's jars, kazoo from PyPI.
+"""The real clients, each in a separate process: Curator from PySpark's jars, kazoo from PyPI.
 
 The Java driver is source; Janino, a compiler that the same wheel carries, compiles it on the spot: no JDK is needed.
 A peer is started without waiting for it, and belongs to no event loop: threads read and write for it, so that one

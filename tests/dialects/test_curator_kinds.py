@@ -58,7 +58,7 @@ async def test_an_urgent_curator_message_overtakes_listed_ones(session: zq.Queue
 
 
 async def queue_put_beside(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
-    """Put in a transaction of its own, committed at once."""
+    """Put in a separate transaction, committed at once."""
     async with session.begin() as tx:
         tx.put(queue, b"urgent", priority=-5)
 

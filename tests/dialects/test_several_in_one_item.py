@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 MESSAGES = 1000
-#: The put writes an item once, and a split writes its messages once more.
+#: The put writes an item once, and a split writes its messages again.
 MOST_WRITTEN = 2.5
 
 

@@ -45,6 +45,13 @@ WORDS: Final = {
     r"\bnought\b": "zero",
     r"\bthe like\b": "give the list",
     r"\bcome(?:s)? to (?:its|their|an) end\b": "end",
+    r"\ban? (?:\w+ ){1,3}of its own\b": "its own, a separate",
+    r"\bfor good\b": "permanently",
+    r"\bonce more\b": "again",
+    r"\bgo(?:es)? away by waiting\b": "that waiting does not resolve",
+    r"\bin the place of\b": "instead of",
+    r"\bcannot be had\b|\bthere is not\b(?= *[.;,])": "is not available, does not exist",
+    r"\bare no (?:list|defect|texts?)\b|\bis no (?:defect|value|str|integer|finite)\b": "is not a",
 }
 #: The folders with code; this module is left out, since it has all the patterns.
 _TREES: Final = ["aiozkqueue", "pyspark_aiozkqueue", "pytest_aiozkqueue", "benchmarks", "docsite", "examples", "tests"]

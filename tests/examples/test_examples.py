@@ -1,4 +1,4 @@
-"""Each example does what its first lines describe, as a process of its own."""
+"""Each example does what its first lines describe, as a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark example does what its first lines describe, as a process of its own."""
+"""The Spark example does what its first lines describe, as a separate process."""
 
 from __future__ import annotations
 

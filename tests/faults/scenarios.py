@@ -269,7 +269,7 @@ class CountedLoop(Loop):
 
 
 class EnteredLoop(Loop):
-    """Each delivery is settled by a block of its own."""
+    """Each delivery is settled by a separate block."""
 
     async def operate(self) -> None:
         async with self.queue.consume(until_idle=0) as deliveries:

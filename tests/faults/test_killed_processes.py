@@ -49,7 +49,7 @@ async def test_an_idle_consumer_gets_the_message_of_a_killed_holder_without_othe
                     assert await taking is not None
                 if not early:
                     times.append(time.monotonic() - killed)
-            # Where the machine stood still, the holder lost its session, or the other was late: then once more.
+            # Where the machine stood still, the holder lost its session, or the other was late: then again.
             if times and (times[-1] <= bound or len(times) == 3):
                 break
     assert times, "held by a living holder, it was handed to another each time"

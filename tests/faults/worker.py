@@ -1,4 +1,4 @@
-"""A consumer in a process of its own, to be killed, stopped and continued. It writes its actions to a file.
+"""A consumer in a separate process, to be killed, stopped and continued. It writes its actions to a file.
 
 ``python -m tests.faults.worker <role> <hosts> <root> <journal> <session timeout>``
 """

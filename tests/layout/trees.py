@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import Node, Stat, ZooKeeperClient
 
-#: What a container's stat has in the place of the session that owns it.
+#: What a container's stat has instead of the session that owns it.
 _CONTAINER = -(1 << 63)
 
 

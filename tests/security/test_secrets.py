@@ -94,7 +94,7 @@ def test_the_command_shows_no_password(
     secured: EmbeddedZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for module in ("console", "table", "text"):
-        import_module(f"rich.{module}")  # a command does so where it draws: in a process of its own it holds up nobody
+        import_module(f"rich.{module}")  # a command does so where it draws: in a separate process it holds up nobody
     alice, mallory = f"digest:alice:{ALICE_SECRET}", f"digest:mallory:{MALLORY_SECRET}"
     monkeypatch.setenv("AIOZKQUEUE_HOSTS", secured.hosts)
     monkeypatch.setenv("AIOZKQUEUE_ROOT", root)

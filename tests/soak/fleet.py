@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class Member:
-    """One of the clients; killed and started again, it is another incarnation with a journal of its own."""
+    """One of the clients; killed and started again, it is another incarnation with a separate journal."""
 
     def __init__(self, number: int, programs: str, proxies: Sequence[FaultProxy], folder: Path, seed: int) -> None:
         self.number = number
@@ -100,7 +100,7 @@ class Member:
             proxy.drop(Direction.TO_CLIENT)
 
     async def heal(self) -> None:
-        """Let everything through again, on new connections: what was swallowed cannot be had back."""
+        """Let everything through again, on new connections: swallowed data is lost."""
         for proxy in self.proxies:
             proxy.reset_connections()
             proxy.heal()

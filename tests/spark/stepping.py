@@ -1,6 +1,6 @@
 """The format with a halt at each step of a micro-batch, where its driver is killed or waits as if it were dead.
 
-Run as a program it is a driver of its own: ``python -m tests.spark.stepping HOSTS FOLDER`` reads names from its input,
+Run as a program it is a separate driver: ``python -m tests.spark.stepping HOSTS FOLDER`` reads names from its input,
 and for each drains a queue below the root of that name into another, from the checkpoint in a folder of that name. It
 halts where the file `STEP` in there says, tells so by the file `WAITS`, and goes on when there is a file `GO`.
 """
@@ -110,7 +110,7 @@ def pipe(spark: SparkSession, options: Mapping[str, str], folder: Path, form: st
 
 
 def main(hosts: str, folder: Path) -> None:
-    """Drain what is named, each by a query of its own."""
+    """Drain what is named, each by a separate query."""
     from tests.spark.local import start  # noqa: PLC0415 - not for Spark's workers
 
     os.environ[FOLDER] = str(folder)

@@ -75,7 +75,7 @@ def _wait(driver: subprocess.Popen[str], *files: Path) -> None:
 
 
 class Drivers:
-    """Starts drivers, each in a process group of its own."""
+    """Starts drivers, each in a separate process group."""
 
     def __init__(self, hosts: str, folder: Path, java: str) -> None:
         self._command = [sys.executable, "-m", "tests.spark.stepping", hosts, str(folder)]

@@ -1,4 +1,4 @@
-"""The demo's account: what went in against what came out. Pure."""
+"""The demo's account, which compares the input with the output. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from aiozkqueue.cli.demo.records import Result, transformed
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """The worker that was killed, and what it held then."""
+    """The worker that was killed, and the line that it held."""
 
     name: str
     pid: int
     line: int
-    claims: int  #: items of the queue that were locked at that moment, by all workers
+    claims: int  #: items of the queue that all workers had locked at that moment
     killed_at: float  #: on the clock of `Result.handed_over`
-    status: int  #: as the operating system reported the end: minus the signal's number
+    status: int  #: the exit status from the operating system: minus the signal's number
 
 
 @dataclass(slots=True)
 class Account:
-    """Every line is entered when it is sent, every result when it has been taken for good."""
+    """The lines, recorded when they are sent, and the results, recorded when their take is committed."""
 
     lines: Sequence[str]
     results: list[Result] = field(default_factory=list[Result])
@@ -34,23 +34,23 @@ class Account:
 
     @property
     def times(self) -> Counter[int]:
-        """How often each line came out, by its number from 0."""
+        """The number of results for each line, by the line's number from 0."""
         return Counter(result.number for result in self.results)
 
     @property
     def lost(self) -> list[int]:
-        """Lines that never came out."""
+        """The lines without a result."""
         times = self.times
         return [number for number in range(len(self.lines)) if number not in times]
 
     @property
     def twice(self) -> list[int]:
-        """Lines that came out more than once."""
+        """The lines with more than one result."""
         return sorted(number for number, count in self.times.items() if count > 1)
 
     @property
     def altered(self) -> list[int]:
-        """Results that are not what becomes of a line that was sent."""
+        """The results that do not match a line that was sent."""
         return [
             result.number
             for result in self.results
@@ -60,12 +60,12 @@ class Account:
 
     @property
     def by_worker(self) -> Counter[str]:
-        """How many lines each worker's results carried through."""
+        """The number of results of each worker."""
         return Counter(result.worker for result in self.results)
 
     @property
     def heir(self) -> Result | None:
-        """The result of the line that the victim held, by whoever took it over."""
+        """The result of the line that the victim held, from the worker that took it over."""
         if self.victim is None:
             return None
         line, name = self.victim.line, self.victim.name
@@ -73,13 +73,13 @@ class Account:
 
     @property
     def take_over(self) -> float | None:
-        """Seconds from the kill until the victim's line was handed to another worker."""
+        """Seconds from the kill until the victim's line was delivered to another worker."""
         if self.victim is None or self.heir is None:
             return None
         return self.heir.handed_over - self.victim.killed_at
 
     @property
     def balanced(self) -> bool:
-        """Whether every line came out once, through the death of a worker, and nothing is left anywhere."""
+        """Whether every line has exactly one result, despite the death of a worker, and the queues are empty."""
         once = not (self.lost or self.twice or self.altered)
         return once and not self.left and not self.dead_letters and self.take_over is not None

@@ -26,12 +26,13 @@ from aiozkqueue.cli.exits import Exit
 from aiozkqueue.testing import EmbeddedZooKeeper
 
 _WORKERS: Final = ("worker-1", "worker-2", "worker-3")
-# As short as a server with ZooKeeper's own tick of 2 s allows, seconds: a death is noticed after so long.
+# The session timeout, seconds: the shortest that a server with ZooKeeper's default tick of 2 s allows. A death is
+# noticed after this time.
 _SESSION_TIMEOUT: Final = 4.0
-# After silence for this many session timeouts, nothing more arrives.
+# The number of session timeouts without a result after which no more results are expected.
 _PATIENCE: Final = 5
 _BATCH: Final = 200
-# The victim is killed in this delivery of its own, or in an earlier one when the text is short.
+# The victim is killed in the delivery with this number, or in an earlier one if the text is short.
 _HOLD_AT: Final = 20
 
 
@@ -122,7 +123,7 @@ async def _send(lines: Sequence[str], source: zq.Queue[Line]) -> None:
 
 async def _murder(workers: Sequence[processes.Worker], source: zq.Queue[Line], account: Account) -> None:
     victim, *others = workers
-    # The victim begins alone, or a short text would be done before its turn came.
+    # The victim begins alone; otherwise, a short text would be finished before its first delivery.
     victim.begin()
     await victim.reported("started")
     for worker in others:

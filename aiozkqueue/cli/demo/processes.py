@@ -1,4 +1,4 @@
-"""The demo's worker processes, as their parent sees them."""
+"""The demo's worker processes, from the parent's side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Worker:
     process: Process
 
     async def reported(self, event: str) -> dict[str, Any]:
-        """Wait until the worker has reported an event. Raises: CommandFailedError when it ended before."""
+        """Wait until the worker has reported an event. Raises: CommandFailedError: the worker ended before."""
         assert self.process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
         async for line in self.process.stdout:
             report: dict[str, Any] = json.loads(line)
@@ -34,18 +34,18 @@ class Worker:
         raise CommandFailedError(message)
 
     def begin(self) -> None:
-        """Let a worker that is ready take its first line."""
+        """Let the worker take its first line."""
         assert self.process.stdin is not None  # noqa: S101 - as above
         self.process.stdin.write(b"begin\n")
 
     async def end(self) -> int:
-        """Let the worker finish what it has in hand; returns its exit status."""
+        """Let the worker finish its current line, and return its exit status."""
         assert self.process.stdin is not None  # noqa: S101 - as above
         self.process.stdin.write(b"end\n")
         return await self.process.wait()
 
     async def kill(self) -> int:
-        """SIGKILL; returns the status of the dead."""
+        """Send SIGKILL, and return the exit status."""
         self.process.kill()
         return await self.process.wait()
 
@@ -54,7 +54,7 @@ class Worker:
 async def started(
     names: Sequence[str], connection: Connection, *, lines: str, results: str, hold_at: int
 ) -> AsyncIterator[list[Worker]]:
-    """Run one process per name; the first stops inside its delivery number ``hold_at``. On exit, all have ended."""
+    """Run one process per name. The first stops inside its delivery number ``hold_at``. On exit, all have ended."""
     workers: list[Worker] = []
     try:
         for name in names:
@@ -64,7 +64,7 @@ async def started(
                 stdin=PIPE,
                 stdout=PIPE,
                 env=os.environ | connection.environment(),
-                start_new_session=True,  # Ctrl-C is for us
+                start_new_session=True,  # Ctrl-C is handled by the parent
             )
             workers.append(Worker(name, process))
         yield workers

@@ -1,4 +1,4 @@
-"""The messages of the demo's two queues, and how a worker processes them."""
+"""The messages of the demo's two queues, and the work on them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Line(BaseModel):
 
 
 class Result(BaseModel):
-    """What a worker made of a line."""
+    """The result of a worker for one line."""
 
     number: int
     text: str
     words: int
     worker: str
-    handed_over: float  # when the worker was given the line, by the clock that all processes of a machine share
+    handed_over: float  # the time of the delivery, on the clock that all processes of a machine share
 
 
 def transformed(text: str) -> tuple[str, int]:
-    """The job itself: the line in capitals, and its number of words."""
+    """The work itself: return the line in capitals, and its number of words."""
     return text.upper(), len(text.split())

@@ -1,4 +1,4 @@
-"""The account, as people or programs read it."""
+"""The output of the account, for people or programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker process of the demo: takes lines, puts results, each pair in one transaction."""
+"""A worker process of the demo: it takes lines and puts results, each pair in one transaction."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ async def _stdin() -> asyncio.StreamReader:
 
 async def _told(words: asyncio.StreamReader) -> None:
     if not await words.readline():
-        # The parent is gone, and the server with it: there is nobody to settle anything with.
+        # The parent and the server have ended, so nothing can be settled.
         os._exit(Exit.NOTHING)

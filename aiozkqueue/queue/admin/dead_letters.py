@@ -125,7 +125,7 @@ class DeadLetters(Generic[T]):
         return moved
 
     async def purge(self, ids: Collection[str] | None = None) -> int:
-        """Remove dead letters for good; return how many. Raises: as `size`; InvalidOptionError."""
+        """Remove dead letters permanently, and return their number. Raises: as `size`; InvalidOptionError."""
         runtime, state, removed = self._usable(), self._state, 0
         async for page in self._chosen(ids):
             removed += sum(await apply(runtime, [Change(state, [Delete(one.path)]) for one in page]))

@@ -55,7 +55,7 @@ LOOK_EVERY: Final = 60.0
 SOON: Final = 1.0
 #: A session waits up to this random share of an interval longer, so that not all sessions check at once.
 SPREAD: Final = 0.1
-#: After a pass of its own node a session waits this share of an interval longer: the next pass is another node's.
+#: After a pass of its node a session waits this share of an interval longer: the next pass is another node's.
 YIELD: Final = 0.3
 
 

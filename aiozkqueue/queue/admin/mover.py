@@ -5,7 +5,7 @@ each message is always in exactly one of the two, and of several movers only one
 consumer of another program included, stays until it is released or consumed: the multi creates the item's lock and
 removes it again, which fails while there is a lock.
 
-An item of Curator's may hold several messages, which become one message each. When they do not all fit into a request,
+A Curator item may hold several messages, which become one message each. When they do not all fit into a request,
 the multi moves the first of them and leaves the item with the others, at its version.
 
 The server counts another program's items from 0 again after it has removed their empty parent. A name and version may

@@ -38,7 +38,7 @@ HEARD_LIMIT = 10_000
 SEQUENCE_DIGITS = 10
 #: Other consumers' items that are examined one by one for stealing; if there are more, a listing is used instead.
 STEALABLE_LIMIT = 2_000
-#: Seconds after which even a consumer with enough items of its own takes others' items; each further consumer in line
+#: Seconds after which even a consumer with enough own items takes others' items; each further consumer in line
 #: waits as long again.
 STALE_AFTER = 0.5
 
@@ -165,7 +165,7 @@ class Backlog:
     def _remember_others(self, lane: str, others: dict[str, float], now: float, *, busy: bool) -> None:
         """Store other consumers' names of a listing; keep when each was first seen.
 
-        A consumer with items of its own is ``busy``; any other one takes stale items by `steal`.
+        A consumer with its own items is ``busy``; any other one takes stale items by `steal`.
         """
         others.update(self._others.get(lane, {}))  # reported while the listing was running
         self._others[lane] = others
@@ -182,7 +182,7 @@ class Backlog:
     def _take_over(self, lane: str, late: list[str]) -> None:
         """Move a few of other consumers' very stale items to the front.
 
-        A consumer that always finds items of its own never reaches `steal`, and some of the others may be busy for
+        A consumer that always finds its own items never reaches `steal`, and some of the others may be busy for
         good. Their own consumer may just be slow, so this consumer takes one part of as many as there are consumers:
         those that it is nearest to in line, which other consumers seldom take, in random order.
         """
@@ -379,7 +379,7 @@ class Backlog:
         """When the first of other consumers' items may be stolen, on the clock of ``now``; None: no item.
 
         Locked and excluded items do not count: the session that ends their lock wakes this one, and so does the end of
-        a claim of its own. For reported items that were not kept, a look is scheduled.
+        its own claim. For reported items that were not kept, a look is scheduled.
         """
         first: float | None = None
         if self._dropped_at is not None:

@@ -1,7 +1,7 @@
 """Batches that become visible as a whole: which items belong to a batch that is not complete yet. Pure.
 
 The items of such a batch have ``-b<batch>`` in their names, and while the batch is *closed* there is a lock
-``lock-b<batch>``. That lock is created before the first item, and removed once, for good, when the last item exists; no
+``lock-b<batch>``. That lock is created before the first item, and removed permanently when the last item exists; no
 batch name is used twice. So a consumer that has seen an item, then reads the locks, and finds none of its batch knows
 that the batch is open forever. The producer of the first batch records the fact in the queue's configuration, which
 every claim checks: before that, no consumer needs to check names for batches.

@@ -366,7 +366,7 @@ class Claimer:
         *,
         attached: Sequence[Operation] = (),
     ) -> list[Versioned | None]:
-        """Create locks (all operations but the first) with the attached operations, and read right behind that.
+        """Create locks (all operations except the first) with the attached operations, and read directly afterwards.
 
         Raises: as `claim`; UnreadableError, ReadFailedError: the locks are ours, and a node could not be read.
         """

@@ -332,7 +332,7 @@ class ClaimDispatcher:
                 self._answer_failure(error)
 
     def _answer_failure(self, error: Exception) -> None:
-        """Fail the waiters with an error that does not go away by waiting."""
+        """Fail the waiters with an error that waiting does not resolve."""
         cause = error.error if isinstance(error, MultiError) else error
         if isinstance(cause, NoAuthError):
             self._waiters.fail(access_denied(self.state.name, cause))

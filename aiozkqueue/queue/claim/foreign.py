@@ -2,10 +2,10 @@
 
 Curator's ``putMulti`` stores any number of messages in one znode. Completing them one by one would rewrite the rest
 each time: the bytes written are quadratic in their number. So the session that has claimed such an item replaces it by
-its messages, each a znode of its own with its own lock, attempts and disposition. That is one multi under the item's
+its messages, each a separate znode with its own lock, attempts and disposition. That is one multi under the item's
 lock, at its version. The names of the parts sort where the item was, so the order stays the same for both programs.
 
-Each message is written once more for that. If more messages exist than fit into one multi, each part gets several and
+This writes each message again. If more messages exist than fit into one multi, each part gets several and
 is split in turn: `MOST_PARTS` parts at a time. A znode holds less than a megabyte, so this ends after a few rounds.
 """
 

@@ -1,4 +1,4 @@
-"""Claim batches in flight: each is sent by a task of its own, next to the dispatcher's loop.
+"""Claim batches in flight: each is sent by a separate task, next to the dispatcher's loop.
 
 The claims of a batch go to the waiting takers, and the rest is released. The candidate source learns what was not
 claimed.

@@ -134,8 +134,8 @@ class OrphanLocks:
         """Wake idle consumers if a message has come back that was gone when it was locked.
 
         A dead letter that is redriven keeps its id, and is in another place. While the lock existed, other consumers
-        skipped the message, and no event tells them that the lock is gone. A message that comes back later causes a
-        watch event of its own. One check covers all locks that have been removed since the last one.
+        skipped the message, and no event tells them that the lock is gone. A message that is put there again later
+        causes a separate watch event. One check covers all locks that have been removed since the last one.
         """
         loop = asyncio.get_running_loop()
         try:

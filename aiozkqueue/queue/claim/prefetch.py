@@ -84,7 +84,7 @@ class Prefetcher:
     def collect(self) -> bool:
         """Take the answered claims; return whether one of the answers is that the queue is empty.
 
-        Raises: errors that do not go away by waiting.
+        Raises: errors that waiting does not resolve.
         """
         nothing, failure = False, None
         for waiter in [waiter for waiter in self._waiters if waiter.over]:

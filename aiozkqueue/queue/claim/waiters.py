@@ -83,7 +83,7 @@ class Waiter:
         self.future.set_result(self.claims)
 
     def fail(self, error: QueueError) -> None:
-        """Fail it with an error that does not go away by waiting; if it has claims, answer with those instead."""
+        """Fail it with an error that waiting does not resolve; if it has claims, answer with those instead."""
         if self.count:
             self.answer()
         else:

@@ -46,7 +46,7 @@ class Disposition(NamedTuple):
 
 
 CONSUME = Disposition("consume")
-#: Removed for good by an operator.
+#: Removed permanently by an operator.
 REMOVED = Disposition("remove")
 RELEASE = Disposition("release")
 

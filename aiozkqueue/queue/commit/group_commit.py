@@ -112,7 +112,7 @@ class _PendingMulti:
 
 
 class GroupCommitter:
-    """Sends a session's writes: several multis at once, each under a commit slot of its own."""
+    """Sends a session's writes: several multis at once, each under its own commit slot."""
 
     def __init__(
         self, zookeeper: ZooKeeper, paths: ClientPaths, tasks: TaskOwner, clock: ServerClock, about: bytes = b""

@@ -118,8 +118,8 @@ class EndClaims(AtomicWrite):
     ) -> Coroutine[object, object, None] | None:
         """Answer the refusal of an operation.
 
-        ``claim`` is the claim that it is about (None: of several), and ``owner`` answers for it in the place of the
-        claim. Raise, or return a repair, as `RefusalHandler`.
+        ``claim`` is the claim that it is about (None: of several), and ``owner`` answers for it instead of the claim.
+        Raise, or return a repair, as `RefusalHandler`.
         """
 
     def _end(self, claim: Claim, disposition: Disposition, composition: Composition) -> None:

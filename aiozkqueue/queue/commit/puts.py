@@ -109,7 +109,7 @@ def _load_planned(atomic_write: AtomicWrite, puts: Sequence[Put], composition: C
 
 
 def create(put: Put) -> Operation:
-    """Return the create of an item, in the place of its plan or in the next lane in rotation."""
+    """Return the create of an item: where its plan puts it, or in the next lane in rotation."""
     state, plan = put.state, put.plan
     if plan is None or plan.place is None:
         path = f"{state.snapshot.lanes.next_path()}/{put.prefix}"

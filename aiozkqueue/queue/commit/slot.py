@@ -7,8 +7,8 @@ always find out whether a multi was applied:
   stamp in it means that the first copy was applied. Success means that it was not.
 - The session ends first: a session created *after* the server's verdict reads the slot. Nothing of the old session can
   be applied any more, and the new session sees everything that was.
-- The multi is refused after a copy of it was lost: the slot is written once more on its own (*sealed*) before the
-  refusal is reported. From then on no late copy can be applied.
+- The multi is refused after a copy of it was lost: the slot is written again in a separate request (*sealed*) before
+the refusal is reported. From then on no late copy can be applied.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ async def read_all(handle: QueueHandle[Runtime], paths: Sequence[str]) -> list[N
 async def read_sets(
     handle: QueueHandle[Runtime], sets: Sequence[Sequence[str]]
 ) -> list[list[Node | None] | AccessDeniedError]:
-    """Read sets of znodes; where this user may not read one of a set, the error is in the place of the set."""
+    """Read sets of znodes; a set with a znode that this user may not read is replaced by the error."""
     results: list[list[Node | None] | AccessDeniedError] = []
     for start in range(0, len(sets), PAGE):
         page = sets[start : start + PAGE]

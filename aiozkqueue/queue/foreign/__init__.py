@@ -1,1 +1,1 @@
-"""Queues of other programs: their znodes and formats in place of ours, with the same machinery above."""
+"""Queues of other programs: their znodes and formats instead of ours, with the same code above."""

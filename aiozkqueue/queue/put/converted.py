@@ -1,7 +1,7 @@
 """The conversion of a message to a put in another layout; the source or the target is another program's queue.
 
 A move converts each item. Key, due time and time of put are kept if the target's layout supports them. A priority is
-kept relative to the usual one, so 0 in a queue of ours corresponds to 100 in one of kazoo's. A target without
+kept relative to the usual one, so 0 in one of our queues corresponds to 100 in a kazoo queue. A target without
 priorities gets the most urgent messages first. Any other property that the target does not support raises a typed error
 before anything is sent.
 """

@@ -1,4 +1,4 @@
-"""One event-loop timer for many deadlines. An entry that finishes in time needs no timer of its own."""
+"""One event-loop timer for many deadlines. An entry that finishes in time needs no separate timer."""
 
 from __future__ import annotations
 

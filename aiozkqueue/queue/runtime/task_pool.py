@@ -16,7 +16,7 @@ RESTS: Final = 1.0
 
 
 class TaskPool(Generic[T]):
-    """Runs the same function for each submitted job, immediately and in a task of its own; finished tasks become idle.
+    """Runs the same function for each submitted job, immediately and in a separate task; finished tasks become idle.
 
     A task whose job raises ends with that error. An idle task ends after a short time without a job.
     """

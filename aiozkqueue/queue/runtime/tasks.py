@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TaskOwner:
-    """A task group that lives in a task of its own.
+    """A task group that lives in its own task.
 
     It can be closed from another task than the one that opened it. A failure inside neither cancels the body that uses
     it nor wraps that body's exceptions: it is stored in `failure` and passed to ``on_failure``. If other code cancels

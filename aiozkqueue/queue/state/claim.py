@@ -129,7 +129,7 @@ class Claim:
         self.size: int = size
         """The lock's share of the budget; 0 if a group lock holds the item."""
         self.group_lock: GroupHold[Any] | None = group_lock
-        """The lock on the message's group, in place of a lock of its own; None for a message without a group."""
+        """The lock on the message's group, instead of the message's own lock; None for a message without a group."""
         self.version: int = -1
         self.raw: bytes = b""
         """The stored bytes."""

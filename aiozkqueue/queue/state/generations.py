@@ -34,7 +34,7 @@ class ConfiguredQueue(Protocol):
         """Read the configuration, unless it is known."""
 
     async def replace_config(self, config: StoredConfig) -> bool:
-        """Try once to store a configuration in place of the known one; return whether that is known to have worked."""
+        """Try once to replace the known configuration; return whether that is known to have worked."""
         ...
 
 

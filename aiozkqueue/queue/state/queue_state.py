@@ -312,9 +312,9 @@ class QueueState:
         await open_next_generation(self._zookeeper, self, path)
 
     async def replace_config(self, config: StoredConfig, operations: Sequence[Operation] = ()) -> bool:
-        """Try once to store a configuration in place of the known one.
+        """Try once to replace the known configuration; return whether that is known to have worked.
 
-        Return whether that is known to have worked. If not, the caller checks whether it has.
+        If not, the caller checks whether it has.
         """
         applied = False
         try:

@@ -147,7 +147,7 @@ class Ensemble:
         return transaction
 
     def die(self) -> None:
-        """Take every server down for good, as an oversized transaction does."""
+        """Take every server down permanently, as an oversized transaction does."""
         self.dead = True
         for server in self.servers:
             self.stop(server)

@@ -142,7 +142,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.limit = LIMIT
         self.failures: list[str] = []
         self.set_exception_handler(self._failed)
-        self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # typeshed's protocol is no method's
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # typeshed's protocol is not for methods
 
     def time(self) -> float:
         """Return seconds since the loop was made."""

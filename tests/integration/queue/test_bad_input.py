@@ -598,7 +598,7 @@ async def test_a_finished_transaction_refuses_further_calls(session: zq.QueueSes
             tx.release(message)
         with pytest.raises(TransactionClosedError, match=refusal):
             await tx.commit()
-    await tx.rollback()  # once more changes nothing
+    await tx.rollback()  # again changes nothing
     with pytest.raises(RuntimeError):  # what it also is
         await tx.commit()
 

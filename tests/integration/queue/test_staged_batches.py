@@ -53,7 +53,7 @@ class Writer:
 
 @asynccontextmanager
 async def waiting(queue: zq.Queue[bytes], taken: list[str]) -> AsyncIterator[None]:
-    """Have a consumer of its own session take whatever comes; what it has committed is in ``taken``."""
+    """Have a separate consumer session take whatever comes; what it has committed is in ``taken``."""
     consumer = queue.consume()
 
     async def consume() -> None:
@@ -165,7 +165,7 @@ async def test_an_abandoned_batch_leaves_nothing_and_refuses_further_puts(zookee
         await writer.staging.complete(1)  # told twice
         assert await taken_now(session) == ["a"]
         with pytest.raises(FencedError):
-            await writer.put(again, "once more")
+            await writer.put(again, "again")
 
 
 async def test_a_batch_restarted_after_the_death_of_its_writer_is_the_same(zookeeper: str, queue_root: str) -> None:

@@ -63,7 +63,7 @@ async def test_a_killed_leader_is_replaced_and_returns_as_a_follower_with_the_da
 
 
 async def test_a_paused_leader_is_replaced_and_follows_when_resumed(ensemble: EmbeddedEnsemble) -> None:
-    for _ in range(5):  # when the machine stands still they elect once more, and then anyone may win
+    for _ in range(5):  # when the machine stands still they elect again, and then anyone may win
         old = await asyncio.to_thread(ensemble.leader)
         await asyncio.to_thread(old.pause)
         async with asyncio.timeout(30):

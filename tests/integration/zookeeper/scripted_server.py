@@ -33,7 +33,7 @@ def reply(xid: int, *, error: int = 0, body: bytes = b"", zxid: int = 1) -> byte
 
 
 def close_elsewhere(hosts: str, session_id: int, password: bytes) -> None:
-    """End a session at the first of these servers, by resuming it on a connection of its own and closing it there.
+    """End a session at the first of these servers, by resuming it on a separate connection and closing it there.
 
     The loop stands still meanwhile: a client in it that heard of the one before the other would come back for it.
     """

@@ -239,7 +239,7 @@ class Divided:
             await ledger.acknowledge(batch, "stream")
             last = batch
         assert sum(sizes) == 17
-        assert sizes[0] == 1  # it had failed once more
+        assert sizes[0] == 1  # it had failed again
         assert await queue.size() == 0
 
     def _ledger(self, session: zq.QueueSession) -> Ledger:

@@ -1,7 +1,7 @@
 """Deliberate defects, each of which the checker must find. A defect that it does not find is a gap in the checker.
 
 Most of them change requests (`sending`), so that they depend on the protocol and not on its code. A feature that
-makes a promise adds a module of its own here, with the defects that break it: functions of a `pytest.MonkeyPatch`,
+makes a promise adds a separate module here, with the defects that break it: functions of a `pytest.MonkeyPatch`,
 registered by `@mutation`.
 """
 

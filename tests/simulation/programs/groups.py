@@ -44,7 +44,7 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 
 
 async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    """Put to a group of its own and to the ordered queue, which is one group, and await each put."""
+    """Put to a separate group and to the ordered queue, which is one group, and await each put."""
     name = run.random.choice([GROUPED, GROUPED, ORDERED])
     group = f"{client}-{run.random.random()}"
     for number in range(run.random.randint(3, 8)):

@@ -1,6 +1,6 @@
 """Histories that are too rare at random: each story is one of them, and a seed determines its moments.
 
-A feature adds a module of its own here. `@story` registers a story. No story may break a rule. A mutation that only
+A feature adds a separate module here. `@story` registers a story. No story may break a rule. A mutation that only
 a story shows is applied to it.
 """
 

@@ -366,7 +366,7 @@ def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
 
 
 def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
-    force = f"release them with release_claims() of the queue {facts.name}"
+    force = f"delete them below {facts.name}/locks (`delete` in zkCli); their messages are then delivered again"
     clean = f"`aiozkqueue clean {facts.name}` removes them, as running sessions do"
     for names, severity, text, advice in (
         (
