@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --retrie
 
 .PHONY: help
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
 # pip comes last into a new venv, so a venv without it is incomplete and is created again.
 $(BIN)/pip:
@@ -76,6 +76,23 @@ test: $(ARCHIVE) browser
 	wait $$background || status=1; cat $$beside; rm -f $$beside; \
 	exit $$status
 endif
+
+# Each in an environment of its own. pyenv has a shim also for versions that are not active, so each candidate is run.
+VERSIONS ?= 3.11 3.12 3.13 3.14
+.PHONY: test-versions
+test-versions:  ## run all tests with each Python of VERSIONS="3.11 3.12 3.13 3.14" that is installed; name the missing ones
+	@status=0; summary=; \
+	for version in $(VERSIONS); do \
+	  python=; \
+	  for candidate in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
+	    "$$candidate" -c '' 2>/dev/null && { python=$$candidate; break; }; \
+	  done; \
+	  if [ -z "$$python" ]; then result="not installed, so not tested"; \
+	  elif $(MAKE) --no-print-directory test VENV=.venv-$$version PYTHON="$$python"; then result=passed; \
+	  else result=failed; status=1; fi; \
+	  summary="$${summary}Python $$version: $$result\n"; \
+	done; \
+	printf "$$summary"; exit $$status
 
 .PHONY: leaks
 leaks: $(STAMP)  ## ten times the work of the leak tests: 200,000 messages, 1,000 reconnections and cancellations
@@ -151,5 +168,5 @@ build: $(STAMP)  ## make the wheel and the source archive in dist/
 
 .PHONY: clean
 clean:  ## remove .venv and every cache
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	@rm -rf $(VENV) .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
