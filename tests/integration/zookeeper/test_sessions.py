@@ -100,10 +100,10 @@ async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
     zk = await opened(zookeeper_proxy.hosts + queue_root)
     session = zk.session_id
     acknowledged, unknown, unsent = set[str](), set[str](), set[str]()
-    chance = random.Random(7)
+    chance, progress = random.Random(7), asyncio.Event()
 
     async def write(writer: int) -> None:
-        for number in range(100):
+        for number in range(40):
             name = f"{writer}-{number}"
             try:
                 await zk.multi([Create(f"/{name}", bytes(2000)), Check("/")])
@@ -114,10 +114,13 @@ async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
             except ConnectionLossError:
                 unknown.add(name)
             await zk.read_many(["/", f"/{name}"])
+            progress.set()
 
     async def disturb() -> None:
         while True:
-            await zk.wait_connected()  # however long a slow machine takes: what is struck is work, not only connecting
+            await progress.wait()  # on a slow machine too, a connection lasts until one of the writers has made a step
+            progress.clear()
+            await zk.wait_connected()
             await asyncio.sleep(chance.uniform(0, 0.05))
             if chance.random() < 0.5:
                 zookeeper_proxy.reset_connections()
