@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from kazoo.client import KazooClient
 from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 #: A message that begins with this fails its query each time.
 POISON = b"poison"
+#: What a message holds, at the end of its znode.
+_BODY = re.compile(rb"(?:poison-)?[0-9]+\Z")
 _RAISED = re.compile(r"(aiozkqueue\.errors\.\w+|ValueError): ")
 
 
@@ -70,6 +73,8 @@ class Tally:
     written: int = 0
     left: int = 0
     dead: int = 0
+    untakeable: set[bytes] = field(default_factory=set[bytes])
+    """Messages that ZooKeeper stores, and that no consumer gets after all ledgers have been released."""
 
 
 class Soak:
@@ -110,9 +115,10 @@ class Soak:
         for folder in sorted(self._folder.glob("out-*")):
             found.update(_committed(folder))
         tally.written = sum(found.values())
-        left, dead = asyncio.run(self._drain())
+        left, dead = self._stored("items"), self._stored("dlq")
         tally.left, tally.dead = len(left), len(dead)
         found.update([*left, *dead])
+        tally.untakeable = {*left, *dead} - asyncio.run(self._drain())
         tally.lost = tally.put - found.keys()
         tally.doubled = sum(count - 1 for count in found.values())
         return tally
@@ -224,9 +230,25 @@ class Soak:
             with suppress(NotFoundError):
                 await session.queue(pipeline.queue).admin.release_ledger(pipeline.group)
 
-    async def _drain(self) -> tuple[list[bytes], list[bytes]]:
-        left: list[bytes] = []
-        dead: list[bytes] = []
+    def _stored(self, folder: str) -> list[bytes]:
+        """What the queues store, by kazoo."""
+        client = KazooClient(self._hosts)
+        client.start(60)
+        try:
+            found: list[bytes] = []
+            for root in client.get_children(self._root):
+                for queue in ("orders", "invoices"):
+                    path = f"{self._root}/{root}/{queue}/{folder}"
+                    names = client.get_children(path) if client.exists(path) else []
+                    found += [_BODY.findall(client.get(f"{path}/{name}")[0])[0] for name in names]
+            return found
+        finally:
+            client.stop()
+            client.close()
+
+    async def _drain(self) -> set[bytes]:
+        """Release all ledgers, and return the bodies of all messages and dead letters."""
+        found: set[bytes] = set()
         for root in range(2):
             async with zq.connect(self._hosts, root=f"{self._root}/r{root}") as session:
                 for name in await session.queues():
@@ -234,9 +256,9 @@ class Soak:
                     for ledger in await queue.admin.ledgers():
                         await queue.admin.release_ledger(ledger.group)
                     async with queue.consume(until_idle=0, prefetch=200) as deliveries:
-                        left.extend([delivery.body async for delivery in deliveries])
-                    dead.extend([letter.body for letter in await queue.dead_letters.peek(100_000)])
-        return left, dead
+                        found |= {delivery.body async for delivery in deliveries}
+                    found |= {letter.body for letter in await queue.dead_letters.peek(100_000)}
+        return found
 
 
 def _committed(folder: Path) -> list[bytes]:
@@ -275,8 +297,9 @@ def main() -> int:
         f"{len(tally.put)} messages, {tally.rounds} queries\nfaults: {dict(tally.faults)}\nended: {dict(tally.ended)}\n"
         f"written {tally.written}, dead letters {tally.dead}, left {tally.left}, doubled {tally.doubled}\n"
         f"lost {len(tally.lost)}: {sorted(tally.lost)[:20]}\n"
+        f"cannot be taken {len(tally.untakeable)}: {sorted(tally.untakeable)[:20]}\n"
     )
-    return bool(tally.lost)
+    return bool(tally.lost or tally.untakeable)
 
 
 if __name__ == "__main__":

@@ -29,5 +29,6 @@ def test_no_message_is_lost_when_settings_change_between_queries(
     tally = soak.settle()
     record_property("figures", f"Spark: {len(tally.put)} messages, {dict(tally.ended)}, doubled {tally.doubled}")
     assert tally.lost == set()
+    assert tally.untakeable == set()
     assert "did not end" not in tally.ended
     assert tally.written > 0
