@@ -9,7 +9,6 @@ from aiozkqueue.layout import MOST_REAPED, check_integer, check_queue_name, posi
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .admin import stats
 from .admin.affinity import hand_on
 from .admin.batch_writers import give_up, writers
 from .admin.budget import BUDGET
@@ -19,6 +18,7 @@ from .admin.doctor.probe import examine
 from .admin.history_pins import pins, unpin
 from .admin.ledgers import ledgers, release
 from .admin.moves import Moves
+from .admin.release import release_claims
 from .batches.ledger import Ledger
 from .runtime.acl_errors import translate_denials
 
@@ -80,7 +80,7 @@ class QueueAdmin:
             PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await stats.release_claims(self._handle)
+        return await release_claims(self._handle)
 
     async def ledgers(self) -> list[LedgerInfo]:
         """Return the Spark streams that hold or have held messages of the queue.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.queue.claim import collapse, discovery
+from aiozkqueue.queue.runtime import shedding
 from tests.simulation.checker import check
 from tests.simulation.workload import run
 
@@ -28,7 +29,7 @@ def _quiet() -> Iterator[None]:
 def test_listings_examined_name_by_name_break_no_guarantee(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "EXAMINED", 1)
     monkeypatch.setattr(collapse, "_EXAMINED", 1)
-    monkeypatch.setattr(collapse, "_SHED", 1)
+    monkeypatch.setattr(shedding, "_PART", 1)
     for number in range(HISTORIES):
         violations = check(run(f"in parts {number}", feature=feature))
         assert not violations, f"{feature} {number}"

@@ -1,4 +1,4 @@
-"""The figures of a queue, and the release of its claims by force."""
+"""The figures of a queue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError
@@ -19,25 +20,24 @@ from aiozkqueue.layout import (
     StoredConfig,
     decode,
     item_node,
-    parse_due,
     parse_hour,
     parse_lock,
     priority_of,
 )
-from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
+from aiozkqueue.queue.candidates.collectors import Parsed
+from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.claim.collapse import like_of
-from aiozkqueue.queue.commit.conditional import Change, settle_allowed
-from aiozkqueue.queue.commit.unclaimed import read_all, read_sets
+from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.queue.message import Content
-from aiozkqueue.queue.redelivery.timed_locks import waiting
-from aiozkqueue.queue.runtime.acl_errors import partly_denied, translate_denials
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.queue.runtime.shedding import shed
 from aiozkqueue.queue.state.queue_state import configuration_of
-from aiozkqueue.zookeeper import Delete, NoNodeError, SetData
+from aiozkqueue.zookeeper import NoNodeError
 
 from .budget import BUDGET, Budget
 from .ended_locks import count_ended
 from .ledgers import count_ledgers
-from .listing import closed_stages, first_readable, list_children, walk
+from .listing import closed_stages, collect_children, first_readable, list_children, walk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Node, Operation, Stat
+    from aiozkqueue.zookeeper import Node, Stat
 
     from .listing import Placed
 
@@ -368,21 +368,25 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
     sticky = config.affinity == "producer"
     if not (config.grouped or config.collapse or config.lifetime is not None or sticky):
         return _Named()
-    held = {parse_lock(name) for name in await list_children(handle, handle.paths.locks)}
+    held = (await collect_children(handle, handle.paths.locks, partial(Parsed, parse_lock))).values
     now = handle.runtime.server_clock.now()
-    groups, likes, duplicates, expired, bound = set[str](), set[tuple[object, ...]](), 0, 0, 0
+    groups, likes = set[str](), set[str]()
+    groups_held = duplicates = expired = bound = 0
     async for page in walk(handle, folders, ordered=False):
         for one in page:
-            if config.grouped and is_group(lock := lock_id(config, one.item.text)):
+            if config.grouped and is_group(lock := lock_id(config, one.item.text)) and lock not in groups:
                 groups.add(lock)
+                groups_held += lock in held
             expired += one.item.expires is not None and one.item.expires <= now
             bound += sticky and item_node(one.item.text) is not None
             like = like_of(one.item) if config.collapse else None
             if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
-                place = (one.path.rpartition("/")[0], like)
+                place = f"{one.path.rpartition('/')[0]}/{like}"
                 duplicates += place in likes
                 likes.add(place)
-    return _Named(len(groups), len(groups & held), duplicates, expired, bound)
+    figures = _Named(len(groups), groups_held, duplicates, expired, bound)
+    await shed(groups, likes, held)
+    return figures
 
 
 async def count_staged(handle: QueueHandle[Runtime], config: StoredConfig | None) -> int:
@@ -427,70 +431,3 @@ def content(state: QueueState, item: ItemName, node: Node, attempts: int) -> Con
     except MalformedError:
         header, body = EMPTY_HEADER, node.data
     return Content(state.name, item.id, body, header, attempts, node.stat.ctime)
-
-
-async def release_claims(handle: QueueHandle[Runtime]) -> int:
-    """Force every lock open; return how many. Later operations of the holders fail."""
-    paths = handle.paths
-    # The answer must include all claims before the call, whichever server answers.
-    await handle.zookeeper.sync(paths.base)
-    changes, refused = await _openings(handle)
-    released = 0
-    for one, write in zip(changes, await settle_allowed(handle.runtime, changes.values()), strict=True):
-        if isinstance(write.error, AccessDeniedError):
-            refused.append(one)
-        released += not write.left and write.error is None
-    if refused:
-        raise partly_denied(handle.name, "released", refused, released)
-    return released
-
-
-async def _openings(handle: QueueHandle[Runtime]) -> tuple[dict[str, Change], list[str]]:
-    """Return the changes that force the locks open, by lock id, and the locks whose items this user may not read."""
-    paths = handle.paths
-    # Locks first: an item put and locked after the items were listed would be opened without raising its version.
-    ids = [one for name in await list_children(handle, paths.locks) if (one := paths.lock_of(name)) is not None]
-    due = await _due_of(handle)
-    items: dict[str, str] = {}
-    known = set(ids)
-    async for page in walk(handle, await lanes(handle)):
-        for item, path, *_ in page:
-            for lock in lock_ids(item):
-                if lock in known:
-                    items.setdefault(lock, path)  # the holder of a group must write to its oldest item
-    # The other locks have no item here, so no message has been held since before this began. A message may come back,
-    # such as a dead letter under its id, and be locked again: that lock must not be removed unnoticed.
-    ids = [one for one in ids if one in items]
-    changes: dict[str, Change] = {}
-    refused: list[str] = []
-    for one, nodes in zip(ids, await read_sets(handle, [(items[one],) for one in ids]), strict=True):
-        if isinstance(nodes, AccessDeniedError):
-            refused.append(one)
-            continue
-        [node] = nodes
-        if node is None:
-            continue  # it has gone since it was listed
-        # Raises the item's version, which is what its holder's commit and rollback check.
-        change: list[Operation] = [
-            Delete(paths.lock(one)),
-            SetData(items[one], node.data, node.stat.version),
-        ]
-        if one in due:
-            change.append(Delete(f"{paths.due}/{due[one]}"))
-        if handle.state.dialect is None:
-            # Shows a holder that found no item under its lock that another client may have created the lock since.
-            change.append(SetData(paths.locks, b""))
-        changes[one] = Change(handle.state, change)
-    return changes, refused
-
-
-async def _due_of(handle: QueueHandle[Runtime]) -> dict[str, str]:
-    """The due node of each timed lock."""
-    paths = handle.paths
-    names = await list_children(handle, paths.due)
-    nodes = await read_all(handle, [f"{paths.due}/{name}" for name in names])
-    return {
-        waiting(node, parsed[1]).lock: name
-        for name, node in zip(names, nodes, strict=True)
-        if (parsed := parse_due(name)) is not None
-    }

@@ -66,6 +66,8 @@ class Backlog:
         self._dropped_at: float | None = None  # when an item was last reported that is not kept
         self._marks: tuple[int, int] = (0, 0)
         self._digested = 0  # names of the listing
+        self.replaced: list[set[str] | dict[str, str]] = []
+        """All that the last listing has replaced, which may be released in parts."""
         self.unfinished: bool = False
         """Whether the last `pop` stopped before it had examined all names."""
 
@@ -148,6 +150,8 @@ class Backlog:
             dealt.take(self._index.end_listing(lane, self._locked, whole=self._digested <= BACKLOG_LIMIT))
             if self._index.blocked:
                 dealt = self.deal(lane)
+            if self._index.replaced is not None:
+                self.replaced += self._index.replaced.parts
         if not self._share.alone:
             self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now, busy=dealt.own.held > 0)
         self._lane, self._listed, self._more = lane, [], dealt.own.in_order()
@@ -160,6 +164,7 @@ class Backlog:
         self._front = deque(front[:new] + [place for place in front[new:] if not place.startswith(prefix)])
         self._heard = deque([place for place in heard[:old_heard] if not place.startswith(prefix)] + heard[old_heard:])
         locked -= self._freed or set()
+        self.replaced = [self._locked]
         self._locked, self._freed = locked, None
 
     def _remember_others(self, lane: str, others: dict[str, float], now: float, *, busy: bool) -> None:

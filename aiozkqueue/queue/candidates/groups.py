@@ -69,6 +69,8 @@ class GroupIndex:
         self.config = config
         self.blocked: bool = False
         """Whether locks of other rules are held, because `ordered` has just been changed."""
+        self.replaced: Chains | None = None
+        """The items that the last listing has replaced, which may be released in parts."""
         self._lanes: dict[str, Chains] = {}
         self._tracked: set[str] = set()  # lanes without missed events
         self._watching = False
@@ -154,6 +156,7 @@ class GroupIndex:
         ``whole``: the listing is complete. While other rules' locks exist, the index is `blocked`, and nothing may be
         tried.
         """
+        self.replaced = self._lanes.get(lane)
         self._lanes[lane], self._found, self._listing = self._found, Chains(), None
         if not whole:
             self._tracked.discard(lane)

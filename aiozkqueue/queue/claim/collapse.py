@@ -24,6 +24,7 @@ from aiozkqueue.queue.candidates.chains import Chains
 from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
+from aiozkqueue.queue.runtime.shedding import shed
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
 from .claimer import AttachedOpError, ContendedError, ReopenError
@@ -48,9 +49,8 @@ COLLAPSED = Disposition("remove", outcome=End.COLLAPSED)
 
 #: The chain of the messages that are in no set.
 _UNLIKE: Final = ""
-#: Names that are examined, and names of an old listing that are released, before the event loop runs other tasks.
+#: Names that are examined before the event loop runs other tasks.
 _EXAMINED: Final = 512
-_SHED: Final = 4096
 
 
 class Duplicates(NamedTuple):
@@ -112,9 +112,10 @@ class _Lane:
         if self.has(text):
             self.gone.add(text)
 
-    def shed(self) -> bool:
-        """Release some names of a listing that is no longer used; return whether any are left."""
-        return self._alike.shed(_SHED)
+    @property
+    def parts(self) -> Sequence[dict[str, str]]:
+        """All that the listing consists of; one that is no longer used may be released in parts."""
+        return self._alike.parts
 
 
 class Collapse:
@@ -190,9 +191,7 @@ class Collapse:
         """
         lanes = dict.fromkeys(place.rpartition("/")[0] for place in places)
         while self._old:
-            if not self._old[-1].shed():
-                del self._old[-1]
-            await asyncio.sleep(0)
+            await shed(*self._old.pop().parts)
         self._gone = []
         locks = asyncio.ensure_future(self._locks(generation))
         try:

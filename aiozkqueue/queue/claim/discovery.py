@@ -20,6 +20,7 @@ from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.watches import QueueWatch
 from aiozkqueue.queue.redelivery.timed_locks import reap
+from aiozkqueue.queue.runtime.shedding import shed
 from aiozkqueue.zookeeper import Collector, NoAuthError, NoNodeError
 
 from .candidate_index import CandidateIndex
@@ -486,6 +487,7 @@ class CandidateSource(CandidateIndex):
                 listed = await self._examine(backlog, lane, listed, locked, generation)
             locked |= self._gone  # items that ended while the listings were running may appear in them as free
             backlog.fill(lane, listed, locked, self._clock.monotonic())
+            await shed(*backlog.replaced)
         finally:
             self._gone = None
 
