@@ -26,7 +26,7 @@ SHARED: Final = {
     ),
 }
 _STYLE: Final = re.compile(r"\[/?(?:dim|bold|italic)\]")
-_DEFAULT: Final = re.compile(r"\s*\[dim\]default: (.+?)\[/dim\]")
+_DEFAULT: Final = re.compile(r"\s*\[dim\]\\\[default: (.+?)\]\[/dim\]")
 _VARIABLE: Final = re.compile(r"\s*\[dim\]\\\[env var: \w+\]\[/dim\]")
 
 

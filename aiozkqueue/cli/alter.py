@@ -28,8 +28,9 @@ async def cancel(
 
     Exit status 1: the message is in flight or does not exist.
 
-    [dim]aiozkqueue cancel orders gx8YSxIzUYf8000002
-    aiozkqueue cancel reminders --key invoice-7[/dim]
+    Examples:
+    [dim]$ aiozkqueue cancel orders gx8YSxIzUYf8000002
+    $ aiozkqueue cancel reminders --key invoice-7[/dim]
     """
     async with connection.look_at(queue) as target:
         outcome = await (target.cancel(key=message) if by_key else target.cancel(id=message))
@@ -49,7 +50,8 @@ async def update(
 
     Exit status 1: the message is in flight or does not exist.
 
-    [dim]aiozkqueue update orders gx8YSxIzUYf8000002 '{"id": 2}'[/dim]
+    Example:
+    [dim]$ aiozkqueue update orders gx8YSxIzUYf8000002 '{"id": 2}'[/dim]
     """
     async with connection.look_at(queue) as target:
         data = os.fsencode(body)

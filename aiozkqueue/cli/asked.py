@@ -54,7 +54,7 @@ LockPath = Annotated[
 ]
 CuratorKindOption = Annotated[
     Kind | None,
-    typer.Option(help="Curator's recipe. [dim]default: queue[/dim]", rich_help_panel=_PANEL),
+    typer.Option(help="Curator's recipe. [dim]\\[default: queue][/dim]", rich_help_panel=_PANEL),
 ]
 Compressed = Annotated[
     bool, typer.Option("--compressed", help="Its Curator clients use enableCompression().", rich_help_panel=_PANEL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, cast
 
 import typer
 
@@ -58,6 +58,8 @@ def _backoff(text: str) -> zq.Backoff:
         raise typer.BadParameter(message) from error
 
 
+#: The growth of a delay per failure if an option sets the backoff.
+_GROWTH: Final = 2
 _HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 
 #: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
@@ -112,8 +114,9 @@ async def configure(
 
     Exit status 1: the queue does not exist and no option is given.
 
-    [dim]aiozkqueue configure orders --policy consume-times=5 --backoff 1..60
-    aiozkqueue configure orders --max-size 10000[/dim]
+    Examples:
+    [dim]$ aiozkqueue configure orders --policy consume-times=5 --backoff 1..60
+    $ aiozkqueue configure orders --max-size 10000[/dim]
     """
     async with connection.open() as session:
         target = session.queue(queue)
@@ -128,7 +131,7 @@ async def configure(
             await connection.note_new(session, queue)
             await target.configure(zq.QueueConfig(**changed))  # type: ignore[arg-type]  # checked by its own hand
         config = await target.configuration()
-    record: dict[str, Json] = {"queue": queue, "policy": None if config.policy is None else str(config.policy)}
+    record: dict[str, Json] = {"queue": queue, **_shown_policy(config.policy)}
     record |= {setting.field: _shown(getattr(config, setting.field)) for setting in SETTINGS}
     if as_json:
         output.print_json(record)
@@ -185,6 +188,23 @@ def _kind(policy: zq.Policy) -> str:
     if isinstance(policy, zq.ConsumeTimes):
         return f"consume-times={policy.times}"
     return "consume-once" if isinstance(policy, zq.ConsumeOnce) else "at-least-once"
+
+
+def _shown_policy(policy: zq.Policy | None) -> dict[str, Json]:
+    """Return a policy as the options that set it."""
+    if policy is None:
+        return {"policy": None, "backoff": None, "exhausted": None}
+    backoff = None if isinstance(policy, zq.ConsumeOnce) else _shown_backoff(policy.backoff)
+    exhausted = None if isinstance(policy, zq.AtLeastOnce) else policy.exhausted
+    return {"policy": _kind(policy), "backoff": backoff, "exhausted": exhausted}
+
+
+def _shown_backoff(backoff: zq.Backoff) -> str:
+    if isinstance(backoff, zq.Exponential):
+        growth = "" if backoff.factor == _GROWTH else f" (times {backoff.factor:.15g})"
+        return f"{backoff.initial:.15g}..{backoff.maximum:.15g}{growth}"
+    delays = [backoff.seconds] if isinstance(backoff, zq.Fixed) else cast("zq.Schedule", backoff).delays
+    return ",".join(f"{delay:.15g}" for delay in delays)
 
 
 def _shown(value: object) -> Json:

@@ -148,7 +148,7 @@ def connection(
         typer.Option(
             envvar=HOSTS,
             metavar="HOST:PORT,…",
-            help=f"The servers, with an optional chroot after the last. [dim]default: {DEFAULT_HOSTS}[/dim]",
+            help=f"The servers, with an optional chroot after the last. [dim]\\[default: {DEFAULT_HOSTS}][/dim]",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -163,7 +163,7 @@ def connection(
             metavar=TIME,
             parser=duration_from(0.001),
             help="The session timeout. If this process is unreachable for longer, its messages are redelivered. "
-            f"[dim]default: {DEFAULT_SESSION_TIMEOUT:g}[/dim]",
+            f"[dim]\\[default: {DEFAULT_SESSION_TIMEOUT:g}][/dim]",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -176,7 +176,7 @@ def connection(
             help="How long to wait for the first connection.",
             rich_help_panel=_PANEL,
         ),
-    ] = 15.0,
+    ] = 15,
     tls_ca: Annotated[
         Path | None, _file(TLS_CA, "PEM file with the authorities that signed the servers' certificates.")
     ] = None,

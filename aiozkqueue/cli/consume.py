@@ -81,9 +81,10 @@ async def consume(
 
     Exit status 1: there was no message, or a command failed.
 
-    [dim]aiozkqueue consume orders --limit 10 --json
-    aiozkqueue consume renders --enum class=low,standard,high --filter 'class<=standard'
-    aiozkqueue consume orders --follow --exec './ship.sh'[/dim]
+    Examples:
+    [dim]$ aiozkqueue consume orders --limit 10 --json
+    $ aiozkqueue consume renders --enum class=low,standard,high --filter 'class<=standard'
+    $ aiozkqueue consume orders --follow --exec './ship.sh'[/dim]
     """
     if command is not None and as_json:
         message = "--json has nothing to print with --exec"

@@ -12,7 +12,7 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
-_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Message ids (default: all).")]
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Message ids (default: all).")]
 
 
 @connected
@@ -27,7 +27,8 @@ async def list_(
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue dlq list orders --limit 100[/dim]
+    Example:
+    [dim]$ aiozkqueue dlq list orders --limit 100[/dim]
     """
     async with connection.look_at(queue) as target:
         letters = await target.dead_letters.peek(limit)
@@ -56,7 +57,8 @@ async def redrive(
 
     Exit status 1: there were none.
 
-    [dim]aiozkqueue dlq redrive orders --limit 1[/dim]
+    Example:
+    [dim]$ aiozkqueue dlq redrive orders --limit 1[/dim]
     """
     async with connection.look_at(queue) as target:
         moved = await target.dead_letters.redrive(ids or None, limit=limit)
@@ -75,7 +77,8 @@ async def purge(
 ) -> Exit:
     """Delete dead letters permanently.
 
-    [dim]aiozkqueue dlq purge orders --yes[/dim]
+    Example:
+    [dim]$ aiozkqueue dlq purge orders --yes[/dim]
     """
     async with connection.look_at(queue) as target:
         letters = target.dead_letters

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @connected
 async def doctor(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Queue names (default: all).")] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Queue names (default: all).")] = None,
     budget: LookBudget = BUDGET,
     as_json: AsJson = False,
 ) -> Exit:
@@ -30,8 +30,9 @@ async def doctor(
     Checks latency, limits, clocks, leftovers and access, and changes nothing. It lists each queue, which costs the
     servers time for deep queues. After the time budget, it stops and names the queues that it has not examined.
 
-    [dim]aiozkqueue doctor
-    aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]
+    Examples:
+    [dim]$ aiozkqueue doctor
+    $ aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]
     """
     async with connection.open() as session:
         diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)

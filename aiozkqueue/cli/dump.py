@@ -27,8 +27,9 @@ def dump(
 
     Use it for stuck handlers, including those that block the event loop. It does not stop the worker.
 
-    [dim]aiozkqueue dump $(pidof -s aiozkqueue)
-    kubectl exec shop-worker-0 -- aiozkqueue dump 1[/dim]
+    Examples:
+    [dim]$ aiozkqueue dump $(pidof -s aiozkqueue)
+    $ kubectl exec shop-worker-0 -- aiozkqueue dump 1[/dim]
     """
     sys.stdout.write(ask(pid, timeout=timeout))
     return Exit.OK

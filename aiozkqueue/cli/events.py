@@ -21,7 +21,8 @@ async def buses(connection: Connection, as_json: AsJson = False) -> Exit:
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue bus list[/dim]
+    Example:
+    [dim]$ aiozkqueue bus list[/dim]
     """
     async with connection.open() as session:
         known = Buses(session)
@@ -44,7 +45,8 @@ async def groups(
 
     Exit status 1: the bus does not exist.
 
-    [dim]aiozkqueue bus groups orders[/dim]
+    Example:
+    [dim]$ aiozkqueue bus groups orders[/dim]
     """
     async with connection.open() as session:
         queues = await Buses(session).queues(bus)
@@ -80,7 +82,8 @@ async def notifications(connection: Connection, as_json: AsJson = False) -> Exit
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue notifications list[/dim]
+    Example:
+    [dim]$ aiozkqueue notifications list[/dim]
     """
     async with connection.open() as session:
         known = Notifications(session)
@@ -109,7 +112,8 @@ async def ready(
 ) -> Exit:
     """Count the entries that are due at a date and not in flight.
 
-    [dim]aiozkqueue notifications ready billing reminders --at 2026-04-01T00:00Z[/dim]
+    Example:
+    [dim]$ aiozkqueue notifications ready billing reminders --at 2026-04-01T00:00Z[/dim]
     """
     async with connection.open() as session:
         queue = await Notifications(session).get(service, name, bytes)

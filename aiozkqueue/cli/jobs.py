@@ -26,7 +26,8 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue jobs list[/dim]
+    Example:
+    [dim]$ aiozkqueue jobs list[/dim]
     """
     async with connection.open() as session:
         jobs = await Jobs(session).list()
@@ -52,7 +53,7 @@ async def add(
         str, typer.Argument(metavar="CRON", help="Five fields, six with leading seconds, or a name such as @daily.")
     ],
     queue: QueueName,
-    body: Annotated[str, typer.Argument(metavar="[BODY]", help="The payload.")] = "",
+    body: Annotated[str, typer.Argument(metavar="BODY", help="The payload.")] = "",
     zone: Annotated[str, typer.Option("--zone", "-z", help="The time zone of CRON.")] = "UTC",
     missed: Annotated[
         Literal["skip", "last", "all"],
@@ -69,7 +70,8 @@ async def add(
 ) -> Exit:
     """Add a job that puts BODY to QUEUE at the times of CRON while a scheduler runs.
 
-    [dim]aiozkqueue jobs add nightly '0 3 * * *' reports '{"all": true}' --zone Europe/Berlin[/dim]
+    Example:
+    [dim]$ aiozkqueue jobs add nightly '0 3 * * *' reports '{"all": true}' --zone Europe/Berlin[/dim]
     """
     async with connection.open() as session:
         job = await Jobs(session).add(
@@ -83,7 +85,8 @@ async def add(
 async def pause(connection: Connection, name: _Name, as_json: AsJson = False) -> Exit:
     """Pause a job until it is resumed.
 
-    [dim]aiozkqueue jobs pause nightly[/dim]
+    Example:
+    [dim]$ aiozkqueue jobs pause nightly[/dim]
     """
     async with connection.open() as session:
         _print(await Jobs(session).pause(name), as_json=as_json)
@@ -94,7 +97,8 @@ async def pause(connection: Connection, name: _Name, as_json: AsJson = False) ->
 async def resume(connection: Connection, name: _Name, as_json: AsJson = False) -> Exit:
     """Resume a paused job.
 
-    [dim]aiozkqueue jobs resume nightly[/dim]
+    Example:
+    [dim]$ aiozkqueue jobs resume nightly[/dim]
     """
     async with connection.open() as session:
         _print(await Jobs(session).resume(name), as_json=as_json)
@@ -107,7 +111,8 @@ async def remove(connection: Connection, name: _Name) -> Exit:
 
     Exit status 1: the job does not exist.
 
-    [dim]aiozkqueue jobs remove nightly[/dim]
+    Example:
+    [dim]$ aiozkqueue jobs remove nightly[/dim]
     """
     async with connection.open() as session:
         try:
@@ -122,7 +127,8 @@ async def remove(connection: Connection, name: _Name) -> Exit:
 async def run(connection: Connection) -> Exit:
     """Run a scheduler until a signal arrives; several may run at the same time.
 
-    [dim]aiozkqueue jobs run[/dim]
+    Example:
+    [dim]$ aiozkqueue jobs run[/dim]
     """
     async with connection.open() as session:
         scheduler = Scheduler(session)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -40,6 +40,18 @@ class Commands:
     panel: str | None = None
 
 
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """Return parameters whose help shows no Python types: `<bool>` for a switch, `<list[str]>` for an argument."""
+    for one in parameters:
+        if one.param_type_name == "argument" or getattr(one, "is_flag", False):
+            vars(one)["display_type_rich"] = _no_type
+    return parameters
+
+
+def _no_type(ctx: typer.Context) -> str:  # noqa: ARG001 - as typer calls it
+    return ""
+
+
 class LazyGroup(TyperGroup):
     """A group that lists the outlines of its commands and imports a command to run it."""
 
@@ -59,6 +71,10 @@ class LazyGroup(TyperGroup):
                 group.extend(one.members)
                 self.add_command(group)
 
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer keeps the type private
+        """Return the options."""
+        return _without_types(super().get_params(ctx))
+
     # The base class uses a private type of typer here.
     def resolve_command(  # type: ignore[override]
         self, ctx: typer.Context, args: list[str]
@@ -66,6 +82,14 @@ class LazyGroup(TyperGroup):
         """Return the command that the arguments begin with."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, imported(found.command) if isinstance(found, _Outline) else cast("TyperGroup | None", found), rest
+
+
+class _Described(TyperCommand):
+    """A command whose help is for users of a shell."""
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer keeps the type private
+        """Return the arguments and options."""
+        return _without_types(super().get_params(ctx))
 
 
 class _Outline(TyperCommand):
@@ -86,7 +110,7 @@ def imported(command: Command) -> TyperCommand:
     """Return the command itself."""
     module, _, function = command.source.partition(":")
     alone = typer.Typer(rich_markup_mode=_MARKUP, pretty_exceptions_enable=False, add_completion=False)
-    alone.command(command.name, epilog=None if command.hidden else EXPLAINED, hidden=command.hidden)(
+    alone.command(command.name, cls=_Described, epilog=None if command.hidden else EXPLAINED, hidden=command.hidden)(
         getattr(import_module(f"aiozkqueue.cli.{module}"), function)
     )
     return cast("TyperCommand", typer.main.get_command(alone))

@@ -18,7 +18,8 @@ async def list_(connection: Connection, queue: QueueName, as_json: AsJson = Fals
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue ledgers list orders[/dim]
+    Example:
+    [dim]$ aiozkqueue ledgers list orders[/dim]
     """
     async with connection.look_at(queue) as target:
         found, unfinished = await target.admin.ledgers(), await target.admin.unfinished()
@@ -73,7 +74,8 @@ async def release(
     A running stream fails at its next change. It continues from its checkpoint only with failOnDataLoss=false. Messages
     of an unfinished batch may be delivered again.
 
-    [dim]aiozkqueue ledgers release orders spark --yes[/dim]
+    Example:
+    [dim]$ aiozkqueue ledgers release orders spark --yes[/dim]
     """
     output.confirm(f"Release all that the stream {group!r} holds of {queue!r}?", yes=yes)
     async with connection.open() as session:
@@ -94,7 +96,8 @@ async def discard(
 
     A query that still writes the batch fails, and starts the batch again after a restart.
 
-    [dim]aiozkqueue ledgers discard orders krdrqa6w4nlwk5k7b3wq7nyt2y5zcp4e --yes[/dim]
+    Example:
+    [dim]$ aiozkqueue ledgers discard orders krdrqa6w4nlwk5k7b3wq7nyt2y5zcp4e --yes[/dim]
     """
     output.confirm(f"Remove all that the writer {writer!r} has put into {queue!r} for a batch?", yes=yes)
     async with connection.open() as session:

@@ -32,8 +32,9 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
 
     Exit status 1: the queue FROM does not exist.
 
-    [dim]aiozkqueue move orders orders-old
-    aiozkqueue move --from-curator /app/orders --from-lock-path /app/orders-locks orders[/dim]
+    Examples:
+    [dim]$ aiozkqueue move orders orders-old
+    $ aiozkqueue move --from-curator /app/orders --from-lock-path /app/orders-locks orders[/dim]
     """
     async with connection.open() as session:
         ends = [one.name if one.program is None else one.of(session) for one in (source, target)]
@@ -68,7 +69,8 @@ async def moves(
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue moves --json | jq -r 'select(.state == "running") | .reference'[/dim]
+    Example:
+    [dim]$ aiozkqueue moves --json | jq -r 'select(.state == "running") | .reference'[/dim]
     """
     async with connection.open() as session:
         if resume:

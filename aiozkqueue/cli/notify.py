@@ -40,7 +40,8 @@ async def schedule(
 
     The queue must exist.
 
-    [dim]aiozkqueue notifications schedule billing reminders '{"account": 7}' --at 2026-04-01T00:00Z --key2 t1[/dim]
+    Example:
+    [dim]$ aiozkqueue notifications schedule billing reminders '{"account": 7}' --at 2026-04-01T00:00Z --key2 t1[/dim]
     """
     moment = parse_moment(at)
     assert moment is not None  # noqa: S101 - it is None of None only
@@ -71,7 +72,8 @@ async def find(
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue notifications find billing reminders --key2 tenant-1[/dim]
+    Example:
+    [dim]$ aiozkqueue notifications find billing reminders --key2 tenant-1[/dim]
     """
     async with connection.open() as session:
         queue = await Notifications(session).get(service, name, bytes)
@@ -114,7 +116,8 @@ async def update(
 
     Exit status 1: the entry is in flight, does not exist or has other keys.
 
-    [dim]aiozkqueue notifications update billing reminders gx8YSxIzUYf8000002 '{"account": 8}'[/dim]
+    Example:
+    [dim]$ aiozkqueue notifications update billing reminders gx8YSxIzUYf8000002 '{"account": 8}'[/dim]
     """
     async with connection.open() as session:
         queue = await Notifications(session).get(service, name, bytes)
@@ -130,7 +133,8 @@ async def remove(connection: Connection, service: _Service, name: _Name, id: _Id
 
     Exit status 1: the entry is in flight or does not exist.
 
-    [dim]aiozkqueue notifications remove billing reminders gx8YSxIzUYf8000002[/dim]
+    Example:
+    [dim]$ aiozkqueue notifications remove billing reminders gx8YSxIzUYf8000002[/dim]
     """
     async with connection.open() as session:
         queue = await Notifications(session).get(service, name, bytes)

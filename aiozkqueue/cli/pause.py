@@ -11,7 +11,7 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
-Queues = Annotated[list[str], typer.Argument(metavar="QUEUE…", help="The names of the queues.")]
+Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of the queues.")]
 
 
 @connected
@@ -20,7 +20,8 @@ async def pause(connection: Connection, queues: Queues) -> Exit:
 
     Messages in flight are finished, and puts continue.
 
-    [dim]aiozkqueue pause orders invoices[/dim]
+    Example:
+    [dim]$ aiozkqueue pause orders invoices[/dim]
     """
     return await _set(connection, queues, paused=True)
 
@@ -29,7 +30,8 @@ async def pause(connection: Connection, queues: Queues) -> Exit:
 async def resume(connection: Connection, queues: Queues) -> Exit:
     """Deliver messages of these queues again.
 
-    [dim]aiozkqueue resume orders[/dim]
+    Example:
+    [dim]$ aiozkqueue resume orders[/dim]
     """
     return await _set(connection, queues, paused=False)
 

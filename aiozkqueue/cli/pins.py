@@ -11,7 +11,7 @@ from aiozkqueue.cli.arguments import AsJson, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
-_Queues = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Names (default: all).")]
+_Queues = Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Names (default: all).")]
 
 
 @connected
@@ -20,7 +20,8 @@ async def list_(connection: Connection, queues: _Queues = None, as_json: AsJson 
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue pins list[/dim]
+    Example:
+    [dim]$ aiozkqueue pins list[/dim]
     """
     async with connection.open() as session:
         names = queues or await session.queues()
@@ -59,7 +60,8 @@ async def remove(
 
     If you can, run the audit again instead: it then completes, and moves no record twice.
 
-    [dim]aiozkqueue pins remove audit --yes[/dim]
+    Example:
+    [dim]$ aiozkqueue pins remove audit --yes[/dim]
     """
     output.confirm(f"Remove the pin {name!r}, which protects histories?", yes=yes)
     async with connection.open() as session:

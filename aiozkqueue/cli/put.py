@@ -31,9 +31,7 @@ _CHUNK: Final = 64 * 1024
 async def put(
     connection: Connection,
     queue: AskedQueue,
-    body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="The payload (default: --file or stdin).")
-    ] = None,
+    body: Annotated[str | None, typer.Argument(metavar="BODY", help="The payload (default: --file or stdin).")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read the payload from a file.")
     ] = None,
@@ -43,7 +41,7 @@ async def put(
         typer.Option(
             "--priority",
             "-p",
-            help="The priority, from -128 (most urgent) to 127. [dim]default: 0; kazoo's queues: 100[/dim]",
+            help="The priority, from -128 (most urgent) to 127. [dim]\\[default: 0; kazoo's queues: 100][/dim]",
         ),
     ] = None,
     delay: Annotated[
@@ -86,20 +84,21 @@ async def put(
     timeout: Annotated[
         float,
         typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a bounded queue."),
-    ] = 0.0,
+    ] = 0,
     as_json: AsJson = False,
 ) -> Exit:
     """Put messages into a queue and print their ids.
 
-    [dim]aiozkqueue put orders '{"id": 1}'
-    aiozkqueue put orders '{"id": 2}' --priority -5
-    aiozkqueue put reminders 'call back' --delay 15m
-    aiozkqueue put payments '{"id": 3}' --group 'customer 7'
-    aiozkqueue put orders --file order.json
-    aiozkqueue put reminders 'pay up' --key invoice-7 --unique ignore --ttl 1h
-    aiozkqueue put renders --filter performance_class=standard scene.blend
-    aiozkqueue put orders '{"id": 4}' --header source=shop
-    tail -f orders.jsonl | aiozkqueue put orders --lines --timeout 60[/dim]
+    Examples:
+    [dim]$ aiozkqueue put orders '{"id": 1}'
+    $ aiozkqueue put orders '{"id": 2}' --priority -5
+    $ aiozkqueue put reminders 'call back' --delay 15m
+    $ aiozkqueue put payments '{"id": 3}' --group 'customer 7'
+    $ aiozkqueue put orders --file order.json
+    $ aiozkqueue put reminders 'pay up' --key invoice-7 --unique ignore --ttl 1h
+    $ aiozkqueue put renders --filter performance_class=standard scene.blend
+    $ aiozkqueue put orders '{"id": 4}' --header source=shop
+    $ tail -f orders.jsonl | aiozkqueue put orders --lines --timeout 60[/dim]
     """
     if body is not None and (file is not None or lines):
         message = "a BODY excludes --file and --lines"

@@ -45,7 +45,8 @@ async def peek(
 
     Exit status 1: there are no messages.
 
-    [dim]aiozkqueue peek orders --json | jq -r .body[/dim]
+    Example:
+    [dim]$ aiozkqueue peek orders --json | jq -r .body[/dim]
     """
     async with connection.look_at(queue) as target:
         messages = await target.peek(limit)
@@ -75,7 +76,7 @@ async def peek(
 @connected
 async def stats(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Names (default: all).")] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Names (default: all).")] = None,
     budget: LookBudget = BUDGET,
     as_json: AsJson = False,
     curator: CuratorPath = None,
@@ -91,8 +92,9 @@ async def stats(
 
     The end of the output names queues that cannot be read, and figures and queues that the time budget did not allow.
 
-    [dim]aiozkqueue stats
-    aiozkqueue stats orders invoices --json[/dim]
+    Examples:
+    [dim]$ aiozkqueue stats
+    $ aiozkqueue stats orders invoices --json[/dim]
     """
     other = other_programs_queue(curator, kazoo, lock_path, kind, compressed, unlocked)
     names = _named(other, queues or [])
@@ -246,7 +248,8 @@ async def purge(
 ) -> Exit:
     """Delete all messages that are not in flight; keep dead letters.
 
-    [dim]aiozkqueue purge orders --yes[/dim]
+    Example:
+    [dim]$ aiozkqueue purge orders --yes[/dim]
     """
     async with connection.look_at(queue) as target:
         if not yes:

@@ -34,7 +34,8 @@ async def state(
 
     Exit status 1: nothing is known about the message.
 
-    [dim]aiozkqueue state orders 3FqzK1TXnNzR0000Ab[/dim]
+    Example:
+    [dim]$ aiozkqueue state orders 3FqzK1TXnNzR0000Ab[/dim]
     """
     async with connection.look_at(queue) as target:
         found = await target.state(message_id)
@@ -76,7 +77,8 @@ async def history(
 
     A queue keeps a history if it is configured to: [dim]aiozkqueue configure orders --history 604800[/dim]
 
-    [dim]aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
+    Example:
+    [dim]$ aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
     """
     async with connection.look_at(queue) as target:
         told = target.history(since=_aware(since), until=_aware(until), limit=limit)
@@ -125,7 +127,8 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue consumers orders[/dim]
+    Example:
+    [dim]$ aiozkqueue consumers orders[/dim]
     """
     async with connection.look_at(queue) as target:
         found = await target.admin.consumers()
@@ -161,7 +164,7 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
 @connected
 async def clean(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Queue names (default: all).")] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Queue names (default: all).")] = None,
     as_json: AsJson = False,
 ) -> Exit:
     """Clean up now instead of waiting for the sessions to do it.
@@ -169,7 +172,8 @@ async def clean(
     Removes ended delays and leases, attempt records without a message, and history past its lifetime. Without a queue
     name, it also removes commit slots of programs that ended at least a day ago.
 
-    [dim]aiozkqueue clean orders[/dim]
+    Example:
+    [dim]$ aiozkqueue clean orders[/dim]
     """
     async with connection.open() as session:
         cleaned = await session.admin.clean(*(queues or ()))
@@ -216,7 +220,7 @@ async def reap(
             "-n",
             min=1,
             max=1000,
-            help="The maximum number. [dim]default: the queue's reap_limit, or 10[/dim]",
+            help="The maximum number. [dim]\\[default: the queue's reap_limit, or 10][/dim]",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -228,7 +232,8 @@ async def reap(
 
     Exit status 1: there was nothing to release.
 
-    [dim]aiozkqueue reap invoices --limit 100[/dim]
+    Example:
+    [dim]$ aiozkqueue reap invoices --limit 100[/dim]
     """
     async with connection.look_at(queue, node=_OPERATOR) as target:
         reaped = await target.admin.reap(limit=limit)

@@ -44,7 +44,7 @@ async def serve(
         typer.Option(
             "--rate",
             min=0.1,
-            help="The maximum requests per second of a key, or of an address. [dim]default: no limit[/dim]",
+            help="The maximum number of requests per second of a key or an address. [dim]\\[default: no limit][/dim]",
         ),
     ] = None,
     separate_purge: Annotated[
@@ -63,7 +63,7 @@ async def serve(
         typer.Option(
             "--advertise-admin",
             metavar="HOST:PORT",
-            help="The address of the admin port for clients. [dim]default: the host of --advertise, --admin-port[/dim]",
+            help="The admin port's address for clients. [dim]\\[default: the host of --advertise, --admin-port][/dim]",
         ),
     ] = None,
     admin_port: Annotated[
@@ -72,7 +72,7 @@ async def serve(
             "--admin-port",
             min=0,
             max=65535,
-            help="The port of /healthcheck, /live and /ready. [dim]default: --port + 1[/dim]",
+            help="The port of /healthcheck, /live and /ready. [dim]\\[default: --port + 1][/dim]",
         ),
     ] = None,
     keep_alive: Annotated[
@@ -90,7 +90,7 @@ async def serve(
             "--allowed-host",
             metavar="NAME",
             help="A name by which requests without a key may call this server; may be repeated, * is any. "
-            "[dim]default: addresses, names without a dot, --advertise[/dim]",
+            "[dim]\\[default: addresses, names without a dot, --advertise][/dim]",
         ),
     ] = None,
     forwarded_allow_ips: Annotated[
@@ -106,10 +106,11 @@ async def serve(
 ) -> Exit:
     """Serve the queues and the dashboard over HTTP until SIGINT or SIGTERM.
 
-    Needs the extra [bold]http[/bold]. Create a key first: without one, nobody has any permission.
+    Needs the extra [bold]http[/bold]. Create a key first: requests without a key have no permissions.
 
-    [dim]aiozkqueue keys create orders-service --allow 'queue|post|orders*'
-    aiozkqueue serve --hosts zk1:2181 --host 0.0.0.0 --port 8080[/dim]
+    Examples:
+    [dim]$ aiozkqueue keys create orders-service --allow 'queue|post|orders*'
+    $ aiozkqueue serve --hosts zk1:2181 --host 0.0.0.0 --port 8080[/dim]
     """
     with needs("http"):
         from aiozkqueue.http import Settings, create_app  # noqa: PLC0415 - an extra
@@ -233,7 +234,8 @@ async def create(
 ) -> Exit:
     """Create an API key and print it on the last line; it is shown only once.
 
-    [dim]KEY=$(aiozkqueue keys create orders --allow 'queue|post|orders*' --allow 'queue|poll|orders*')[/dim]
+    Example:
+    [dim]$ KEY=$(aiozkqueue keys create orders --allow 'queue|post|orders*' --allow 'queue|poll|orders*')[/dim]
     """
     async with connection.open() as session:
         text = await Keys(core_of(session)).create(name, allow)
@@ -248,7 +250,8 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
 
     Exit status 1: there are none.
 
-    [dim]aiozkqueue keys list --json[/dim]
+    Example:
+    [dim]$ aiozkqueue keys list --json[/dim]
     """
     async with connection.open() as session:
         found = await Keys(core_of(session)).all()
@@ -268,7 +271,8 @@ async def revoke(
 
     Exit status 1: the key does not exist.
 
-    [dim]aiozkqueue keys revoke orders[/dim]
+    Example:
+    [dim]$ aiozkqueue keys revoke orders[/dim]
     """
     async with connection.open() as session:
         revoked = await Keys(core_of(session)).revoke(name)
@@ -280,7 +284,8 @@ async def revoke(
 async def rotate(connection: Connection) -> Exit:
     """Sign message ids with a new secret; the previous secret stays valid until the next rotation.
 
-    [dim]aiozkqueue keys rotate[/dim]
+    Example:
+    [dim]$ aiozkqueue keys rotate[/dim]
     """
     async with connection.open() as session:
         await MessageIds(core_of(session)).rotate()

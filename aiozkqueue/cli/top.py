@@ -49,13 +49,13 @@ _COLUMNS = (
 @connected
 async def top(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Names (default: all).")] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Names (default: all).")] = None,
     interval: Annotated[
         float,
         typer.Option(
             "--interval", "-i", parser=duration_from(0.1), metavar=TIME, help="The interval between two refreshes."
         ),
-    ] = 2.0,
+    ] = 2,
     once: Annotated[bool, typer.Option("--once", help="Read twice, show the result and exit.")] = False,
     as_json: AsJson = False,
 ) -> Exit:
@@ -64,8 +64,9 @@ async def top(
     Rates include all producers and consumers, as ZooKeeper counts them. In a pipe, it prints one table and exits.
     Each refresh lists the queues, which costs the servers time for deep queues; name the queues you need.
 
-    [dim]aiozkqueue top
-    aiozkqueue top orders --once --json[/dim]
+    Examples:
+    [dim]$ aiozkqueue top
+    $ aiozkqueue top orders --once --json[/dim]
     """
     ends = asyncio.Event()
     once = once or not (as_json or sys.stdout.isatty())

@@ -25,11 +25,11 @@ _PATTERN: Final = re.compile(r"[*?\[{]")
 @with_connection
 def load(
     connection: Connection,
-    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="Files, folders or patterns, of one kind.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Files, folders or patterns, of one kind.")],
     queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="The queue to put to.")],
     kind: Annotated[
         Literal["parquet", "csv", "json"] | None,
-        typer.Option("--format", help="The format of the files. [dim]default: by their names[/dim]"),
+        typer.Option("--format", help="The format of the files. [dim]\\[default: by their names][/dim]"),
     ] = None,
     infer: Annotated[
         bool, typer.Option("--infer-types", help="Detect numbers and times in CSV; without it, they stay text.")
@@ -43,7 +43,7 @@ def load(
     timeout: Annotated[
         float,
         typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a bounded queue."),
-    ] = 60.0,
+    ] = 60,
     as_json: AsJson = False,
     master: Master = LOCAL,
     conf: Conf = None,
@@ -54,9 +54,10 @@ def load(
     Without a column body, the payload is a JSON object of all columns, or the unchanged line of a JSON-lines file.
     All rows become visible together at the end. If it is killed, run it again with the same --write-id to continue.
 
-    [dim]aiozkqueue load orders.parquet --queue orders
-    aiozkqueue load 2026-03-*.csv --queue orders --infer-types
-    aiozkqueue load events.jsonl.gz --queue events --write-id 2026-03-01 --json[/dim]
+    Examples:
+    [dim]$ aiozkqueue load orders.parquet --queue orders
+    $ aiozkqueue load 2026-03-*.csv --queue orders --infer-types
+    $ aiozkqueue load events.jsonl.gz --queue events --write-id 2026-03-01 --json[/dim]
     """
     plain = [file for file in files if not ELSEWHERE.match(file) and not _PATTERN.search(file)]
     missing = [file for file in plain if not Path(file).exists()]
@@ -114,8 +115,9 @@ def unload(
 
     Exit status 1: there were no messages.
 
-    [dim]aiozkqueue unload orders --to ./orders
-    aiozkqueue unload orders --to ./orders --schema 'id int, article string' --json[/dim]
+    Examples:
+    [dim]$ aiozkqueue unload orders --to ./orders
+    $ aiozkqueue unload orders --to ./orders --schema 'id int, article string' --json[/dim]
     """
     depth = asyncio.run(_depth(connection, queue))
     options = options_of(connection) | {"queue": queue, "maxOffsetsPerTrigger": str(batch)}

@@ -39,7 +39,8 @@ async def why(
 
     Exit status 1: nothing is known about the message.
 
-    [dim]aiozkqueue why orders 3FqzK1TXnNzR0000Ab[/dim]
+    Example:
+    [dim]$ aiozkqueue why orders 3FqzK1TXnNzR0000Ab[/dim]
     """
     async with connection.look_at(queue) as target:
         state = await target.state(message_id)

@@ -54,7 +54,7 @@ async def worker(
             "--concurrency",
             "-c",
             min=1,
-            help="The number of messages handled at the same time, with --queue. [dim]default: 1[/dim]",
+            help="The number of messages handled at the same time, with --queue. [dim]\\[default: 1][/dim]",
         ),
     ] = None,
     drain_timeout: Annotated[
@@ -88,8 +88,9 @@ async def worker(
     SIGUSR1, or `aiozkqueue dump`, prints where every handler waits.
     The exit status is 0 after a signal; otherwise it names the error of the listener that stopped.
 
-    [dim]aiozkqueue worker shop.workers:listeners --health-port 8081
-    aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
+    Examples:
+    [dim]$ aiozkqueue worker shop.workers:listeners --health-port 8081
+    $ aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
     """
     log_to_stderr(log_level)
     _find_modules_of(Path.cwd())

@@ -39,8 +39,9 @@ def zookeeper(
     Prints its address and stops on SIGINT or SIGTERM. Needs the extra [bold]embedded[/bold], but
     no Java and no Docker. It is for development: it listens on 127.0.0.1 only.
 
-    [dim]aiozkqueue zookeeper --data-dir ./zookeeper-data
-    aiozkqueue zookeeper --ensemble --port 0 --json[/dim]
+    Examples:
+    [dim]$ aiozkqueue zookeeper --data-dir ./zookeeper-data
+    $ aiozkqueue zookeeper --ensemble --port 0 --json[/dim]
     """
     kind = EmbeddedEnsemble if ensemble else EmbeddedZooKeeper
     return asyncio.run(_serve(kind(data_dir=data_dir, port=port or None), as_json=as_json))

@@ -31,9 +31,16 @@ def test_configure_without_options_shows_the_configuration(cli: Cli) -> None:
     cli("configure", "q", "--max-size", "7", "--backoff", "2")
     [shown] = cli("configure", "q", "--json").records
     assert shown["max_size"] == 7
-    assert "Fixed(2.0)" in shown["policy"]
+    assert (shown["policy"], shown["backoff"], shown["exhausted"]) == ("at-least-once", "2", None)
     assert shown["shards"] is None
     assert "max_size" in cli("configure", "q").text
+
+
+@pytest.mark.parametrize("backoff", ["5", "1,5,60", "1..3600"])
+def test_configure_shows_a_policy_as_the_options_that_set_it(backoff: str, cli: Cli) -> None:
+    given = ("--policy", "consume-times=5", "--backoff", backoff, "--exhausted", "drop")
+    [shown] = cli("configure", "q", *given, "--json").records
+    assert (shown["policy"], shown["backoff"], shown["exhausted"]) == ("consume-times=5", backoff, "drop")
 
 
 @pytest.mark.parametrize(

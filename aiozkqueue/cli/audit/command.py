@@ -54,7 +54,7 @@ def audit(
     until: _Moment = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, help=f"The path of the page. [dim]default: {PAGE} in DIR[/dim]"),
+        typer.Option(metavar="FILE", dir_okay=False, help=f"The HTML page. [dim]\\[default: {PAGE} in DIR][/dim]"),
     ] = None,
     as_json: AsJson = False,
     master: Master = LOCAL,
@@ -66,9 +66,10 @@ def audit(
     Each record is moved exactly once, into DIR/queue=…/day=…, even if the command is killed and run again.
     The report is a table or JSON, and an HTML page with plots. --since and --until limit it.
 
-    [dim]aiozkqueue audit --to ./audit
-    aiozkqueue audit --to ./audit --queue orders --since 2026-03-01 --json
-    aiozkqueue audit --to s3a://bucket/audit --html report.html --master spark://h1:7077[/dim]
+    Examples:
+    [dim]$ aiozkqueue audit --to ./audit
+    $ aiozkqueue audit --to ./audit --queue orders --since 2026-03-01 --json
+    $ aiozkqueue audit --to s3a://bucket/audit --html report.html --master spark://h1:7077[/dim]
     """
     options, to = options_of(connection), place(to)
     with spark_session(master, conf) as spark:

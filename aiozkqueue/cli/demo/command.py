@@ -57,8 +57,9 @@ async def demo(
 
     Exit status 1: a line was lost or duplicated.
 
-    [dim]aiozkqueue demo
-    aiozkqueue demo --input /usr/share/dict/words --json[/dim]
+    Examples:
+    [dim]$ aiozkqueue demo
+    $ aiozkqueue demo --input /usr/share/dict/words --json[/dim]
     """
     lines = _read(text)
     async with EmbeddedZooKeeper() if connection.hosts is None else nullcontext() as server:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
 #: Default time limit of `Queue.stats` and `QueueSession.diagnose`, in seconds.
-BUDGET: Final = 30.0
+BUDGET: Final[float] = 30
 
 
 class Budget:
