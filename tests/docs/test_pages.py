@@ -42,6 +42,26 @@ def _pages_with(language: str) -> pytest.MarkDecorator:
 
 @_pages_with("python")
 def test_the_python_blocks_of_a_page_print_the_output_shown(page: Path, server: str, tmp_path: Path) -> None:
+    _run_programs(page, server, tmp_path)
+
+
+@_pages_with("console")
+def test_the_commands_of_a_page_print_and_exit_as_shown(
+    page: Path, server: str, tmp_path: Path, quick_command: Path
+) -> None:
+    _run_commands(page, server, tmp_path, quick_command)
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "tutorial.md"], ids=["tutorial"])
+def test_the_tutorial_works_after_the_readme_on_the_same_server(
+    page: Path, server: str, tmp_path: Path, quick_command: Path
+) -> None:
+    _run_programs(ROOT / "README.md", server, tmp_path)
+    _run_commands(page, server, tmp_path, quick_command)
+
+
+def _run_programs(page: Path, server: str, tmp_path: Path) -> None:
+    """Run the Python blocks of a page in one process, and compare the output of each."""
     found = blocks(page)
     programs = [block for block in found if block.language == "python" and not block.file]
     script = tmp_path / "page.py"
@@ -56,10 +76,8 @@ def test_the_python_blocks_of_a_page_print_the_output_shown(page: Path, server: 
         assert output == _output_shown(found, block), f"{page.name}:{block.line}"
 
 
-@_pages_with("console")
-def test_the_commands_of_a_page_print_and_exit_as_shown(
-    page: Path, server: str, tmp_path: Path, quick_command: Path
-) -> None:
+def _run_commands(page: Path, server: str, tmp_path: Path, quick_command: Path) -> None:
+    """Run the commands of a page in one shell, and compare the output and the status of each."""
     found = blocks(page)
     if any("curl" in block.text for block in found if block.language == "console") and which("curl") is None:
         pytest.skip("no curl, which the page's commands use")
