@@ -35,7 +35,6 @@ MODULES: Final = (
 _COMMON: Final = ("aiozkqueue", "aiozkqueue.admin", "aiozkqueue.errors")
 # Members of public classes that the package's own layers call, and users have no use for.
 INTERNAL: Final = {
-    "Consumer": {"absorbed"},
     "Fault": {"released", "strike", "takes"},
     "Keys": {"caller"},
     "HistoryRecord": {"decode", "encode", "place", "unknown"},

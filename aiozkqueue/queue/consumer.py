@@ -77,7 +77,7 @@ class Consumer(Generic[T]):
         self._idle = False
         self._stopped = False
         self._closed = False
-        self.absorbed: int = 0
+        self._absorbed: int = 0
         """The number of deliveries that the loop could not commit implicitly, and that are redelivered."""
 
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
@@ -193,7 +193,7 @@ class Consumer(Generic[T]):
             atomic_write.watch(self._commits.land)
 
     def _absorb(self, error: BaseException) -> None:
-        self.absorbed += 1
+        self._absorbed += 1
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 
     def _report(self) -> None:
@@ -273,7 +273,7 @@ class Consumer(Generic[T]):
             if error is None:
                 self._report()
         finally:
-            self.absorbed += self._commits.leave()
+            self._absorbed += self._commits.leave()
 
     async def _finish(self, error: BaseException | None) -> None:
         released = self._prefetcher.abandon()

@@ -11,6 +11,7 @@ from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
 from aiozkqueue.layout import ConsumeOnce, ItemName, encode
 
 from .commit.dispositions import Disposition
+from .destination import binding_of
 from .message import Message, content_of
 from .options import reason_text, required_seconds, seconds
 from .outcome import Outcome
@@ -319,4 +320,4 @@ async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:
 
 def deliver(runtime: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:
     """Return the delivery of a claim."""
-    return Delivery(content_of(claim), queue.codec, WorkSettling(runtime, claim), claim.value)
+    return Delivery(content_of(claim), binding_of(queue).codec, WorkSettling(runtime, claim), claim.value)

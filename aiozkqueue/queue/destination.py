@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
 
 from aiozkqueue.errors import InvalidOptionError
 
@@ -16,20 +18,36 @@ T = TypeVar("T")
 Undecodable = Literal["dead-letter", "raise"]
 
 
-class Destination(Generic[T]):
-    """A queue's name, its codec, and the treatment of undecodable payloads."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding(Generic[T]):
+    """The parts of a destination that users do not see."""
 
-    def __init__(
-        self, owner: object | None, name: str, codec: Codec[T], undecodable: Undecodable = "dead-letter"
-    ) -> None:
-        self.owner: Final = owner
-        """The core of the session that made it; None: made for a test."""
+    owner: object | None
+    """The core of the session that made it; None: made for a test."""
+    codec: Codec[T]
+    """The codec of its values."""
+    undecodable: Undecodable
+    """The treatment of undecodable payloads."""
+    dialect: Dialect | None
+    """The layout of the queue; None: our own."""
+
+
+class Destination(Generic[T]):
+    """A queue's name, and its binding to a session and to a type of values."""
+
+    def __init__(self, name: str, binding: Binding[T]) -> None:
         self.name: Final = name
         """The queue's name."""
-        self.codec = codec
-        self.undecodable = undecodable
-        self.dialect: Dialect | None = None
-        """The layout of the queue; None: our own."""
+        self._binding: Final = binding
+
+
+class _BindingOf(Protocol):
+    def __call__(self, destination: Destination[T], /) -> Binding[T]: ...
+
+
+#: Returns the parts of a destination that users do not see. Each put and each take calls it, so it is not a function of
+#: Python.
+binding_of: Final[_BindingOf] = attrgetter("_binding")
 
 
 def not_own(name: str) -> InvalidOptionError:

@@ -40,8 +40,7 @@ class ForeignQueue(Queue[T]):
     """
 
     def __init__(self, runtime: SessionCore, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
-        super().__init__(runtime, dialect.path, codec, undecodable)
-        self.dialect: Dialect | None = dialect
+        super().__init__(runtime, dialect.path, codec, undecodable, dialect)
         self._layout: Dialect = dialect
         runtime.foreign(dialect)
 
@@ -80,7 +79,7 @@ class CuratorQueue(ForeignQueue[T]):
         runtime, wait = self._core, seconds(timeout, "timeout")
         self._warn_of_transaction(runtime)
         listed = collection(values, f"queue {self.name!r}: put_multi", "messages")
-        payloads = [self.codec.encode(value, self.name) for value in listed]
+        payloads = [self._binding.codec.encode(value, self.name) for value in listed]
         if len(payloads) != 1 and self._layout.prefix == "qn-":
             msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put them one by one"
             raise InvalidOptionError(msg)

@@ -28,7 +28,7 @@ from .administration import QueueAdmin
 from .commit.puts import PutWrite, weigh_puts
 from .commit.unique_keys import earlier_holder, stored_as
 from .consumer import Consumer
-from .destination import Destination
+from .destination import Binding, Destination
 from .leases import Leases
 from .message import Message
 from .options import collection, positive, seconds
@@ -42,10 +42,13 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
+    from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
 
     from .admin.alter import Alteration
+    from .codec import Codec
     from .commit.puts import Put
+    from .destination import Undecodable
     from .options import PutOptions, Seconds
     from .session_core import SessionCore
     from .state.queue_state import QueueState
@@ -60,10 +63,20 @@ MANY = 1000
 class Queue(Destination[T]):
     """A named queue of values of one type, made by `QueueSession.queue`. Creating the object has no cost."""
 
+    def __init__(
+        self,
+        owner: object | None,
+        name: str,
+        codec: Codec[T],
+        undecodable: Undecodable = "dead-letter",
+        dialect: Dialect | None = None,
+    ) -> None:
+        super().__init__(name, Binding(owner, codec, undecodable, dialect))
+
     @property
     def _core(self) -> SessionCore:
         """The session's core. Raises: SessionClosedError, WrongLoopError."""
-        owner = cast("SessionCore | None", self.owner)
+        owner = cast("SessionCore | None", self._binding.owner)
         if owner is None:
             msg = f"queue {self.name!r} was made for a test and belongs to no session"
             raise SessionClosedError(msg)
@@ -187,7 +200,7 @@ class Queue(Destination[T]):
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         contents = await peek(self._handle, positive(limit, "limit"))
-        return [Message(content, self.codec) for content in contents]
+        return [Message(content, self._binding.codec) for content in contents]
 
     async def size(self) -> int:
         """Count all messages: waiting, in flight and delayed; 0 if the queue does not exist.
@@ -308,7 +321,7 @@ class Queue(Destination[T]):
     @property
     def dead_letters(self) -> DeadLetters[T]:
         """Messages that were rejected, or used up their attempts. Raises: SessionClosedError, WrongLoopError."""
-        return DeadLetters(self._handle, self.codec)
+        return DeadLetters(self._handle, self._binding.codec)
 
     @property
     def admin(self) -> QueueAdmin:
@@ -321,7 +334,7 @@ class Queue(Destination[T]):
 
         Raises: SessionClosedError, WrongLoopError.
         """
-        return Leases(self._core, self, self._state, self.codec)
+        return Leases(self._core, self, self._state, self._binding.codec)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"

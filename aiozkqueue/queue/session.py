@@ -15,7 +15,7 @@ from .admin.cleaning import queue_names
 from .administration import SessionAdmin
 from .codec import BYTES, Codec, codec_by, codec_of
 from .connection_state import on_connection_state
-from .destination import not_own
+from .destination import binding_of, not_own
 from .foreign_queue import CuratorQueue, ForeignQueue
 from .foreign_shards import CuratorShards
 from .listener import Listener
@@ -343,7 +343,7 @@ class QueueSession:
         if on_lost not in ("finish", "cancel"):
             msg = f"on_lost={on_lost!r}: give 'finish' or 'cancel'"
             raise InvalidOptionError(msg)
-        if queue.owner is not self._runtime:
+        if binding_of(queue).owner is not self._runtime:
             raise not_own(queue.name)
         if policy is not None:
             state_of(queue).request_policy(policy)

@@ -13,7 +13,7 @@ from aiozkqueue.layout import check_condition
 from .admin.alter import Wanted, cancel, update
 from .claim.deliver import outlived
 from .commit.dispositions import Disposition
-from .destination import Destination, not_own
+from .destination import Destination, binding_of, not_own
 from .message import Message, content_of
 from .options import positive, reason_text, required_seconds, seconds
 from .put.prepare import prepare
@@ -76,7 +76,7 @@ class Transaction:
         begun = 0 if tracing is None else time_ns()
         condition = None if filters is None else check_condition(filters)
         for claim in await take(self._work, queue, 1, wait, condition):
-            message = Message(content_of(claim), queue.codec, claim.value)
+            message = Message(content_of(claim), binding_of(queue).codec, claim.value)
             if tracing is not None:
                 tracing.received(queue.name, [message], begun)
             return message
@@ -103,7 +103,8 @@ class Transaction:
         except BaseException:
             await self._work.release_unseen(claimed)  # no caller has received them, so a commit must not remove them
             raise
-        messages = [Message(content_of(claim), queue.codec, claim.value) for claim in claimed]
+        codec = binding_of(queue).codec
+        messages = [Message(content_of(claim), codec, claim.value) for claim in claimed]
         if tracing is not None and messages:
             tracing.received(queue.name, messages, begun)
         return messages
@@ -261,7 +262,7 @@ def _take_timeout(runtime: SessionCore, queue: object, timeout: Seconds | None) 
     if not isinstance(queue, Destination):
         msg = f"take takes a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
-    if queue.owner is not runtime:
+    if binding_of(queue).owner is not runtime:
         raise not_own(queue.name)
     return seconds(timeout, "timeout")
 

@@ -20,7 +20,7 @@ from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.register import RegistrationWrite, server_time
-from aiozkqueue.queue.destination import Destination, not_own
+from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.put.prepare import check
@@ -362,14 +362,14 @@ async def _record(
     if JOB in headers or OCCURRENCE in headers:
         msg = f"the headers {JOB!r} and {OCCURRENCE!r} are reserved; use other names"
         raise InvalidOptionError(msg)
-    if isinstance(queue, Destination) and queue.owner is not runtime:
+    if isinstance(queue, Destination) and binding_of(queue).owner is not runtime:
         raise not_own(queue.name)
     prepared = check(queue, value, stored, runtime.max_message)
     record = JobRecord(
         cron=cron,
         zone=zone,
         queue=prepared.queue,
-        body=cast("bytes", value) if isinstance(queue, str) else queue.codec.encode(value, queue.name),
+        body=cast("bytes", value) if isinstance(queue, str) else binding_of(queue).codec.encode(value, queue.name),
         last=0,
         options=stored,
         missed=_missed(missed),

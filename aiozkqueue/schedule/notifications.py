@@ -38,6 +38,7 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
+from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.internals import core_of, state_of, work_of
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -423,7 +424,7 @@ class NotificationQueue(Generic[T]):
         created = moment_at(found.item.stat.ctime)
         return Notification(
             found.id,
-            self._queue.codec.decode(body, self._queue.name),
+            binding_of(self._queue).codec.decode(body, self._queue.name),
             _date(header.headers.get(DATE), created),
             header.headers.get(KEY1),
             header.headers.get(KEY2),

@@ -14,6 +14,7 @@ from aiozkqueue.errors import Reject, Retry, TransactionClosedError
 from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
 from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.delivery import LATE, Delivery, retry_delay
+from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.internals import was_entered
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import positive, put_header
@@ -170,7 +171,7 @@ def delivery(
     message_id = _ids.next()
     content = Content(queue, message_id, body, header, positive(attempt, "attempt"), time.time_ns() // 1_000_000)
     record = _Record(f"message {message_id} of queue {queue!r}", attempt, content.created)
-    return RecordedDelivery(content, source.codec, record, value)
+    return RecordedDelivery(content, binding_of(source).codec, record, value)
 
 
 def queue(name: str, type: TypeForm[T]) -> Queue[T]:

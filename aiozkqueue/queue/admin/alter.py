@@ -30,7 +30,7 @@ from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find, removal
-from aiozkqueue.queue.destination import Destination, not_own
+from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
 from .listing import collect_children, seen
@@ -108,7 +108,7 @@ async def update(runtime: Runtime, wanted: Wanted, value: object, work: Altering
     Raises: as `cancel`; PayloadError, MessageTooLargeError.
     """
     state = _store_of(runtime, wanted)
-    body = wanted.queue.codec.encode(value, state.name)
+    body = binding_of(wanted.queue).codec.encode(value, state.name)
     if len(body) + HEADER_LIMIT > runtime.max_message:
         msg = f"queue {state.name!r}: the message takes {len(body)} bytes, ZooKeeper takes {runtime.max_message}"
         raise MessageTooLargeError(msg)
@@ -127,7 +127,7 @@ def _store_of(runtime: Runtime, wanted: Wanted) -> QueueState:
     if not isinstance(queue, Destination):
         msg = f"give a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
-    if queue.owner is not runtime:
+    if binding_of(queue).owner is not runtime:
         raise not_own(queue.name)
     state = runtime.queue_state(queue.name)
     if state.dialect is not None:

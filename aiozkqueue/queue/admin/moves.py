@@ -29,7 +29,7 @@ from aiozkqueue.layout import MalformedError, check_queue_name
 from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.destination import Destination, not_own
+from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
@@ -127,10 +127,11 @@ class Moves:
 
     def _end(self, queue: Destination[Any] | str) -> MoveEnd:
         if isinstance(queue, Destination):
-            if queue.owner is not self._runtime:
+            binding = binding_of(queue)
+            if binding.owner is not self._runtime:
                 raise not_own(queue.name)
-            if queue.dialect is not None:
-                return MoveEnd(queue.name, queue.dialect.settings())
+            if binding.dialect is not None:
+                return MoveEnd(queue.name, binding.dialect.settings())
         name = queue.name if isinstance(queue, Destination) else queue
         if isinstance(name, str) and name.startswith("/"):  # type: ignore[redundant-expr]
             msg = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError, SessionExpiredError
 from aiozkqueue.queue.commit.orphan_locks import AttemptWrite
+from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def _deliverable(runtime: ClaimRuntime, queue: Destination[Any], claims: list[Cl
     """Return the claims that can be delivered; the others are settled here, or lost with their session."""
     deliverable: list[Claim] = []
     current = runtime.zookeeper.generation
-    decodes, decode, name = queue.undecodable != "raise", queue.codec.decode, queue.name
+    binding, name = binding_of(queue), queue.name
+    decodes, decode = binding.undecodable != "raise", binding.codec.decode
     for claim in claims:
         if claim.generation != current or (claim.fields is not None and not _in_time(runtime, claim)):
             continue

@@ -25,7 +25,7 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put_plan import PutPlan, join
 from aiozkqueue.queue.commit.puts import Put, new_put
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
-from aiozkqueue.queue.destination import Destination, not_own
+from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
 
 from .delay import placed
@@ -59,12 +59,15 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     Raises:
         PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError.
     """
-    name, codec = _codec_of(queue)
     if isinstance(queue, Destination):
-        if queue.owner is not runtime:
-            raise not_own(queue.name)
-        if queue.dialect is not None:
+        name, binding = queue.name, binding_of(queue)
+        codec = binding.codec
+        if binding.owner is not runtime:
+            raise not_own(name)
+        if binding.dialect is not None:
             return prepare_foreign(QueueHandle(runtime, runtime.queue_state(name)), codec.encode(value, name), options)
+    else:
+        name, codec = _codec_of(queue)
     if not options and runtime.tracing is None:
         data = _encoded(name, codec.encode(value, name), None, runtime.max_message)
         state, message_id = runtime.queue_state(name), runtime.ids.next()
@@ -129,7 +132,7 @@ def _codec_of(queue: Destination[Any] | str) -> tuple[str, Codec[Any]]:
     """Return the name of the destination, unchecked, and the codec of its values."""
     target: object = queue
     if isinstance(target, Destination):
-        return target.name, target.codec
+        return target.name, binding_of(target).codec
     if isinstance(target, str):
         return target, _BYTES
     msg = f"put takes a queue or its name, not {type(queue).__name__}"

@@ -1,0 +1,115 @@
+"""The public objects show the names that users need, and nothing of the package's own layers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.layout import StoredConfig
+from aiozkqueue.testing import run_virtual, simulated
+from docsite.public import INTERNAL, documented
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MESSAGE = {
+    "attempt", "body", "due", "enqueued_at", "error", "filters", "group", "headers", "id", "key", "priority", "queue",
+    "value",
+}  # fmt: skip
+CONFIG = {
+    "affinity", "clean_every", "collapse", "expired", "history", "max_size", "ordered", "paused", "policy",
+    "reap_after", "reap_every", "reap_limit", "shards", "ttl",
+}  # fmt: skip
+SHOWN: dict[str, set[str]] = {
+    "Queue": {
+        "admin", "cancel", "claimed", "configuration", "configure", "consume", "dead_letters", "exists", "history",
+        "leases", "name", "peek", "purge", "put", "put_many", "size", "state", "stats", "update",
+    },
+    "QueueSession": {
+        "admin", "begin", "curator_queue", "curator_shards", "kazoo_queue", "listener", "on_connection_state",
+        "outcome", "queue", "queues", "transaction",
+    },
+    "Transaction": {
+        "cancel", "commit", "id", "outcome", "put", "reject", "release", "rollback", "take", "take_many", "update",
+    },
+    "Delivery": MESSAGE | {"commit", "lost", "outcome", "put", "reject", "rollback"},
+    "Message": MESSAGE,
+    "QueueConfig": CONFIG,
+    "QueueAdmin": {
+        "consumers", "discard_unfinished", "ledgers", "pins", "reap", "release_claims", "release_ledger", "unfinished",
+        "unpin",
+    },
+    "SessionAdmin": {"clean", "diagnose", "moves"},
+    "Consumer": {"aclose", "stop"},
+    "Listener": {"abort", "run", "stop"},
+    "DeadLetters": {"peek", "purge", "redrive", "size"},
+    "Leases": {"acknowledge", "renew", "take"},
+}  # fmt: skip
+
+
+async def _shown() -> dict[str, set[str]]:
+    """Return the names that each object offers for completion."""
+
+    async def ignore(delivery: zq.Delivery[bytes]) -> None:
+        del delivery
+
+    async with simulated() as cluster, cluster.connect() as session:
+        jobs = session.queue("jobs")
+        await jobs.put_many([b"a", b"b"])
+        consumer = jobs.consume()
+        async with session.begin() as tx, consumer as deliveries:
+            message = await tx.take(jobs)
+            delivery = await anext(aiter(deliveries))
+            objects: list[Any] = [
+                jobs,
+                session,
+                tx,
+                delivery,
+                message,
+                await jobs.configuration(),
+                jobs.admin,
+                session.admin,
+                consumer,
+                session.listener(jobs, ignore),
+                jobs.dead_letters,
+                jobs.leases,
+            ]
+            return {type(one).__name__: {name for name in dir(one) if not name.startswith("_")} for one in objects}
+
+
+@pytest.fixture(scope="module")
+def shown() -> Mapping[str, set[str]]:
+    return run_virtual(_shown)
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_completion_shows_the_names_that_users_need_and_no_other(shown: Mapping[str, set[str]], kind: str) -> None:
+    assert shown[kind] == SHOWN[kind]
+
+
+def test_every_name_that_completion_shows_is_documented() -> None:
+    owners = {path.rpartition(".")[2]: path for path, member in documented().items() if "." not in member.name}
+    fieldlike = {"Queue": {"name"}, "QueueConfig": CONFIG}
+    missing = [
+        f"{kind}.{name}"
+        for kind, names in SHOWN.items()
+        for name in names - fieldlike.get(kind, set())
+        if f"{owners[kind]}.{name}" not in documented() and f"{owners['Message']}.{name}" not in documented()
+    ]
+    assert missing == []
+    assert set(SHOWN).isdisjoint(INTERNAL)
+    arguments = re.findall(r"^ {8}(\w+): ", zq.QueueConfig.__doc__ or "", re.MULTILINE)
+    assert set(arguments) - {"InvalidOptionError"} == CONFIG
+
+
+def test_a_configuration_has_one_parameter_for_each_setting() -> None:
+    assert {setting.name for setting in fields(zq.QueueConfig)} == CONFIG
+    for recorded in ("groups", "width", "generations", "priorities", "scheduled", "counted", "staged", "stored"):
+        assert recorded in {field.name for field in fields(StoredConfig)}
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            zq.QueueConfig(**{recorded: 1})  # type: ignore[arg-type]
+        assert recorded not in repr(zq.QueueConfig(shards=2))
