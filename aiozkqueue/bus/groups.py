@@ -13,10 +13,8 @@ from aiozkqueue.queue.commit.register import RegistrationWrite
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
-    ConnectionLossError,
     NoAuthError,
     NoNodeError,
-    SessionExpiredError,
     SetData,
 )
 
@@ -95,8 +93,6 @@ class Groups:
             self._record = BusRecord.decode(data)
         except NoNodeError:
             await zookeeper.ensure(base)
-        except (ConnectionLossError, SessionExpiredError):
-            await zookeeper.wait_connected()
         except NoAuthError as error:
             msg = f"{base}: {error}; use the credentials of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error

@@ -11,10 +11,10 @@ import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.zookeeper import (
-    ConnectionLossError,
     Create,
     Delete,
     MultiError,
@@ -24,6 +24,7 @@ from aiozkqueue.zookeeper import (
     ZooKeeperError,
     below,
     read_pages,
+    until_answered,
 )
 
 from .core.names import Kind
@@ -123,11 +124,10 @@ async def registered(runtime: SessionCore, registration: Registration) -> AsyncI
 async def _keep(zookeeper: ZooKeeper, registration: Registration) -> None:
     generation = await zookeeper.wait_connected()
     while True:
-        with suppress(ConnectionLossError, SessionExpiredError):
-            await _register(zookeeper, registration, generation)
-            generation = await zookeeper.wait_connected(after=generation)
-            continue
-        generation = await zookeeper.wait_connected()
+        register = partial(_register, zookeeper, registration, generation)
+        with suppress(SessionExpiredError):
+            await until_answered(zookeeper, register, generation=generation)
+        generation = await zookeeper.wait_connected(after=generation)
 
 
 async def _register(zookeeper: ZooKeeper, registration: Registration, generation: int) -> None:

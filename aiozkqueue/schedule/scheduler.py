@@ -28,7 +28,7 @@ from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
-from aiozkqueue.zookeeper import ConnectionLossError, SessionExpiredError, SetData
+from aiozkqueue.zookeeper import SetData
 
 from .cron import load, to_put
 from .jobs import occurrence_options, read_jobs, readable
@@ -141,14 +141,9 @@ class Scheduler:
         """Put the due messages; return the seconds until the next check."""
         runtime = core_of(self._session)
         names, self._changed = self._changed, set()
-        try:
-            with readable(self._paths.base):
-                read = await read_jobs(runtime, self._paths, names)
-            now = await server_time(runtime)
-        except (ConnectionLossError, SessionExpiredError):
-            self._changed = None
-            await runtime.zookeeper.wait_connected()
-            return 0.0
+        with readable(self._paths.base):
+            read = await read_jobs(runtime, self._paths, names)
+        now = await server_time(runtime)
         for name in self._jobs if names is None else names:
             if name not in read:
                 self._jobs = {one: job for one, job in self._jobs.items() if one != name}

@@ -23,12 +23,11 @@ from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import (
-    ConnectionLossError,
     Create,
     MultiError,
     NodeExistsError,
-    SessionExpiredError,
     SetData,
+    apply_until_answered,
 )
 
 if TYPE_CHECKING:
@@ -222,11 +221,10 @@ def _take_in(digest: blake2b, row: Row) -> None:
 async def _create_once(link: Link, path: str) -> None:
     """Create a znode unless it exists. A lost reply changes nothing."""
     zookeeper = link.runtime.zookeeper
-    while await zookeeper.exists(path) is None:
-        try:
-            await zookeeper.multi([Create(path, b"")])
-        except MultiError as refusal:
-            if not isinstance(refusal.error, NodeExistsError):
-                raise refusal.error from refusal
-        except (ConnectionLossError, SessionExpiredError):
-            await zookeeper.wait_connected()
+    if await zookeeper.exists(path) is not None:
+        return
+    try:
+        await apply_until_answered(zookeeper, [Create(path, b"")])
+    except MultiError as refusal:
+        if not isinstance(refusal.error, NodeExistsError):
+            raise refusal.error from refusal

@@ -62,7 +62,7 @@ from aiozkqueue.zookeeper.interface import (
     new_delete,
 )
 from aiozkqueue.zookeeper.reading import PAGE, below, read_apart, read_pages
-from aiozkqueue.zookeeper.sending import until_answered
+from aiozkqueue.zookeeper.sending import apply_until_answered, until_answered
 
 __all__ = [
     "PAGE",
@@ -102,6 +102,7 @@ __all__ = [
     "ZooKeeper",
     "ZooKeeperClient",
     "ZooKeeperError",
+    "apply_until_answered",
     "below",
     "connect",
     "new_create",

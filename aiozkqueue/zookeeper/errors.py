@@ -106,5 +106,3 @@ class MultiError(ZooKeeperError):
         super().__init__(f"operation {index} of the multi: {error}")
         self.index = index
         self.error = error
-        self.in_doubt = False
-        """Whether the reply to an earlier copy was lost (see `sending`), so that it may have been applied."""

@@ -47,13 +47,13 @@ class Mortal:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._zookeeper, name)
 
-    async def multi(self, operations: Sequence[Operation]) -> object:
+    async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
         self.steps += 1
         if self._left is not None and self.steps >= self._left:
             if self._applied and self.steps == self._left:
-                await self._zookeeper.multi(operations)
+                await self._zookeeper.multi(operations, **options)
             raise _DriverKilledError
-        return await self._zookeeper.multi(operations)
+        return await self._zookeeper.multi(operations, **options)
 
 
 class Stream:
@@ -109,8 +109,8 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._zookeeper, name)
 
-    async def multi(self, operations: Sequence[Operation]) -> object:
-        result = await self._zookeeper.multi(operations)
+    async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
+        result = await self._zookeeper.multi(operations, **options)
         if self._meanwhile is not None and operations[-1].path.endswith("/batch-"):
             meanwhile, self._meanwhile = self._meanwhile, None
             await meanwhile()
@@ -120,12 +120,12 @@ class Slow:
 class Lossy(Slow):
     """A client whose first page is made, its reply lost; something else happens before it has asked again."""
 
-    async def multi(self, operations: Sequence[Operation]) -> object:
+    async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
         if self._meanwhile is None or not operations[1:] or not operations[1].path.endswith("/000000"):
-            return await self._zookeeper.multi(operations)
-        await self._zookeeper.multi(operations)
+            return await self._zookeeper.multi(operations, **options)
+        await self._zookeeper.multi(operations, **options)
         with pytest.raises(MultiError) as refused:  # as it is when it is sent again
-            await self._zookeeper.multi(operations)
+            await self._zookeeper.multi(operations, **options)
         meanwhile, self._meanwhile = self._meanwhile, None
         await meanwhile()
         raise refused.value
@@ -150,10 +150,10 @@ async def test_a_batch_that_a_successor_made_and_acknowledged_raises_claim_lost(
 class Contended(Slow):
     """A client whose first page is refused, since somebody takes a message of it; the driver dies behind that round."""
 
-    async def multi(self, operations: Sequence[Operation]) -> object:
+    async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
         if operations[1:] and operations[1].path.endswith("/000004"):
             raise _DriverKilledError
-        return await super().multi(operations)
+        return await super().multi(operations, **options)
 
 
 async def test_a_batch_with_a_missing_page_continues_after_its_last_page(
@@ -339,9 +339,9 @@ class Weighing(Mortal):
 
     most = 0
 
-    async def multi(self, operations: Sequence[Operation]) -> object:
+    async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
         self.most = max(self.most, len(operations))
-        return await super().multi(operations)
+        return await super().multi(operations, **options)
 
 
 async def test_requests_of_a_large_batch_stay_small_since_servers_keep_the_last_500(
@@ -375,11 +375,11 @@ async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(z
 class Overtaken(Slow):
     """A client before whose first removal of locks something else happens."""
 
-    async def multi(self, operations: Sequence[Operation]) -> object:
+    async def multi(self, operations: Sequence[Operation], **options: Any) -> object:
         if self._meanwhile is not None and any("/lock-" in one.path for one in operations):
             meanwhile, self._meanwhile = self._meanwhile, None
             await meanwhile()
-        return await self._zookeeper.multi(operations)
+        return await self._zookeeper.multi(operations, **options)
 
 
 async def test_releasing_a_ledger_keeps_the_locks_of_consumers_that_claimed_its_messages(

@@ -27,8 +27,8 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    apply_until_answered,
     below,
-    until_answered,
 )
 
 from .permissions import Permissions
@@ -104,7 +104,7 @@ class Keys:
         zookeeper = self._runtime.zookeeper
         while True:
             try:
-                await until_answered(zookeeper, lambda: zookeeper.multi([Create(self._path(digest), data)]))
+                await apply_until_answered(zookeeper, [Create(self._path(digest), data)])
             except MultiError as error:
                 if isinstance(error.error, NodeExistsError):
                     break  # an earlier copy was applied and its reply lost: no other client has these 256 bits
@@ -173,9 +173,8 @@ class Keys:
             raise self._denied(error) from error
 
     async def _delete(self, entry: str) -> bool:
-        zookeeper = self._runtime.zookeeper
         try:
-            await until_answered(zookeeper, lambda: zookeeper.multi([Delete(f"{self._base}/{entry}")]))
+            await apply_until_answered(self._runtime.zookeeper, [Delete(f"{self._base}/{entry}")])
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
                 raise self._denied(error.error) from error

@@ -23,14 +23,13 @@ from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommitte
 from aiozkqueue.layout import MalformedError, lease_token, leased_place
 from aiozkqueue.zookeeper import (
     BadVersionError,
-    ConnectionLossError,
     Create,
     MultiError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
     SetData,
+    apply_until_answered,
 )
 
 if TYPE_CHECKING:
@@ -173,12 +172,10 @@ class MessageIds:
                 return
 
     async def _write(self, operation: Operation) -> bool:
-        """Apply this; tell whether it was. One whose reply is lost may have been: read again."""
+        """Apply a change, and return whether that is known to have worked. If not, read again."""
         zookeeper = self._runtime.zookeeper
         try:
-            await zookeeper.multi([operation])
-        except (ConnectionLossError, SessionExpiredError):
-            await zookeeper.wait_connected()
+            await apply_until_answered(zookeeper, [operation])
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
                 raise self._denied(error.error) from error

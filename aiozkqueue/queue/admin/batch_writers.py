@@ -28,9 +28,9 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     NoNodeError,
     SetData,
+    apply_until_answered,
     below,
     read_pages,
-    until_answered,
 )
 
 from .listing import collect_children
@@ -299,7 +299,7 @@ async def _delete(handle: QueueHandle[Runtime], paths: Sequence[str]) -> int:
 async def _write(handle: QueueHandle[Runtime], operations: Sequence[Operation]) -> bool:
     """Apply a repeatable change; return whether this call applied it. Raises: AccessDeniedError."""
     try:
-        await until_answered(handle.zookeeper, lambda: handle.zookeeper.multi(operations))
+        await apply_until_answered(handle.zookeeper, operations)
     except MultiError as refusal:
         if isinstance(refusal.error, NoAuthError):
             raise access_denied(handle.name, refusal.error) from refusal

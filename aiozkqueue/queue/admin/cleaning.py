@@ -47,6 +47,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     SessionExpiredError,
     SetData,
+    apply_until_answered,
     below,
 )
 
@@ -449,9 +450,7 @@ async def _apply(runtime: Runtime, changes: Sequence[Sequence[Operation]]) -> in
         page = list(changes[start : start + TOGETHER])
         while page:
             try:
-                await zookeeper.multi([operation for change in page for operation in change])
-            except (ConnectionLossError, SessionExpiredError):
-                await zookeeper.wait_connected()
+                await apply_until_answered(zookeeper, [operation for change in page for operation in change])
             except MultiError as refusal:
                 if isinstance(refusal.error, NoAuthError):
                     raise refusal.error from refusal

@@ -15,15 +15,14 @@ from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.unclaimed import read_all
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
-    ConnectionLossError,
     Create,
     Delete,
     MultiError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
     SetData,
+    apply_until_answered,
 )
 
 from .history import milliseconds
@@ -118,9 +117,7 @@ async def _apply(handle: QueueHandle[Runtime], ways: list[list[Operation]]) -> N
     while ways[turn % 2]:
         try:
             await zookeeper.ensure(handle.paths.pins)
-            await zookeeper.multi(ways[turn % 2])
-        except (ConnectionLossError, SessionExpiredError):
-            await zookeeper.wait_connected()
+            await apply_until_answered(zookeeper, ways[turn % 2])
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
                 raise access_denied(handle.name, error.error) from error

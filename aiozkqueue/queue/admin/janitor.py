@@ -20,7 +20,6 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
-    ConnectionLossError,
     Create,
     Delete,
     MultiError,
@@ -28,7 +27,7 @@ from aiozkqueue.zookeeper import (
     SessionExpiredError,
     SetData,
     ZooKeeperError,
-    until_answered,
+    apply_until_answered,
 )
 
 from .affinity import REAP_EVERY, hand_on
@@ -171,7 +170,7 @@ class Janitor:
         zookeeper, path = self._runtime.zookeeper, f"{duty.path}/lock"
         lock: list[Operation] = [Check(duty.path, version), Create(path, token, ephemeral=True)]
         try:
-            await until_answered(zookeeper, lambda: zookeeper.multi(lock, generation=generation), generation=generation)
+            await apply_until_answered(zookeeper, lock, generation=generation)
         except MultiError as error:
             if isinstance(error.error, BadVersionError):
                 return False  # another session has cleaned meanwhile
@@ -185,14 +184,9 @@ class Janitor:
 
     async def _unlock(self, duty: Duty, told: bytes, generation: int) -> None:
         """Record the time of the cleaning, and remove the lock, which otherwise ends with the session."""
-        zookeeper = self._runtime.zookeeper
         done: list[Operation] = [Delete(f"{duty.path}/lock"), SetData(duty.path, told)]
         with suppress(MultiError, SessionExpiredError):  # a lost copy has done it, or the lock ended with the session
-            try:
-                await zookeeper.multi(done, generation=generation)
-            except ConnectionLossError:
-                await zookeeper.wait_connected(generation=generation)
-                await zookeeper.multi(done, generation=generation)
+            await apply_until_answered(self._runtime.zookeeper, done, generation=generation)
 
     async def _hand_on(self, state: QueueState) -> Cleaned:
         return Cleaned(queue=state.name, reaped=await hand_on(QueueHandle(self._runtime, state)))

@@ -13,7 +13,7 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NodeExistsError,
     NoNodeError,
-    until_answered,
+    apply_until_answered,
 )
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ async def unmark(zookeeper: ZooKeeper, page: str, message_id: str) -> None:
 
 async def _once(zookeeper: ZooKeeper, operation: Operation, done: type[Exception]) -> None:
     try:
-        await until_answered(zookeeper, lambda: zookeeper.multi([operation]))
+        await apply_until_answered(zookeeper, [operation])
     except MultiError as refusal:
         if not isinstance(refusal.error, done):
             raise refusal.error from refusal

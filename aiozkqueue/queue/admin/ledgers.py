@@ -14,13 +14,12 @@ from aiozkqueue.queue.commit.history import session_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
     Check,
-    ConnectionLossError,
     Delete,
     MultiError,
     NoAuthError,
     NoNodeError,
-    SessionExpiredError,
     SetData,
+    apply_until_answered,
     below,
     read_pages,
     until_answered,
@@ -206,13 +205,10 @@ class _Releasing:
     async def _change(self, *operations: Operation) -> None:
         """Apply a change of this epoch. Raises: _RefusedError: it was not applied, or not by this request."""
         try:
-            await self._zookeeper.multi([Check(self._path, self._epoch), *operations])
+            await apply_until_answered(self._zookeeper, [Check(self._path, self._epoch), *operations])
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise refusal.error from refusal
             if refusal.index == 0:  # it was taken over meanwhile, or a lost request of ours came late
                 await self._take_over()
             raise _RefusedError from refusal
-        except (ConnectionLossError, SessionExpiredError) as lost:
-            await self._zookeeper.wait_connected()
-            raise _RefusedError from lost

@@ -10,6 +10,7 @@ move.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -32,7 +33,6 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
-    ConnectionLossError,
     Create,
     Delete,
     MultiError,
@@ -41,8 +41,8 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SetData,
     ZooKeeperError,
+    apply_until_answered,
     below,
-    until_answered,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -202,7 +202,7 @@ class Moves:
             path = self._paths.move(status.reference)
             if status.ended is not None:
                 if moment_at(self._runtime.server_clock.now()) - status.ended > KEPT:
-                    await self._delete(path)
+                    await self._delete(path, status.reference)
             elif await self._runtime.zookeeper.exists(self._paths.runner(status.reference)) is None:
                 self._runtime.tasks.spawn(self._run, status.reference, name=f"move {status.reference}")
                 taken += 1
@@ -211,34 +211,38 @@ class Moves:
     # -- the runner
 
     async def _run(self, reference: str) -> None:
+        """Work on a move, in one ZooKeeper session after another, unless another session does."""
         zookeeper, runner = self._runtime.zookeeper, self._paths.runner(reference)
         while True:
             generation = await zookeeper.wait_connected()
             try:
-                await zookeeper.multi([Create(runner, self._runtime.ids.client.encode(), ephemeral=True)])
-            except (ConnectionLossError, ZooKeeperSessionExpiredError):
-                continue
-            except MultiError as error:
-                if not isinstance(error.error, NodeExistsError) or not await self._is_ours(runner):
+                if not await self._begin(runner, generation):
                     return  # another session works on it, or it is gone
-            try:
                 await self._finish(reference, generation)
-            except (ConnectionLossError, ZooKeeperSessionExpiredError):
+            except ZooKeeperSessionExpiredError:
                 continue
             except SessionClosedError:
                 return  # another session continues it
             except (QueueError, ZooKeeperError, MalformedError) as error:
                 log.warning("move %s: %s", reference, error, extra={"move": reference})
                 await self._note(reference, error=str(error))
-            await self._delete(runner)
+            await self._delete(runner, reference, generation)
             return
 
-    async def _is_ours(self, runner: str) -> bool:
+    async def _begin(self, runner: str, generation: int) -> bool:
+        """Create the znode of the session that works on a move; return whether it is this session's."""
+        zookeeper, data = self._runtime.zookeeper, self._runtime.ids.client.encode()
+
+        async def applied(_: MultiError) -> bool:
+            (node,) = await zookeeper.read_many([runner], generation=generation)
+            return node is not None and node.data == data
+
+        create = Create(runner, data, ephemeral=True)
         try:
-            node = await self._runtime.zookeeper.read(runner)
-        except NoNodeError:
+            await apply_until_answered(zookeeper, [create], generation=generation, applied=applied)
+        except MultiError:
             return False
-        return node.data == self._runtime.ids.client.encode()
+        return True
 
     async def _finish(self, reference: str, generation: int) -> None:
         """Move all messages, and record the result."""
@@ -268,21 +272,18 @@ class Moves:
         while True:
             try:
                 node = await self._runtime.zookeeper.read(path)
-            except NoNodeError:
+                record = MoveRecord.decode(node.data)
+            except (NoNodeError, MalformedError):
                 return
-            record = MoveRecord.decode(node.data)
             if record.state != "running":
                 return
             changed = replace(record, moved=max(record.moved, moved or 0), error=error)
             if done or error is not None:
                 changed = replace(changed, state="failed" if error else "done", ended=self._runtime.server_clock.now())
-            try:
-                await self._runtime.zookeeper.multi([SetData(path, changed.encode(), node.stat.version)])
-            except ConnectionLossError:
-                await self._runtime.zookeeper.wait_connected()
-            except MultiError:
-                continue
-            else:
+            with suppress(MultiError):  # another session has changed it, or this change was applied and its reply lost
+                await apply_until_answered(
+                    self._runtime.zookeeper, [SetData(path, changed.encode(), node.stat.version)]
+                )
                 return
 
     # -- znodes
@@ -320,7 +321,7 @@ class Moves:
         zookeeper = self._runtime.zookeeper
         while True:
             try:
-                await until_answered(zookeeper, lambda: zookeeper.multi(operations))
+                await apply_until_answered(zookeeper, operations)
             except MultiError as error:
                 if isinstance(error.error, NodeExistsError):
                     return  # an earlier copy was applied, its reply lost
@@ -333,13 +334,11 @@ class Moves:
             else:
                 return
 
-    async def _delete(self, path: str) -> None:
+    async def _delete(self, path: str, reference: str, generation: int | None = None) -> None:
         try:
-            await self._runtime.zookeeper.multi([Delete(path)])
-        except (MultiError, ConnectionLossError, ZooKeeperSessionExpiredError) as error:
-            log.debug(
-                "%s is left to the next session that checks: %s", path, error, extra={"move": path.rpartition("/")[2]}
-            )
+            await apply_until_answered(self._runtime.zookeeper, [Delete(path)], generation=generation)
+        except (MultiError, ZooKeeperSessionExpiredError) as error:
+            log.debug("%s is left to the next session that checks: %s", path, error, extra={"move": reference})
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
         return AccessDeniedError(f"moves under {self._paths.base}: {error}; use the credentials of an allowed user")

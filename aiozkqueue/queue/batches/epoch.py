@@ -12,14 +12,12 @@ from aiozkqueue.queue.admin.ledger_pages import owner_of_ledger
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
-    ConnectionLossError,
     Create,
     MultiError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
     SetData,
-    until_answered,
+    apply_until_answered,
 )
 
 from .records import LedgerRecord
@@ -74,15 +72,12 @@ class Epoch:
         known = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
         self._record = known._replace(identity=known.identity or uuid4().hex, run=uuid4().hex[:16])
         data = self._encoded(self._record)
+        write = Create(self._path, data) if node is None else SetData(self._path, data, node.stat.version)
         try:
-            await zookeeper.multi(
-                [Create(self._path, data) if node is None else SetData(self._path, data, node.stat.version)]
-            )
+            await apply_until_answered(zookeeper, [write])
         except MultiError as refusal:
             if not isinstance(refusal.error, NodeExistsError | NoNodeError | BadVersionError):
                 raise refusal.error from refusal
-        except (ConnectionLossError, SessionExpiredError):
-            await zookeeper.wait_connected()
         return await self._version_of(data)
 
     async def _version_of(self, data: bytes) -> int | None:
@@ -104,16 +99,18 @@ class Epoch:
         """
         data, check = self._encoded(record), self._check()
         write = SetData(check.path, data, check.version)
+        version: int | None = check.version + 1
+
+        async def applied(refusal: MultiError) -> bool:
+            nonlocal version
+            version = await self._version_of(data) if refusal.index == 0 else None
+            return version is not None
+
         try:
-            await until_answered(self._zookeeper, lambda: self._zookeeper.multi([write, change]))
+            await apply_until_answered(self._zookeeper, [write, change], applied=applied)
         except MultiError as refusal:
-            version = await self._version_of(data) if refusal.in_doubt and refusal.index == 0 else None
-            if version is None:
-                raise self._taken_over() if refusal.index == 0 else refusal.error from refusal
-            self._epoch = version
-        else:
-            self._epoch = check.version + 1
-        self._record = record
+            raise self._taken_over() if refusal.index == 0 else refusal.error from refusal
+        self._epoch, self._record = version, record
 
     def _taken_over(self) -> ClaimLostError:
         return ClaimLostError(
@@ -130,13 +127,16 @@ class Epoch:
 
         Raises: ClaimLostError; RefusedError: one of the operations was refused.
         """
+
+        async def applied(refusal: MultiError) -> bool:
+            return refusal.index > 0 and await done()
+
         try:
-            await until_answered(self._zookeeper, lambda: self._zookeeper.multi([self._check(), *operations]))
+            await apply_until_answered(self._zookeeper, [self._check(), *operations], applied=applied)
         except MultiError as refusal:
             if refusal.index == 0:
                 raise self._taken_over() from refusal
-            if not (refusal.in_doubt and await done()):
-                raise RefusedError(refusal.index - 1, refusal.error) from refusal
+            raise RefusedError(refusal.index - 1, refusal.error) from refusal
 
     async def _there(self, path: str) -> bool:
         return await self._zookeeper.exists(path) is not None

@@ -17,7 +17,7 @@ from aiozkqueue.zookeeper import (
     Create,
     MultiError,
     NodeExistsError,
-    until_answered,
+    apply_until_answered,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Reading(NamedTuple):
         """
         check, create = Check(self.ledger, self.epoch), Create(f"{self.manifest}/{self.mark.name}", b"")
         try:
-            await until_answered(zookeeper, lambda: zookeeper.multi([check, create]))
+            await apply_until_answered(zookeeper, [check, create])
         except MultiError as refusal:
             if refusal.index == 0:
                 msg = f"{self.ledger}: this ledger has been taken over or released; its task must stop"

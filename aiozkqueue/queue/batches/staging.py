@@ -21,15 +21,14 @@ from aiozkqueue.queue.commit.write import OPERATION_WEIGHT
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Check,
-    ConnectionLossError,
     Create,
     Delete,
     MultiError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
     SetData,
+    apply_until_answered,
     below,
 )
 
@@ -200,7 +199,7 @@ class BatchWriter:
         await self._write([Delete(self.path)])
 
     async def _begin(self, record: WriterRecord | None, version: int, *, batch: int, run: str, origin: str) -> None:
-        """Try once to begin a batch under a new name, or to take it over; the caller checks the result."""
+        """Try to begin a batch under a new name, or to take it over; the caller checks the result."""
         if record is not None and record.batch == batch and record.stage is not None:
             mine = replace(record, run=run, client=self._runtime.ids.client)
             await self._write([SetData(self.path, mine.encode(), version)])
@@ -241,11 +240,9 @@ class BatchWriter:
         return record, stat.version
 
     async def _write(self, operations: Sequence[Operation]) -> None:
-        """Try once; the caller checks the result."""
+        """Apply a change or not; the caller checks the result."""
         try:
-            await self._zookeeper.multi(operations)
-        except (ConnectionLossError, SessionExpiredError):
-            await self._zookeeper.wait_connected()
+            await apply_until_answered(self._zookeeper, operations)
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise access_denied(self._state.name, refusal.error) from refusal

@@ -19,7 +19,7 @@ from aiozkqueue.zookeeper import (
     SessionExpiredError,
     SetData,
     ZooKeeperError,
-    until_answered,
+    apply_until_answered,
 )
 
 if TYPE_CHECKING:
@@ -175,5 +175,4 @@ class OrphanLocks:
         return False
 
     async def _wake(self) -> None:
-        wakeup = SetData(self._state.paths.items, b"")
-        await until_answered(self._zookeeper, lambda: self._zookeeper.multi([wakeup]))
+        await apply_until_answered(self._zookeeper, [SetData(self._state.paths.items, b"")])

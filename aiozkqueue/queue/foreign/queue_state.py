@@ -23,7 +23,16 @@ from aiozkqueue.queue.admin.stats import put_into
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.state.queue_state import QueueState
-from aiozkqueue.zookeeper import BadVersionError, Create, Delete, MultiError, NoAuthError, NodeExistsError, NoNodeError
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    apply_until_answered,
+)
 
 from .visibility import warn_if_hidden
 
@@ -111,7 +120,7 @@ class ForeignQueueState(QueueState):
         """Advance the counter past taken names: a copied queue has its items, but a counter below them.
 
         A refused create does not advance the counter, so every further create would be refused. Creating and deleting a
-        child uses up one number.
+        child uses up one number. After a lost reply, more numbers may be used up than are taken.
 
         Raises: NotCommittedError: the counter has reached its last number.
         """
@@ -133,7 +142,7 @@ class ForeignQueueState(QueueState):
             taken = next((at for at, stat in enumerate(stats) if stat is None), NAMES_CHECKED)
             steps = [(Create(passing := f"{parent}/wake-passing-{at}"), Delete(passing)) for at in range(taken)]
             with suppress(MultiError):  # another session did the same
-                await self._zookeeper.multi([operation for step in steps for operation in step])
+                await apply_until_answered(self._zookeeper, [operation for step in steps for operation in step])
 
     async def configure(self, config: QueueConfig) -> None:
         """See `QueueState`. Raises: InvalidOptionError: a setting has no place in this layout."""

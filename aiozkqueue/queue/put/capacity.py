@@ -35,8 +35,8 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NoAuthError,
     ZooKeeperError,
+    apply_until_answered,
     below,
-    until_answered,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -365,11 +365,7 @@ class CapacityGate:
     async def _write(self, operation: Operation, generation: int) -> None:
         """Send the operation until it is answered; otherwise its znode could remain until the session ends."""
         with suppress(MultiError):  # an earlier copy was applied and its reply lost; or the ACL refuses it
-            await until_answered(
-                self._zookeeper,
-                lambda: self._zookeeper.multi([operation], generation=generation),
-                generation=generation,
-            )
+            await apply_until_answered(self._zookeeper, [operation], generation=generation)
 
     def _entry(self, generation: int) -> str:
         return self._state.paths.waiter(f"{self._client}-{generation}")

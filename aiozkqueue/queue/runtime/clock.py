@@ -7,7 +7,7 @@ import time
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
-from aiozkqueue.zookeeper import ConnectionLossError, SessionExpiredError, SetData, Stat
+from aiozkqueue.zookeeper import SetData, Stat, until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,13 +142,13 @@ class ServerClock:
 
         Wait while disconnected. Raises: MultiError of the zookeeper package.
         """
-        while not self.sampled:
+
+        async def sample() -> None:
             sent = self.local()
-            try:
-                (stat,) = await self._zookeeper.multi([SetData(path, b"")])
-            except (ConnectionLossError, SessionExpiredError):
-                await self._zookeeper.wait_connected()
-                continue
+            (stat,) = await self._zookeeper.multi([SetData(path, b"")])
             assert isinstance(stat, Stat)  # noqa: S101 - for the type checker: the result of SetData
             self.observe(stat.mtime, sent)
+
+        if not self.sampled:
+            await until_answered(self._zookeeper, sample)
         return self.now()

@@ -34,7 +34,7 @@ class ConfiguredQueue(Protocol):
         """Read the configuration, unless it is known."""
 
     async def replace_config(self, config: StoredConfig) -> bool:
-        """Try once to replace the known configuration; return whether that is known to have worked."""
+        """Replace the known configuration; return whether that is known to have worked."""
         ...
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozkqueue.errors import (
@@ -31,7 +30,6 @@ from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
-    ConnectionLossError,
     Create,
     MultiError,
     NoAuthError,
@@ -40,9 +38,9 @@ from aiozkqueue.zookeeper import (
     NotEmptyError,
     ProtocolError,
     ServerError,
-    SessionExpiredError,
     SetData,
     ZooKeeper,
+    apply_until_answered,
     until_answered,
 )
 
@@ -180,9 +178,7 @@ class QueueState:
     async def _attempt_open(self) -> None:
         """Try to open the queue once; `open` tries again if another process has interfered."""
         try:
-            await self._try_open()
-        except (ConnectionLossError, SessionExpiredError):
-            await self._zookeeper.wait_connected()
+            await until_answered(self._zookeeper, self._try_open)
         except NoAuthError as error:
             raise access_denied(self.name, error) from error
         except (ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
@@ -287,7 +283,7 @@ class QueueState:
             await self.ensure_lane(priority, scheduled=True)
             create = [self.check(), Create(self.paths.at(folder))]
             try:
-                await until_answered(self._zookeeper, partial(self._zookeeper.multi, create))
+                await apply_until_answered(self._zookeeper, create)
             except MultiError as error:
                 if isinstance(error.error, NodeExistsError):
                     return
@@ -312,15 +308,14 @@ class QueueState:
         await open_next_generation(self._zookeeper, self, path)
 
     async def replace_config(self, config: StoredConfig, operations: Sequence[Operation] = ()) -> bool:
-        """Try once to replace the known configuration; return whether that is known to have worked.
+        """Replace the known configuration; return whether that is known to have worked.
 
         If not, the caller checks whether it has.
         """
         applied = False
+        change = [SetData(self.paths.base, config.encode(), self.version), *operations]
         try:
-            await self._zookeeper.multi([SetData(self.paths.base, config.encode(), self.version), *operations])
-        except (ConnectionLossError, SessionExpiredError):
-            await self._zookeeper.wait_connected()
+            await apply_until_answered(self._zookeeper, change)
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
                 raise access_denied(self.name, error.error) from error
@@ -381,16 +376,11 @@ class QueueState:
 
         Raises: SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        while True:
-            try:
-                folder, node = await self._zookeeper.read_many([self.paths.locks, lock], generation=generation)
-            except ConnectionLossError:
-                await self._zookeeper.wait_connected(generation=generation)
-                continue
-            if folder is None or node is None or not ours(node):
-                return None
-            self.forced_version = folder.stat.version
-            return self.forced_version
+        folder, node = await self._zookeeper.read_many([self.paths.locks, lock], generation=generation)
+        if folder is None or node is None or not ours(node):
+            return None
+        self.forced_version = folder.stat.version
+        return self.forced_version
 
     async def key_holder(self, key: str) -> str | None:
         """Return the id of the message that holds a unique key, given the key's hash; None if none does.

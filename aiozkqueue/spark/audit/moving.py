@@ -52,7 +52,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     SetData,
-    until_answered,
+    apply_until_answered,
 )
 
 from .records import SCHEMA, Reading, Removing, tasks_of
@@ -243,17 +243,15 @@ class _State:
         version = self._version
         change = Create(path, data) if version is None else SetData(path, data, version)
 
-        async def send() -> None:
-            await zookeeper.ensure(root)
-            await zookeeper.multi([change])
+        async def applied(_: MultiError) -> bool:
+            return await self.read() == run
 
+        await zookeeper.ensure(root)
         try:
-            await until_answered(zookeeper, send)
+            await apply_until_answered(zookeeper, [change], applied=applied)
         except MultiError as refusal:
             if not isinstance(refusal.error, BadVersionError | NodeExistsError | NoNodeError):
                 raise refusal.error from refusal
-            if refusal.in_doubt and await self.read() == run:
-                return
             msg = f"another audit of {root} has begun meanwhile: this one must not go on"
             raise ClaimLostError(msg) from refusal
         self._version = 0 if version is None else version + 1

@@ -25,12 +25,11 @@ from aiozkqueue.spark.connection import Link, opened
 from aiozkqueue.spark.options import Content
 from aiozkqueue.spark.reading import BATCH, FolderShare, history_pages, next_page
 from aiozkqueue.zookeeper import (
-    ConnectionLossError,
     Delete,
     MultiError,
     NoAuthError,
     NoNodeError,
-    SessionExpiredError,
+    apply_until_answered,
 )
 
 if TYPE_CHECKING:
@@ -167,9 +166,7 @@ async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
 async def _apply(link: Link, operations: Sequence[Operation]) -> None:
     """Apply a change. If clean-up was faster or the reply was lost, another pass checks it."""
     try:
-        await link.runtime.zookeeper.multi(operations)
-    except (ConnectionLossError, SessionExpiredError):
-        await link.runtime.zookeeper.wait_connected()
+        await apply_until_answered(link.runtime.zookeeper, operations)
     except MultiError as refusal:
         if isinstance(refusal.error, NoAuthError):
             raise access_denied(link.options.queue, refusal.error) from refusal

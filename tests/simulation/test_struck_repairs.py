@@ -1,0 +1,97 @@
+"""A fault at each request of a repair and of a failing move: the put succeeds, and nobody seems to work on the move."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of
+from aiozkqueue.testing.simulator import Fault, run_virtual
+from aiozkqueue.zookeeper import Create, SetData
+from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
+
+PATH = "/app/copied"
+FIRST = 3
+
+
+def put_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Seen:
+    """Put to a queue whose counter is below the numbers of its items, with a fault at request ``number``."""
+    seen = Seen()
+
+    async def main() -> None:
+        async with stage(1) as (cluster, other):
+            zookeeper = core_of(other).zookeeper
+            await other.curator_queue("/app/original").put(b"copied")
+            (name,) = await zookeeper.children("/app/original")
+            data = (await zookeeper.read(f"/app/original/{name}")).data
+            await zookeeper.ensure(PATH)
+            for copy in range(FIRST, 2 * FIRST):
+                await zookeeper.multi([Create(f"{PATH}/{name[:-10]}{copy:010d}", data)])
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
+                seen.strike(cluster.ensemble, number, fault)
+                try:
+                    await session.curator_queue(PATH).put(b"put")
+                except zq.QueueError as error:
+                    seen.trouble.append(repr(error))
+                spare(cluster.ensemble)
+            names = sorted(await zookeeper.children(PATH))
+            if len(names) != FIRST + 1:
+                seen.trouble.append(f"stored {names}")
+
+    run_virtual(main)
+    return seen
+
+
+def fail_a_move(number: int = 0, fault: Fault | None = None) -> Seen:
+    """Move to a queue whose configuration does not decode, with a fault at request ``number``."""
+    seen = Seen()
+
+    async def main() -> None:
+        async with stage(1) as (cluster, other):
+            zookeeper = core_of(other).zookeeper
+            for name in ("source", "target"):
+                await other.queue(name).put(b"kept")
+            await zookeeper.multi([SetData(core_of(other).queue_state("target").paths.base, b"{")])
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
+                seen.strike(cluster.ensemble, number, fault)
+                runtime = core_of(session)
+                reference = await session.admin.moves.start("source", "target")
+                await asyncio.sleep(60)
+                status = await other.admin.moves.status(reference)
+                runner = await zookeeper.exists(f"{runtime.root}/.moves/{reference}/runner")
+                spare(cluster.ensemble)
+                if status.state != "failed" or runner is not None:
+                    seen.trouble.append(f"{status}, {runner}")
+                await session.queue("usable").put(b"still")
+
+    try:
+        run_virtual(main)
+    except (zq.QueueError, BaseExceptionGroup) as error:
+        seen.trouble.append(repr(error))
+    return seen
+
+
+def test_a_fault_while_a_put_passes_over_taken_numbers_does_not_fail_it() -> None:
+    undisturbed = put_to_a_copied_queue()
+    assert undisturbed.trouble == []
+    assert undisturbed.requests > 5
+    wrong = {
+        f"{number}, {fault}": seen.trouble
+        for number in range(1, undisturbed.requests + 1)
+        for fault in (*Fault, None)
+        if (seen := put_to_a_copied_queue(number, fault)).trouble
+    }
+    assert not wrong
+
+
+def test_a_fault_at_any_request_of_a_failing_move_leaves_no_trace_of_the_work_on_it() -> None:
+    undisturbed = fail_a_move()
+    assert undisturbed.trouble == []
+    assert undisturbed.requests > 5
+    wrong = {
+        f"{number}, {fault}": seen.trouble
+        for number in range(1, undisturbed.requests + 1)
+        for fault in (*Fault, None)
+        if (seen := fail_a_move(number, fault)).trouble
+    }
+    assert not wrong
