@@ -37,6 +37,7 @@ from aiozkqueue.queue.candidates.tag_records import sweep_tags
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.redelivery.timed_locks import reap
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.queue.runtime.shedding import shed
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -250,19 +251,23 @@ class _Cleaning:
         lock is removed at the version read: no commit depends on a timed lock, and a renewed lock has another version.
         """
         paths = self._paths
-        dues = await below(self._zookeeper, paths.due)
-        timed = sorted(parsed for name in dues if (parsed := parse_due(name)) is not None)
-        ended = [one for one in timed if one[0] + self._late <= self._now][: self.left]
+        timed = await collect_children(
+            self._handle, paths.due, partial(_TimedLocks, max(0, self.left), self._now - self._late)
+        )
+        ended = [parsed for name in timed.ended.in_order() if (parsed := parse_due(name)) is not None]
         freed = 0
         generation = await self._zookeeper.wait_connected()
         for start in range(0, len(ended), TOGETHER):
             freed += len(await reap(self._zookeeper, paths, ended[start : start + TOGETHER], generation))
             await asyncio.sleep(PAUSE)
         self.left -= len(ended)
-        announced = {message_id for _, message_id in timed}
-        locks = await below(self._zookeeper, paths.locks)
-        alone = [name for name in locks if parse_lock(name) not in announced][:BUDGET]
-        bad = await bad_locks(self._zookeeper, paths, alone, self._now / 1000)
+        listed = await collect_children(
+            self._handle,
+            paths.locks,
+            lambda: Earliest(BUDGET, lambda name: parse_lock(name) not in timed.announced, str),
+        )
+        bad = await bad_locks(self._zookeeper, paths, listed.names(), self._now / 1000)
+        await shed(timed.announced)
         over = [one for one in bad.unannounced if self._is_over(LockRecord.decode(one.node.data).end)]
         return freed + await self._remove([self._unlock(one) for one in over])
 
@@ -274,7 +279,7 @@ class _Cleaning:
         write it, and removes the record at the version read. A message that is redriven later begins without a record.
         """
         named = _is_message if self._state.dialect is None else parse_meta
-        names = [name for name in await below(self._zookeeper, self._paths.metas) if named(name)][:BUDGET]
+        names = (await collect_children(self._handle, self._paths.metas, partial(Earliest, BUDGET, named, str))).names()
         if not names:
             return 0
         folders = await self._item_folders()
@@ -433,6 +438,23 @@ class _Cleaning:
     async def _count(self, folders: Sequence[str]) -> int:
         stats = [await self._zookeeper.exists(folder) for folder in folders]
         return sum(stat.num_children for stat in stats if stat is not None)
+
+
+class _TimedLocks:
+    """A collector of due nodes: the first that ended before a time, and the ids of all messages that have one."""
+
+    def __init__(self, most: int, before: int) -> None:
+        self._before = before
+        self.ended = Earliest(most, self._has_ended, str)
+        self.announced: set[str] = set()
+
+    def take(self, names: list[str]) -> None:
+        self.ended.take(names)
+        self.announced.update(parsed[1] for name in names if (parsed := parse_due(name)) is not None)
+
+    def _has_ended(self, name: str) -> bool:
+        parsed = parse_due(name)
+        return parsed is not None and parsed[0] <= self._before
 
 
 def _is_message(meta: str) -> bool:

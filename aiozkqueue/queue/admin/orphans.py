@@ -14,7 +14,7 @@ from aiozkqueue.queue.admin.ledger_pages import is_of_ledger
 from aiozkqueue.queue.candidates.batches import is_staged
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.redelivery.timed_locks import waiting
-from aiozkqueue.zookeeper import below, read_pages
+from aiozkqueue.zookeeper import PAGE, below, read_pages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -51,7 +51,23 @@ class Locks(NamedTuple):
 async def bad_locks(
     zookeeper: ZooKeeper, paths: QueuePaths, locks: Sequence[str], now: float, ids: Collection[str] | None = None
 ) -> Locks:
-    """Check these locks at a time (seconds since 1970); given the ids of all items, also find locks without an item."""
+    """Check these locks at a time (seconds since 1970); given the ids of all items, also find locks without an item.
+
+    This, and each other search here, reads a page at a time.
+    """
+    found = Locks([], [], [], 0)
+    for start in range(0, len(locks), PAGE):
+        page = await _bad_locks(zookeeper, paths, locks[start : start + PAGE], now, ids)
+        found.endless.extend(page.endless)
+        found.unannounced.extend(page.unannounced)
+        found.vain.extend(page.vain)
+        found = found._replace(overdue=found.overdue + page.overdue)
+    return found
+
+
+async def _bad_locks(
+    zookeeper: ZooKeeper, paths: QueuePaths, locks: Sequence[str], now: float, ids: Collection[str] | None
+) -> Locks:
     found = Locks([], [], [], 0)
     overdue = 0
     nodes = await read_pages(zookeeper, [f"{paths.locks}/{name}" for name in locks])
@@ -81,20 +97,30 @@ async def bad_locks(
 
 async def stray_dues(zookeeper: ZooKeeper, paths: QueuePaths, dues: Sequence[str]) -> list[str]:
     """Find the due nodes whose lock is gone, and children that are not due nodes."""
-    timed = [(name, parsed[1]) for name in dues if (parsed := parse_due(name)) is not None]
-    nodes = await read_pages(zookeeper, [f"{paths.due}/{name}" for name, _ in timed])
-    waits = [waiting(node, message_id) for node, (_, message_id) in zip(nodes, timed, strict=True)]
-    locks = await read_pages(zookeeper, [paths.lock(wait.lock) for wait in waits])
-    alone = [name for (name, _), lock in zip(timed, locks, strict=True) if lock is None]
-    foreign = [name for name in dues if parse_due(name) is None]
-    return [*(left.name for left in await still_there(zookeeper, paths.due, alone)), *foreign]
+    found: list[str] = []
+    foreign: list[str] = []
+    for start in range(0, len(dues), PAGE):
+        page = dues[start : start + PAGE]
+        timed = [(name, parsed[1]) for name in page if (parsed := parse_due(name)) is not None]
+        nodes = await read_pages(zookeeper, [f"{paths.due}/{name}" for name, _ in timed])
+        waits = [waiting(node, message_id) for node, (_, message_id) in zip(nodes, timed, strict=True)]
+        locks = await read_pages(zookeeper, [paths.lock(wait.lock) for wait in waits])
+        alone = [name for (name, _), lock in zip(timed, locks, strict=True) if lock is None]
+        found += (left.name for left in await still_there(zookeeper, paths.due, alone))
+        foreign += (name for name in page if parse_due(name) is None)
+    return found + foreign
 
 
 async def orphan_metas(
     zookeeper: ZooKeeper, paths: QueuePaths, metas: Sequence[str], ids: Collection[str]
 ) -> list[Left]:
     """Find the attempt records whose item does not exist; the records were listed before the items."""
-    return await still_there(zookeeper, paths.metas, [name for name in metas if parse_meta(name) not in ids])
+    found: list[Left] = []
+    for start in range(0, len(metas), PAGE):
+        alone = [name for name in metas[start : start + PAGE] if parse_meta(name) not in ids]
+        found += await still_there(zookeeper, paths.metas, alone)
+        await asyncio.sleep(0)
+    return found
 
 
 async def still_there(zookeeper: ZooKeeper, folder: str, names: Sequence[str]) -> list[Left]:
