@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiozkqueue.layout import StoredConfig, parse_lock, parse_meta
 from aiozkqueue.queue.admin.batch_writers import writers
@@ -17,19 +17,21 @@ from aiozkqueue.queue.admin.orphans import Locks, bad_locks, orphan_metas, stray
 from aiozkqueue.queue.admin.stats import put_into
 from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.zookeeper import PAGE, NoAuthError, NoNodeError, below
+from aiozkqueue.zookeeper import PAGE, Collector, NoAuthError, NoNodeError, below
 
 from .acls import ACL_SAMPLE, open_znodes
 from .diagnosis import FolderFacts, QueueFacts
-from .lane_summary import LaneFacts
+from .lane_summary import FolderNames, LaneFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.admin.batch_writers import WriterInfo
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.zookeeper import Stat
+
+C = TypeVar("C", bound=Collector)
 
 #: The age at which a pin is reported, seconds: no audit takes this long.
 OLD_PIN: Final = 86_400
@@ -47,7 +49,7 @@ class QueueProbe:
         self._config = config
         self._now = now
         self._wanted_lanes: Sequence[str] = ()
-        self._folders: dict[str, list[str]] = {}
+        self._folders: dict[str, FolderNames] = {}
         self._folder_facts: list[FolderFacts] = []
         self._lanes: dict[str, LaneFacts] = {}
         self._lane_facts: list[FolderFacts] = []
@@ -63,11 +65,18 @@ class QueueProbe:
     async def run(self) -> None:
         """Read everything. Raises: NoNodeError, NoAuthError: of the zookeeper package."""
         paths = self._paths
-        for folder in (paths.metas, paths.due, paths.locks, paths.dlq, paths.consumers):
-            self._folders[folder] = await below(self._zookeeper, folder)
-        for folder, names in self._folders.items():
-            size = sum(len(name.encode()) + 4 for name in names)
-            self._folder_facts.append(_folder(folder, len(names), size, await self._zookeeper.exists(folder)))
+        collectors: dict[str, Callable[[], FolderNames]] = {
+            paths.metas: partial(FolderNames, None, parse_meta),
+            paths.due: FolderNames,
+            paths.locks: partial(FolderNames, None, parse_lock),
+            paths.dlq: partial(FolderNames, OBSTACLE_SAMPLE),
+            paths.consumers: partial(FolderNames, OBSTACLE_SAMPLE),
+        }
+        for folder, collector in collectors.items():
+            self._folders[folder] = await self._list(folder, collector)
+        for folder, listed in self._folders.items():
+            stat = await self._zookeeper.exists(folder)
+            self._folder_facts.append(_folder(folder, listed.count, listed.size, stat))
         self._writers = await writers(QueueHandle(self._runtime, self._runtime.queue_state(paths.name)))
         pins = await below(self._zookeeper, paths.pins)
         self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
@@ -86,8 +95,8 @@ class QueueProbe:
             put_lanes=[paths.at(lane) for tier in self._config.tiers for lane in tier.put_lanes],
             generations=max(len(shard) for tier in self._config.tiers for shard in tier.shard_lanes),
             size=sum(lane.items for lane in lanes),
-            consumers=len(self._folders.get(paths.consumers, ())),
-            dead_letters=len(self._folders.get(paths.dlq, ())),
+            consumers=self._count(paths.consumers),
+            dead_letters=self._count(paths.dlq),
             foreign=[name for lane in lanes for name in lane.foreign],
             endless_locks=[left.name for left in self._bad.endless],
             unannounced_locks=[left.name for left in self._bad.unannounced],
@@ -110,34 +119,34 @@ class QueueProbe:
         paths, config = self._paths, self._config
         hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)] if config.scheduled else []
         self._wanted_lanes = [paths.at(lane) for lane in (*config.lanes, *hours)]
-        locks, metas = self._folders[paths.locks], self._folders[paths.metas]
-        wanted = {lock for name in locks if (lock := parse_lock(name)) is not None}
-        known = {message_id for name in metas if (message_id := parse_meta(name)) is not None}
+        wanted, known = self._folders[paths.locks].ids, self._folders[paths.metas].ids
         for start in range(0, len(self._wanted_lanes), PAGE):
             page = self._wanted_lanes[start : start + PAGE]
             stats = await asyncio.gather(*map(self._zookeeper.exists, page))
             for path, stat in zip(page, stats, strict=True):
                 lane = LaneFacts(wanted, known, OBSTACLE_SAMPLE)
                 if stat is not None and stat.num_children:
-                    lane = await self._list_lane(path, wanted, known)
+                    lane = await self._list(path, partial(LaneFacts, wanted, known, OBSTACLE_SAMPLE))
                 self._lanes[path] = lane
                 self._lane_facts.append(_folder(path, lane.count, lane.size, stat))
 
-    async def _list_lane(self, path: str, wanted: Collection[str], known: Collection[str]) -> LaneFacts:
-        collector = partial(LaneFacts, wanted, known, OBSTACLE_SAMPLE)
+    async def _list(self, path: str, collector: Callable[[], C]) -> C:
         try:
             return await self._zookeeper.children_into(path, collector)
         except NoNodeError:
             return collector()
 
+    def _count(self, folder: str) -> int:
+        return self._folders[folder].count if folder in self._folders else 0
+
     async def _judge(self) -> None:
         """Find leftovers, obstacles and znodes that are open to everybody, after all lanes have been listed."""
         zookeeper, paths, lanes = self._zookeeper, self._paths, self._lanes.values()
-        locks, metas, dues = (self._folders[folder] for folder in (paths.locks, paths.metas, paths.due))
-        lockable = {lock for lane in lanes for lock in lane.locked}
+        locks, metas, dues = (self._folders[folder].names for folder in (paths.locks, paths.metas, paths.due))
+        lockable = set[str]().union(*(lane.locked for lane in lanes))
         self._bad = await bad_locks(zookeeper, paths, locks, self._now, lockable)
         self._stray_dues = await stray_dues(zookeeper, paths, dues)
-        ids = {message_id for lane in lanes for message_id in lane.met}
+        ids = set[str]().union(*(lane.met for lane in lanes))
         self._orphan_metas = [left.name for left in await orphan_metas(zookeeper, paths, metas, ids)]
         samples = {path: lane.sample for path, lane in self._lanes.items()}
         messages = {**samples, paths.metas: metas}
@@ -145,7 +154,7 @@ class QueueProbe:
             [f"{folder}/{name}" for folder, names in messages.items() for name in names[:OBSTACLE_SAMPLE]]
         )
         self._bad_tags = await bad_records(zookeeper, paths, OBSTACLE_SAMPLE)
-        listed = {**samples, **self._folders}
+        listed = {**samples, **{folder: listed.names for folder, listed in self._folders.items()}}
         children = [f"{folder}/{name}" for folder, names in listed.items() for name in names[:ACL_SAMPLE]]
         self._open = await open_znodes(zookeeper, [paths.base, paths.lanes, *listed, *children])
 
