@@ -257,9 +257,10 @@ class TransactionBlock:
             await work.rollback(0)
 
 
-def _take_timeout(runtime: SessionCore, queue: object, timeout: Seconds | None) -> float | None:
+def _take_timeout(runtime: SessionCore, queue: Destination[Any], timeout: Seconds | None) -> float | None:
     """Check the arguments of a take; return its timeout."""
-    if not isinstance(queue, Destination):
+    given: object = queue
+    if not isinstance(given, Destination):
         msg = f"take takes a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
     if binding_of(queue).owner is not runtime:

@@ -55,7 +55,7 @@ def stored(options: Mapping[str, str]) -> Counter[bytes]:
     client.start(30)
     try:
         items = f"{options['root']}/{options['queue']}/items"
-        return Counter(client.get(f"{items}/{name}")[0] for name in client.get_children(items))
+        return Counter(client.get(f"{items}/{name}")[0] for name in client.get_children(items) or ())
     finally:
         client.stop()
         client.close()
