@@ -43,22 +43,22 @@ _COUNTERS: Final[dict[str, tuple[str, Callable[[QueueFigures], int]]]] = {
     "aiozkqueue_messages_put": ("Messages stored by this session.", lambda counters: counters.put),
     "aiozkqueue_messages_consumed": ("Messages handled and removed.", lambda counters: counters.consumed),
     "aiozkqueue_messages_retried": (
-        "Messages given back after a hand-over: they come again.",
+        "Messages released after a delivery: they are redelivered.",
         lambda counters: counters.retried,
     ),
-    "aiozkqueue_messages_dead_lettered": ("Messages moved into the dead letters.", lambda counters: counters.dead),
+    "aiozkqueue_messages_dead_lettered": ("Messages moved to the dead letters.", lambda counters: counters.dead),
     "aiozkqueue_messages_reaped": (
-        "Messages handed on that their node has left lying.",
+        "Messages of other nodes that this session has reassigned.",
         lambda counters: counters.reaped,
     ),
 }
 _HISTOGRAMS: Final[dict[str, tuple[str, Callable[[QueueFigures], Histogram]]]] = {
     "aiozkqueue_message_wait_seconds": (
-        "Time from the put, or from when it was due, until a message was claimed for its hand-over with attempt 1.",
+        "Time from the put, or from the due time, until a message was claimed for its first delivery.",
         lambda counters: counters.wait,
     ),
     "aiozkqueue_message_handling_seconds": (
-        "Time from a hand-over until its commit or rollback was stored.",
+        "Time from a delivery until its commit or rollback was stored.",
         lambda counters: counters.handling,
     ),
 }
@@ -178,7 +178,7 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[Sample], float]]]] = {
         lambda sample: sample.delayed,
     ),
     "aiozkqueue_queue_retrying": (
-        "Messages that were delivered before and come again at a known moment.",
+        "Messages that were delivered before and are redelivered at a known time.",
         lambda sample: sample.retrying,
     ),
     "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda sample: sample.dead),
@@ -195,7 +195,7 @@ def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> It
     yield _gauge("aiozkqueue_queue_oldest_age_seconds", "Age of the oldest message.", ages)
     yield _gauge(
         "aiozkqueue_queue_unreadable",
-        "1 where a queue could not be read: access denied, a configuration that does not decode, or too slow.",
+        "1 if a queue could not be read: access denied, a configuration that does not decode, or too slow.",
         (*((queue, 0) for queue in samples), *((queue, 1) for queue in unreadable)),
     )
 

@@ -45,7 +45,7 @@ async def main() -> None:
                     async with delivery:
                         await ship(delivery.value)
                 except (OutOfStockError, zq.NotCommittedError) as error:
-                    log.warning("%s comes again: %r", delivery.id, error)
+                    log.warning("%s is redelivered: %r", delivery.id, error)
 
 
 if __name__ == "__main__":

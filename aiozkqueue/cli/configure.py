@@ -141,7 +141,7 @@ async def configure(
 
 
 def _options() -> list[inspect.Parameter]:
-    """The settings as parameters that typer reads."""
+    """Return the settings as parameters for typer."""
     return [
         inspect.Parameter(
             setting.field,
@@ -166,7 +166,7 @@ command: Final = connected(configure)
 
 
 def _policy(now: zq.Policy, policy: str | None, backoff: zq.Backoff | None, exhausted: Exhausted | None) -> zq.Policy:
-    """Change what the options say of a policy, and keep the rest as far as the other kind has it too."""
+    """Change the given settings of a policy, and keep the others if the new kind has them."""
     rest = zq.Exponential() if isinstance(now, zq.ConsumeOnce) else now.backoff
     rest = backoff or rest
     end = exhausted or now.exhausted

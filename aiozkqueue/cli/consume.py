@@ -121,14 +121,14 @@ async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
     failure = await handler(delivery)
     if failure is not None:
         ended = any(claim.used_up for claim in work_of(delivery).claims)
-        fate = "has used up its attempts" if ended else "comes again"
+        fate = "has used up its attempts" if ended else "is redelivered"
         await settle_failed(delivery, CommandFailedError(failure))
         output.note(f"{delivery.id} {fate}: {failure}")
         return False
     try:
         await delivery.commit()
     except zq.NotCommittedError as error:
-        output.note(f"{delivery.id} comes again: {error}")
+        output.note(f"{delivery.id} is redelivered: {error}")
         return False
     return True
 

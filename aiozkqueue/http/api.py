@@ -342,19 +342,21 @@ def _json(told: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 _TOLD: Final[dict[str, Any]] = {"type": "object", "properties": {"message": {"type": "string"}}}
-_GOES_ON: Final[dict[int | str, dict[str, Any]]] = {202: _json("It goes on; repeat the request to wait for it.", _OK)}
+_GOES_ON: Final[dict[int | str, dict[str, Any]]] = {
+    202: _json("The removal continues; repeat the request to wait for its end.", _OK)
+}
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     400: {
-        "description": "A parameter, a name or the body is wrong.",
+        "description": "A parameter, a name or the body is invalid.",
         "content": {"application/json": {"schema": _TOLD}, "text/plain": {"schema": {"type": "string"}}},
     },
-    403: _json("The key is missing or unknown, or may not do this.", {"type": "object"}),
+    403: _json("The key is missing or unknown, or does not allow this.", {"type": "object"}),
     404: _json("There is no such move, or no such path.", {"type": "object"}),
-    405: _json("There is such a path, but not for this method.", {"type": "object"}),
-    408: _json("The body did not come in time.", _TOLD),
-    409: _json("The queue is configured otherwise than this needs.", _TOLD),
+    405: _json("The path does not support this method.", {"type": "object"}),
+    408: _json("The body did not arrive in time.", _TOLD),
+    409: _json("The queue's configuration does not allow this.", _TOLD),
     413: _json("The body is too large, or has too many messages.", _TOLD),
-    415: _json("The body is not said to be JSON, or its Content-Encoding is not gzip.", _TOLD),
+    415: _json("The content type is not JSON, or the Content-Encoding is not gzip.", _TOLD),
     422: _json("The body is empty.", {"type": "object"}),
     429: _json("Too many requests.", _TOLD),
     503: _json("ZooKeeper does not answer, or cannot do this now; try again.", _TOLD),

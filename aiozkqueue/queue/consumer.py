@@ -370,7 +370,7 @@ class _Commits:
             context = about(claim, work.id)
             if isinstance(failure, PASSING):
                 redelivered += 1
-                log.warning("queue %s: %s comes again: %s", self._queue, claim.id, failure, extra=context)
+                log.warning("queue %s: %s is redelivered: %s", self._queue, claim.id, failure, extra=context)
             else:
                 text = "queue %s: message %s could not be settled"
                 log.error(text, self._queue, claim.id, exc_info=failure, extra=context)

@@ -259,7 +259,7 @@ class Listener(Generic[T_co]):
                 await commit_or_leave(work)
         except PASSING as error:
             context = about(claim, work_of(delivery).id)
-            log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error, extra=context)
+            log.warning("queue %s: %s is redelivered: %s", self._queue.name, delivery.id, error, extra=context)
         except SessionClosedError:
             raise
         except QueueError:

@@ -1,7 +1,7 @@
 """Reads a listing while it arrives, and passes on its names in pieces, so that only one piece is held in memory.
 
 ZooKeeper answers a listing as one reply, however long. `Listing` reads the body of such a reply from the pieces that
-the transport delivers; `Collected` passes the names to a collector of the caller's.
+the transport delivers; `Collected` passes the names to the caller's collector.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_a_command_gets_the_payload_and_its_exit_status_decides_the_commit(cli: 
     consume = cli("consume", "q", "--exec", script)
     assert consume.status == 1
     assert sorted(consume.text.splitlines()) == ["1 bad", "1 good"]
-    assert "comes again" in consume.stderr
+    assert "is redelivered" in consume.stderr
     assert [m["body"] for m in cli("peek", "q", "--json").records] == ["bad"]
 
 
@@ -133,7 +133,7 @@ def test_a_message_out_of_attempts_is_not_reported_as_redelivered(cli: Cli) -> N
     consume = cli("consume", "q", "--follow", "--limit", "2", "--exec", "exit 3")
     notes = [line for line in consume.stderr.splitlines() if line.startswith("aiozkqueue: ")]
     assert notes == [
-        f"aiozkqueue: {message_id} comes again: the command ended with 3",
+        f"aiozkqueue: {message_id} is redelivered: the command ended with 3",
         f"aiozkqueue: {message_id} has used up its attempts: the command ended with 3",
     ]
     [letter] = cli("dlq", "list", "q", "--json").records

@@ -108,7 +108,7 @@ async def test_dead_letters_are_redriven_after_a_confirmation(
     await expect(page.get_by_role("heading")).to_contain_text("Redrive 1 dead letter of orders?")
     assert await session.queue("orders").dead_letters.size() == 3
     await page.get_by_role("button", name="Redrive 1").click()
-    await expect(page.get_by_role("status").first).to_contain_text("1 of 1 dead letters went back into the queue")
+    await expect(page.get_by_role("status").first).to_contain_text("1 of 1 dead letters were redriven")
     assert await session.queue("orders").size() == 13
     await page.get_by_label(f"Select {work[0]}").check()
     await page.get_by_role("button", name="Delete selected").click()

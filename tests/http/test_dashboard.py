@@ -57,7 +57,7 @@ async def test_a_visitor_without_a_key_must_sign_in(service: Service) -> None:
         assert (await client.get("/queues/jobs")).status_code == 403
         wrong = await client.post("/sign-in", data={"key": "wrong"})
         assert wrong.status_code == 403
-        assert "not known" in wrong.text
+        assert "unknown" in wrong.text
         assert "set-cookie" not in wrong.headers
         right = await client.post("/sign-in", data={"key": service.key})
         cookie = right.headers["set-cookie"]
@@ -133,10 +133,10 @@ async def test_redriving_shows_the_number_of_dead_letters_first(
     ids = re.findall(r'name="id" value="([^"]+)"', asked.text)
     assert sorted(ids) == sorted(dead[1:])
     done = await browser.post("/queues/jobs/dead-letters", data={**form, "action": "redrive", "id": ids})
-    assert "2 of 2 dead letters went back" in done.text
+    assert "2 of 2 dead letters were redriven" in done.text
     assert await session.queue("jobs").size() == 2
     one = {"proof": form["proof"], "action": "delete", "id": [dead[0]]}
-    assert "removed for good" in (await browser.post("/queues/jobs/dead-letters/confirm", data=one)).text
+    assert "deleted permanently" in (await browser.post("/queues/jobs/dead-letters/confirm", data=one)).text
     assert "1 of 1 dead letters were deleted" in (await browser.post("/queues/jobs/dead-letters", data=one)).text
     assert await session.queue("jobs").dead_letters.size() == 0
 

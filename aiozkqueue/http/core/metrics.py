@@ -36,7 +36,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "aiozkqueue_http_request_seconds",
-            "How long requests took, what long polls waited included.",
+            "Duration of requests, including the waiting time of long polls.",
             ["service", "operation"],
             buckets=_BUCKETS,
             registry=self._registry,
@@ -66,6 +66,6 @@ class _Queues(Collector):
             yield from queue_gauges(sampler.latest, sampler.unreadable)
             yield GaugeMetricFamily(
                 "aiozkqueue_queues_looked_at_timestamp_seconds",
-                "When the queues were looked at last, seconds since 1970; 0: never.",
+                "Time of the last sample of the queues, seconds since 1970; 0: never.",
                 sampler.looked_at,
             )

@@ -59,13 +59,13 @@ def unsupported_encoding() -> ProblemError:
 
 def too_large(limit: int) -> ProblemError:
     """A body, or a message in it, is too large."""
-    text = f"a request's body, or one message of it, may have at most {limit} bytes here"
+    text = f"the body of a request, or a message in it, may have at most {limit} bytes"
     return ProblemError(JSONResponse({"message": text}, 413))
 
 
 def too_slow() -> ProblemError:
     """A body did not arrive in time."""
-    return ProblemError(JSONResponse({"message": "the request's body did not come in time"}, 408))
+    return ProblemError(JSONResponse({"message": "the body of the request did not arrive in time"}, 408))
 
 
 def too_often(seconds: int) -> ProblemError:

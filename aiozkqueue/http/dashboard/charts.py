@@ -20,7 +20,7 @@ def chart(label: str, points: Sequence[tuple[float, float]], now: float) -> Mark
     shown = [(at, value) for at, value in points if now - _HOUR <= at <= now]
     most = max((value for _, value in shown), default=0.0)
     last = shown[-1][1] if shown else 0.0
-    told = f"{label}: now {last:g}, at the most {most:g} in the last hour"
+    described = f"{label}: now {last:g}, at most {most:g} in the last hour"
     line = " ".join(
         f"{WIDTH - (now - at) / _HOUR * WIDTH:.1f},{HEIGHT - value / (most or 1.0) * (HEIGHT - _TOP):.1f}"
         for at, value in shown
@@ -28,6 +28,6 @@ def chart(label: str, points: Sequence[tuple[float, float]], now: float) -> Mark
     return Markup(  # noqa: S704 - the label is escaped, the rest are numbers
         f'<figure class="chart">'
         f"<figcaption>{escape(label)} <span>now {last:g}, at the most {most:g}</span></figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{escape(told)}">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{escape(described)}">'
         f'<polyline points="{line}"/></svg></figure>'
     )

@@ -159,7 +159,7 @@ class Pages:
             found = await self._search(queue, _one(form, "search"), payloads=visitor.may(Verb.POLL, name))
             ids, more = found.ids, found.more
         if verb not in {"redrive", "delete"}:
-            raise _PageError(400, "Nothing to do", "The form does not say what to do.")
+            raise _PageError(400, "Nothing to do", "The form has no valid action.")
         return _page(request, "confirm.html", visitor, name=name, verb=verb, ids=ids, more=more)
 
     async def change(self, request: Request, name: str) -> Response:
@@ -167,11 +167,11 @@ class Pages:
         _, queue, form = await self._changing(request, name)
         action, ids = _one(form, "action"), form.get("id", [])[: reading.LOOKED]
         if action == "redrive":
-            number, told = await queue.dead_letters.redrive(ids), "went back into the queue"
+            number, told = await queue.dead_letters.redrive(ids), "were redriven"
         elif action == "delete":
             number, told = await queue.dead_letters.purge(ids), "were deleted"
         else:
-            raise _PageError(400, "Nothing to do", "The form does not say what to do.")
+            raise _PageError(400, "Nothing to do", "The form has no valid action.")
         return await self._letters(request, name, f"{number:,} of {len(ids):,} dead letters {told}.")
 
     # -- signing in and out
@@ -181,7 +181,7 @@ class Pages:
         if request.method != "POST":
             return _page(request, "sign_in.html", None, wrong=False)
         if sign_in.is_from_elsewhere(request):
-            raise _PageError(403, "Not from here", "This form was sent by another site.")
+            raise _PageError(403, "Not allowed", "This form was sent by another site.")
         key = _one(await _form(request, SMALL_FORM_LIMIT), "key")
         caller = await self._backend.gate.bearer(request, key) if key else None
         if caller is None:
@@ -194,7 +194,7 @@ class Pages:
         """Sign out: delete the key from the browser."""
         visitor = await sign_in.visitor(request, self._backend.gate)
         if visitor is None or not visitor.proves(_one(await _form(request, SMALL_FORM_LIMIT), "proof")):
-            raise _PageError(403, "Not from here", "This form was not sent by a page of yours.")
+            raise _PageError(403, "Not allowed", "This form was not sent from one of your pages.")
         response = _to(request, "/sign-in")
         sign_in.forget(request, response)
         return response
@@ -226,7 +226,9 @@ class Pages:
     async def _seen(self, request: Request, name: str) -> tuple[sign_in.Visitor, Queue[bytes]]:
         visitor = await sign_in.visitor(request, self._backend.gate)
         if visitor is None or not visitor.may(Verb.GET_STATUS, name):
-            raise _PageError(403, "Not permitted", f"You may not see the queue {name!r}: sign in with a key that may.")
+            raise _PageError(
+                403, "Not permitted", f"You may not see the queue {name!r}: sign in with a key that allows it."
+            )
         try:
             there = await is_there(core_of(self._backend.session), name)
         except InvalidNameError as error:
@@ -251,9 +253,11 @@ class Pages:
         may_change = visitor.may_change(name)
         form = await _form(request, FORM_LIMIT if may_change else SMALL_FORM_LIMIT)
         if sign_in.is_from_elsewhere(request) or not visitor.proves(_one(form, "proof")):
-            raise _PageError(403, "Not from here", "This form was not sent by a page of yours: load it again.")
+            raise _PageError(403, "Not allowed", "This form was not sent from one of your pages: load it again.")
         if not may_change:
-            raise _PageError(403, "Not permitted", f"This key may not change the queue {name!r}: it needs manage.")
+            raise _PageError(
+                403, "Not permitted", f"This key may not change the queue {name!r}: it needs the permission manage."
+            )
         return visitor, queue, form
 
     def _charts(self, name: str, now: float) -> list[Markup]:
@@ -265,8 +269,8 @@ class Pages:
         rates = [(two.at, rates_between(one, two)) for one, two in pairwise(seen)]
         return [
             chart("Size", [(one.at, one.size) for one in seen], now),
-            chart("Put a second", [(at, round(rate.put, 2)) for at, rate in rates], now),
-            chart("Done a second", [(at, round(rate.removed, 2)) for at, rate in rates], now),
+            chart("Put per second", [(at, round(rate.put, 2)) for at, rate in rates], now),
+            chart("Removed per second", [(at, round(rate.removed, 2)) for at, rate in rates], now),
             chart("Dead letters", [(one.at, one.dead) for one in seen], now),
         ]
 

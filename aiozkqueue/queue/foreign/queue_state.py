@@ -79,7 +79,7 @@ class ForeignQueueState(QueueState):
         return self._layout.id_of(name)
 
     def parse_item(self, name: str) -> ItemName | None:
-        """See `QueueState`. Dead letters have names of our layout."""
+        """See `QueueState`. Dead letters have names in our layout."""
         if not self._layout.is_item(name):
             return ItemName.parse(name)
         digits = self._layout.whole(name)[-SEQUENCE_DIGITS:]

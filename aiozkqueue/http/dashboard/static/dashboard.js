@@ -16,7 +16,7 @@
   button.addEventListener("click", () => {
     paused = !paused;
     button.textContent = paused ? "Resume updates" : "Pause updates";
-    tell(paused ? "Updates are paused." : "Updates go on.");
+    tell(paused ? "Updates are paused." : "Updates have resumed.");
   });
 
   const inUse = () => live.contains(document.activeElement) || String(document.getSelection()) !== "";
@@ -30,10 +30,10 @@
       const fresh = page.querySelector("[data-live]");
       if (!fresh || paused || inUse()) return;
       live.replaceChildren(...fresh.childNodes);
-      if (failed) tell("Updates go on.");
+      if (failed) tell("Updates have resumed.");
       failed = false;
     } catch {
-      if (!failed) tell("The page could not be updated; it is tried again.");
+      if (!failed) tell("The page could not be updated; retrying.");
       failed = true;
     }
   };
