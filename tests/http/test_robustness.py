@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -141,6 +142,24 @@ async def test_a_malformed_request_is_refused_and_its_connection_closed(service:
             answer = b""
         assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
     await works(service)
+
+
+async def test_many_malformed_requests_are_logged_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiozkqueue.http.server.QUIET", 600)
+    monkeypatch.setattr("aiozkqueue.http.server._QUIET_LINES._since", {})
+    logged: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("uvicorn.error")
+    logger.addHandler(handler)
+    try:
+        for _ in range(20):
+            async with raw(service) as (reader, writer), asyncio.timeout(30):
+                writer.write(b"no request\r\n\r\n")
+                assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    finally:
+        logger.removeHandler(handler)
+    assert len(logged) == 1
 
 
 async def test_a_request_cut_off_in_its_body_sends_no_message(service: Service) -> None:
