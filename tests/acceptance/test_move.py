@@ -53,6 +53,21 @@ async def test_a_move_keeps_all_messages_unchanged(session: zq.QueueSession, oth
     assert {one.id: one.enqueued_at for one in found} == before
 
 
+async def test_a_move_that_does_not_decode_is_neither_listed_nor_changed_and_others_are_finished(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("source").put(b"1")
+    broken = {"empty": b"", "text": b"nonsense", "list": b"[]", "other": b'{"from": 1}'}
+    for name, data in broken.items():
+        await server_view.create(f"{queue_root}/.moves/{name}", data)
+    reference = await session.admin.moves.start("source", "target")
+    assert (await ended(session, reference)).state == "done"
+    assert await session.admin.moves.resume() == 0
+    assert [one.reference for one in await session.admin.moves.all()] == [reference]
+    for name, data in broken.items():
+        assert await server_view.get(f"{queue_root}/.moves/{name}") == data
+
+
 async def test_leased_messages_are_moved_without_their_leases(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
