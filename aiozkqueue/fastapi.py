@@ -90,8 +90,8 @@ def session_of(connection: HTTPConnection) -> QueueSession:
     if not isinstance(session, QueueSession):
         msg = (
             "the application has no queue session: give it lifespan=aiozkqueue.fastapi.lifespan(hosts), or yield "
-            "aiozkqueue.fastapi.state(session) from a lifespan of its own; an application that is mounted in another "
-            "has the lifespan of that one"
+            "aiozkqueue.fastapi.state(session) from its own lifespan; a mounted application uses the lifespan of the "
+            "outer one"
         )
         raise InvalidOptionError(msg)
     return session

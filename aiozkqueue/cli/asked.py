@@ -107,7 +107,7 @@ def other_programs_queue(
         message = "--lock-path, --kind and --compressed are for Curator's queues: give its path with --curator PATH"
         raise typer.BadParameter(message)
     if kazoo is None and unlocked:
-        message = "--unlocked belongs to a queue of kazoo's: give its path with --kazoo PATH"
+        message = "--unlocked is for kazoo's queues: give its path with --kazoo PATH"
         raise typer.BadParameter(message)
     if curator is not None:
         return AskedQueue(curator, "curator", lock_path, kind or "queue", compressed)

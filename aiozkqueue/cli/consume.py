@@ -87,7 +87,7 @@ async def consume(
     $ aiozkqueue consume orders --follow --exec './ship.sh'[/dim]
     """
     if command is not None and as_json:
-        message = "--json has nothing to print with --exec"
+        message = "--exec prints nothing, so it excludes --json"
         raise typer.BadParameter(message)
     handler: Handler = partial(_print, as_json=as_json) if command is None else partial(_execute, command)
     done = failed = 0

@@ -26,7 +26,7 @@ def parse_duration(text: str | float) -> float:
         return math.inf
     match = _DURATION.fullmatch(text)
     if match is None:
-        message = f"{text!r} is no duration: give seconds, or a number with s, m, h or d, such as 15m"
+        message = f"{text!r} is not a duration: give seconds, or a number with s, m, h or d, such as 15m"
         raise typer.BadParameter(message)
     return float(match[1]) * _UNITS[match[2]]
 

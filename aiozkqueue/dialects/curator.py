@@ -210,7 +210,7 @@ def curator(
         above, _, name = lock_path.rpartition("/")
         if lock_path == path or (above == path and dialect.is_item(name)):
             msg = (
-                f"queue {path!r}: lock_path={lock_path!r}: consumers would take the locks there for items; give a path "
+                f"queue {path!r}: lock_path={lock_path!r}: consumers would treat the locks there as items; give a path "
                 f"elsewhere, such as {f'{path}-locks'!r}, to the Java side, too"
             )
             raise InvalidOptionError(msg)

@@ -49,8 +49,8 @@ def check_shard_locks(shard: str, lock_path: str | None, sharder: str | None = N
         return
     if f"{lock_path}/".startswith(f"{above}/") and not lock_path.startswith(f"{shard}/"):
         msg = (
-            f"queue {shard!r}: lock_path={lock_path!r}: Curator's QueueSharder takes every child of {above!r} for a "
-            "queue to put to. It would put messages among the locks, make locks for those in turn, and add queues "
-            f"without end; lay the locks somewhere else, as at {f'{above}-locks/{name}'!r}, for the Java side, too"
+            f"queue {shard!r}: lock_path={lock_path!r}: Curator's QueueSharder uses every child of {above!r} as a "
+            "queue. It would put messages among the locks, create locks for those in turn, and add queues forever; "
+            f"put the locks elsewhere, for example at {f'{above}-locks/{name}'!r}, on the Java side, too"
         )
         raise InvalidOptionError(msg)

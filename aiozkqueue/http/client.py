@@ -176,7 +176,7 @@ class RegisteredHosts:
         try:
             urls = await service_urls(core_of(self._session).zookeeper, self._cluster, kind)
         except ZooKeeperError as error:
-            msg = f"where the servers of {self._cluster!r} are registered: {error}"
+            msg = f"the registrations of the servers of {self._cluster!r} are registered: {error}"
             raise ServiceUnavailableError(msg) from error
         return [url for url in urls if self._allows(url)]
 
@@ -220,7 +220,7 @@ class QueueServiceClient:
         self._kind = Kind.DEDUPQ if dedup else Kind.QUEUE
         self._timeout = required_seconds(timeout, "timeout")
         if key is not None and not (key.isascii() and key.isprintable()):
-            msg = "key: it is none that `aiozkqueue keys create` has made"
+            msg = "invalid API key: give one that `aiozkqueue keys create` made"
             raise InvalidOptionError(msg)
         self._http = httpx.AsyncClient(headers={} if key is None else {"X-BV-API-Key": key}, transport=transport)
 
@@ -319,7 +319,7 @@ class QueueServiceClient:
         """Start a move of all messages to another queue, and return its reference. Raises: ServiceError."""
         answer = await self._request("POST", "_move", {"from": source, "to": target})
         if not isinstance(answer, dict) or not isinstance(reference := answer.get("id"), str):
-            msg = f"the answer to a move holds no reference: {answer!r}"
+            msg = f"the response to a move has no reference: {answer!r}"
             raise ServiceError(msg)
         return reference
 
@@ -327,7 +327,7 @@ class QueueServiceClient:
         """Return the state of a move. Raises: UnknownMoveReferenceError, ServiceError."""
         answer = await self._request("GET", f"_move/{_part(reference)}")
         if not isinstance(answer, dict):
-            msg = f"the status of a move is no object: {answer!r}"
+            msg = f"the status of a move is not an object: {answer!r}"
             raise ServiceError(msg)
         return ServiceMove(str(answer.get("from")), str(answer.get("to")), str(answer.get("status")))
 
@@ -406,21 +406,21 @@ def _answer(response: httpx.Response) -> JsonValue:
     try:
         answer: JsonValue = response.json()
     except ValueError as error:
-        msg = f"{response.request.method} {response.request.url.path}: the answer is no JSON"
+        msg = f"{response.request.method} {response.request.url.path}: the response is not JSON"
         raise ServiceError(msg, response.status_code) from error
     return answer
 
 
 def _number(answer: JsonValue) -> int:
     if type(answer) is not int:
-        msg = f"a number was asked for, and this came: {answer!r}"
+        msg = f"the response is not a number: {answer!r}"
         raise ServiceError(msg)
     return answer
 
 
 def _messages(answer: JsonValue) -> list[ServiceMessage]:
     if not isinstance(answer, list):
-        msg = f"messages are no array: {answer!r}"
+        msg = f"messages are not an array: {answer!r}"
         raise ServiceError(msg)
     return [ServiceMessage(str(one["id"]), one.get("payload")) for one in answer if isinstance(one, dict)]
 
@@ -434,7 +434,7 @@ def _json(value: JsonValue) -> bytes:
     try:
         return json.dumps(value, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"messages are JSON: {error}"
+        msg = f"the message cannot be encoded as JSON: {error}"
         raise PayloadError(msg) from error
 
 

@@ -191,7 +191,7 @@ def schedule_of(queue: str, options: Mapping[str, Any]) -> tuple[float | None, i
             raise InvalidOptionError(msg)
         return wait or None, None
     if delay is not None:
-        msg = f"queue {queue!r}: delay={delay!r} and at={at!r}: give one of them"
+        msg = f"queue {queue!r}: delay and at exclude each other; give one of them"
         raise InvalidOptionError(msg)
     if not isinstance(at, datetime) or at.utcoffset() is None:
         msg = (

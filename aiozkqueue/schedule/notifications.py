@@ -446,7 +446,7 @@ def queue_name(service: str, name: str) -> str:
     queue = f"{service}:{name}"
     check_queue_name(queue, "notification queue")
     if ":" in service:
-        msg = f"service={service!r}: it has no colon, which parts it from the queue's name"
+        msg = f"service={service!r}: a colon separates the service from the queue's name; use a name without colons"
         raise InvalidOptionError(msg)
     return queue
 
@@ -459,7 +459,7 @@ def _search_field(key1: str | None, key2: str | None) -> str | None:
     if key2 is None:
         if key1 is None:
             return None
-        msg = f"search_key1={key1!r} without search_key2: one searches by the second key, or by both"
+        msg = f"search_key1={key1!r} needs search_key2: search by the second key, or by both"
         raise InvalidOptionError(msg)
     both = key_hash(f"{len(key2)}:{key2}{'' if key1 is None else f':{key1}'}")
     return f"s{key_hash(key2)[:_LETTERS]}{both[:_LETTERS]}"

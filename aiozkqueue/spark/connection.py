@@ -171,6 +171,6 @@ def _tls(servers: Servers) -> ssl.SSLContext | None:
         if servers.tls_cert is not None:
             context.load_cert_chain(servers.tls_cert, servers.tls_key)
     except OSError as error:  # includes ssl.SSLError
-        msg = f"tlsCa, tlsCert or tlsKey is no usable PEM file here: {error}"
+        msg = f"tlsCa, tlsCert or tlsKey is not a usable PEM file on this machine: {error}"
         raise InvalidOptionError(msg) from error
     return context

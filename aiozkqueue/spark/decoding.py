@@ -138,7 +138,7 @@ def _nullable(encode: Callable[[Any], object] | None) -> Callable[[Any], object]
 
 def _of(kind: type, value: object) -> Any:  # noqa: ANN401 - of the kind given
     if type(value) is not kind:
-        msg = f"{str(value)[:50]!r} is no {kind.__name__}"
+        msg = f"{str(value)[:50]!r} is not a {kind.__name__}"
         raise ValueError(msg)
     return value
 
@@ -195,6 +195,6 @@ def _timestamp(value: object, zone: tzinfo) -> datetime:
 def _like(pattern: re.Pattern[str], value: object, what: str) -> str:
     text = cast("str", _of(str, value))
     if pattern.fullmatch(text) is None:
-        msg = f"{text[:50]!r} is no {what}"
+        msg = f"{text[:50]!r} is not a {what}"
         raise ValueError(msg)
     return text

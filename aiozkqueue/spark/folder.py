@@ -111,7 +111,7 @@ class Folder:
         """Refuse a folder that another queue or run uses. Raises: InvalidOptionError."""
         names = self.names()
         if names and own not in names:
-            msg = f"{self.path} holds something else ({min(names)}): name a folder that is new, or one used so before"
+            msg = f"{self.path} holds something else ({min(names)}): use a new folder, or one of earlier runs"
             raise InvalidOptionError(msg)
 
 

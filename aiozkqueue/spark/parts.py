@@ -138,7 +138,7 @@ class Part:
         if fence is None or fence.stage != self.fence.stage:
             msg = (
                 f"queue {self._link.options.queue!r}: this batch is {'complete' if fence is None else 'given up'}; "
-                "a task that still puts for it is one of the past"
+                "this task belongs to an earlier attempt"
             )
             raise NotCommittedError(msg) from cause
         self.fence = fence

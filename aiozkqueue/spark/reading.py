@@ -105,7 +105,7 @@ class QueueReader(DataSourceReader):
         self._options = options
         self._wanted = Wanted()
         if options.mode is Mode.DEADLETTER:
-            msg = "mode=deadletter: a snapshot changes nothing; take PERMISSIVE or FAILFAST, or read a stream"
+            msg = "mode=deadletter: a batch read changes nothing; use PERMISSIVE or FAILFAST, or read a stream"
             raise InvalidOptionError(msg)
         self._of_message = Layout(schema, options).of_message  # refuses bad columns before any job runs
 

@@ -117,7 +117,7 @@ class RowEncoder:
         try:
             return Row(json.dumps(values, allow_nan=False, ensure_ascii=False).encode(), {}, mark)
         except ValueError as error:
-            msg = f"a row is no JSON: {error}"
+            msg = f"a row cannot be encoded as JSON: {error}"
             raise PayloadError(msg) from error
 
 
@@ -132,6 +132,6 @@ def _bytes(value: object) -> bytes:
 
 def _mark(column: str, value: object) -> str:
     if value is None:
-        msg = f"idColumn: {column!r} is null in a row, and then nothing tells the row from others"
+        msg = f"idColumn: {column!r} is null in a row, so the row cannot be identified"
         raise PayloadError(msg)
     return "r" + key_hash(f"{type(value).__name__} {value}")[:_MARK]

@@ -46,7 +46,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: Options, origin: str) -> None:
         """``origin`` is the same for all writers of one query and, as far as can be known, for no other query."""
         if options.write_id is not None:
-            msg = "writeId: a stream is named by its checkpoint; leave the option out"
+            msg = "writeId: the checkpoint identifies a stream; leave the option out"
             raise InvalidOptionError(msg)
         self._schema = schema
         self._options = options

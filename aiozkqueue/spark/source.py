@@ -67,7 +67,7 @@ class AiozkqueueDataSource(DataSource):
 def refuse_overwriting(*, overwrite: bool) -> None:
     """Refuse the mode ``overwrite``, which would empty the queue first. Raises: InvalidOptionError."""
     if overwrite:
-        msg = "a queue is not overwritten: take .mode('append'), and purge the queue yourself if that is meant"
+        msg = "a queue cannot be overwritten: use .mode('append'), and purge the queue first to replace it"
         raise InvalidOptionError(msg)
 
 

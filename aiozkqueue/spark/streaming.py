@@ -240,9 +240,7 @@ async def _note(link: Link, reading: Reading) -> None:
     try:
         await reading.note(link.runtime.zookeeper)
     except NoNodeError as error:
-        msg = (
-            f"queue {link.state.name!r}: the batch of this task is not there any more: it was acknowledged or released"
-        )
+        msg = f"queue {link.state.name!r}: the batch of this task no longer exists: it was acknowledged or released"
         raise ClaimLostError(msg) from error
 
 
@@ -267,7 +265,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
             yield decoded.rows
         if count < len(places):
             msg = (
-                f"queue {state.name!r}: {len(places) - count} messages of a batch are not there: they were forced open "
-                "and taken by others, or another query of this group has acknowledged them"
+                f"queue {state.name!r}: {len(places) - count} messages of a batch no longer exist: they were released "
+                "by force and taken by others, or another query of this group has acknowledged them"
             )
             raise ClaimLostError(msg)

@@ -133,7 +133,7 @@ async def complete(
     if len(stages) > 1 or (stored != told and link.options.id_column is None):
         msg = (
             f"queue {link.options.queue!r}: the tasks have put {told} rows by partition, and {stored} are stored: the "
-            "batch was begun with other partitions, or given up meanwhile. What was put of it is removed: write it anew"
+            "batch was begun with other partitions, or abandoned meanwhile. Its rows are removed: write it again"
         )
         raise NotCommittedError(msg)
     await staging.complete(batch)

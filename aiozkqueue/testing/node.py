@@ -152,7 +152,10 @@ class EmbeddedNode:
             return not self._secure or accepts(self.ports.secure)
         self._forget()
         if _TAKEN in self._last_lines():
-            text = f"a port of {self.ports} is taken"
+            text = (
+                f"port {self.ports.client}, or another port of this server, is in use; "
+                "stop the other server, or use port 0 for free ports"
+            )
             raise PortTakenError(text)
         text = f"the embedded ZooKeeper {self.hosts} has ended; its last lines:\n{self._last_lines()}"
         raise ServerUnavailableError(text)

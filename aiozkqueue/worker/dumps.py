@@ -92,6 +92,6 @@ def _worker(pid: int) -> int:
     except FileNotFoundError:
         return os.geteuid()  # a system without /proc
     if not int(lines["SigCgt"], 16) >> (signal.SIGUSR1 - 1) & 1:
-        msg = f"process {pid} ({lines['Name'].strip()}) is no `aiozkqueue worker`, or is not running yet"
+        msg = f"process {pid} ({lines['Name'].strip()}) is not an `aiozkqueue worker`, or has not started yet"
         raise NotFoundError(msg)
     return int(lines["Uid"].split()[1])

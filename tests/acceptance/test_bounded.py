@@ -51,7 +51,7 @@ async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_there_is_r
     jobs = await bounded(session, 40)
     for number in range(40):
         await jobs.put(b"%d" % number)
-    with pytest.raises(zq.QueueFullError, match="'jobs' is full: it takes 40"):
+    with pytest.raises(zq.QueueFullError, match=r"'jobs' is full \(max_size 40\)"):
         await jobs.put(b"one too many")
     stats = await jobs.stats()
     assert (stats.size, stats.max_size, stats.room, stats.waiting_producers) == (40, 40, 0, 0)
@@ -112,7 +112,7 @@ async def test_the_error_after_a_wait_for_room_names_the_whole_timeout(on_clock:
 
 async def test_put_many_that_fits_in_part_raises_with_the_number_put(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 3)
-    with pytest.raises(zq.QueueFullError, match="this was not put") as refused:
+    with pytest.raises(zq.QueueFullError, match="the message was not stored") as refused:
         await jobs.put_many([b"1", b"2", b"3", b"4", b"5"])
     assert refused.value.__notes__ == ["the first 3 of 5 messages had been put before"]
     assert [message.body for message in await jobs.peek()] == [b"1", b"2", b"3"]

@@ -41,7 +41,7 @@ def test_a_key_with_a_taken_name_or_an_invalid_permission_is_refused(cli: Cli) -
     for wrong in ("queue|fly|*", "orders", "queue|post|UPPER", "queue|post|a|b"):
         refused = cli("keys", "create", "two", "--allow", wrong)
         assert refused.status != 0
-        assert "no permission" in refused.stderr
+        assert "not a permission" in refused.stderr
         assert refused.stdout == b""
 
 

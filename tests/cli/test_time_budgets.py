@@ -50,4 +50,4 @@ def test_a_budget_must_be_a_duration(cli: Cli) -> None:
     for command in ("stats", "doctor"):
         refused = cli(command, "--budget", "soon")
         assert refused.status == 2
-        assert "no duration" in refused.stderr
+        assert "not a duration" in refused.stderr

@@ -95,7 +95,7 @@ async def test_a_corrupt_item_becomes_a_dead_letter_and_stops_no_consumer(
             await asyncio.sleep(0.02)
     (dead,) = await queue.dead_letters.peek()
     assert dead.body == CORRUPT[what]
-    assert dead.reason.startswith("what is stored does not decode: ")
+    assert dead.reason.startswith("the stored bytes do not decode: ")
     assert await queue.dead_letters.redrive() == 1
     (name,) = [name for name in await server_view.children(path) if name.startswith("queue-")]
     assert await server_view.get(f"{path}/{name}") == CORRUPT[what]
@@ -245,7 +245,7 @@ async def test_a_lock_path_among_the_items_is_refused_and_a_lock_folder_below_a_
     session: zq.QueueSession, path: str
 ) -> None:
     for locks in (path, f"{path}/queue-locks"):
-        with pytest.raises(zq.InvalidOptionError, match="would take the locks there for items"):
+        with pytest.raises(zq.InvalidOptionError, match="would treat the locks there as items"):
             session.curator_queue(path, lock_path=locks)
     queue = session.curator_queue(path, lock_path=f"{path}/locks")
     await queue.put(b"taken")

@@ -61,6 +61,8 @@ _CODE: Final = re.compile(r"``[^`]+``|`[^`]+`|\]\([^)]*\)")
 
 #: Functions whose texts a person reads, and the parameters that are such texts.
 _SPEAKING: Final = {"debug", "info", "warning", "error", "exception", "critical", "warn", "echo", "fail", "Finding"}
+#: Variables that hold the text of an error.
+_NAMED: Final = {"msg", "message"}
 _SPOKEN: Final = {"help", "short_help", "epilog", "reason", "detail", "message"}
 
 
@@ -79,6 +81,10 @@ def markdown(page: Path, *, code: bool = False) -> Iterator[tuple[int, str]]:
 
 def messages(node: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the texts that a call passes to a person: of an error, a log record, a warning or an option's help."""
+    if isinstance(node, ast.Assign) and any(getattr(target, "id", "") in _NAMED for target in node.targets):
+        if text := _text(node.value):
+            yield node.lineno, text
+        return
     if not isinstance(node, ast.Call):
         return
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

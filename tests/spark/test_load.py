@@ -125,7 +125,7 @@ def test_a_load_refuses_bad_rows_with_a_clear_error(
             load(spark, [written(tmp_path / name, *lines)], options, **more)
 
     refused(
-        zq.PayloadError, r"bad.jsonl: the line '\{\"id\": 1' is no JSON object", "bad.jsonl", '{"a": 1}', '{"id": 1'
+        zq.PayloadError, r"bad.jsonl: the line '\{\"id\": 1' is not a JSON object", "bad.jsonl", '{"a": 1}', '{"id": 1'
     )
     refused(zq.InvalidOptionError, "column 'colour': beside `body`", "a.csv", "body,colour", "x,red")
     refused(zq.PayloadError, "soon", "b.csv", "body,delay", "x,soon")

@@ -171,5 +171,5 @@ def test_an_undecodable_payload_becomes_a_dead_letter_and_the_others_become_rows
     dead = spark.read.format("aiozkqueue").options(**options, content="deadLetters").load().collect()
     assert sorted(bytes(row.body) for row in dead) == [b'{"n": "one"}', b"\xff"]
     assert all("does not decode" in row.reason for row in dead)
-    with pytest.raises(PySparkException, match="a snapshot changes nothing"):
+    with pytest.raises(PySparkException, match="a batch read changes nothing"):
         spark.read.format("aiozkqueue").options(**options, mode="DEADLETTER").load().collect()

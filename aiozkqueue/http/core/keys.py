@@ -96,7 +96,7 @@ class Keys:
             msg = f"key {name!r}: give at least one permission, such as 'queue|post|orders*'"
             raise InvalidOptionError(msg)
         if any(known.name == name for known in await self.all()):
-            msg = f"there is a key {name!r} already: revoke it first, or take another name"
+            msg = f"key {name!r} already exists: revoke it first, or use another name"
             raise InvalidOptionError(msg)
         text = PREFIX + secrets.token_urlsafe(32)
         digest = _digest(text)

@@ -59,7 +59,9 @@ def _parse(pattern: str) -> tuple[str, str]:
         or (len(parts) > 1 and "*" not in parts[1] and parts[1] not in set(Verb))
     ):
         verbs = ", ".join(Verb)
-        msg = f"{pattern!r} is no permission: give queue|VERB|NAME, with * for anything, and one of the verbs {verbs}"
+        msg = (
+            f"{pattern!r} is not a permission: give queue|VERB|NAME, with * for anything, and one of the verbs {verbs}"
+        )
         raise InvalidOptionError(msg)
     padded = [*parts, "*", "*"]
     return padded[1], padded[2]

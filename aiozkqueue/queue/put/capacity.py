@@ -379,13 +379,13 @@ class CapacityGate:
         if entry.seen_full:
             waited = f", and there was no room within {entry.seconds:g} s" if entry.seconds else ""
             msg = (
-                f"{name} is full: it takes {self._state.config.max_size} messages{waited}; "
-                "this was not put; wait longer with `timeout=`, or take some"
+                f"{name} is full (max_size {self._state.config.max_size}){waited}; "
+                "the message was not stored; use a longer timeout, or take messages first"
             )
         else:  # disconnected, or messages under way are not answered yet
             msg = (
-                f"{name}: whether it has room could not be found out within {entry.seconds:g} s; "
-                "this was not put; wait longer with `timeout=`"
+                f"{name}: the check for room took longer than {entry.seconds:g} s; "
+                "the message was not stored; use a longer timeout"
             )
         self._answer(entry, QueueFullError(msg))
 
@@ -394,13 +394,13 @@ class CapacityGate:
         for entry in list(self._waiters):
             if entry.generation not in (None, generation):
                 msg = (
-                    f"queue {self._state.name!r}: while it waited for room, the ZooKeeper session of this transaction "
-                    "ended; nothing was applied, its messages go to other consumers"
+                    f"queue {self._state.name!r}: the ZooKeeper session of this transaction ended while it "
+                    "waited for room; nothing was applied, and its messages go to other consumers"
                 )
                 self._answer(entry, SessionExpiredError(msg))
             elif entry.count > limit:
                 msg = (
-                    f"queue {self._state.name!r} takes {limit} messages, and this would put {entry.count} at once; "
+                    f"queue {self._state.name!r} takes {limit} messages, and this commit puts {entry.count}; "
                     "commit in parts"
                 )
                 self._answer(entry, TransactionTooLargeError(msg))

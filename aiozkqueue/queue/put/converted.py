@@ -117,7 +117,7 @@ def _theirs(state: QueueState, dialect: Dialect, item: ItemName, node: Node) -> 
 
 
 def _undecodable(title: str, error: MalformedError) -> PayloadError:
-    msg = f"{title}: what is stored does not decode: {error}; a consumer of ours moves it to the dead letters"
+    msg = f"{title}: the stored bytes do not decode: {error}; an aiozkqueue consumer moves it to the dead letters"
     return PayloadError(msg)
 
 

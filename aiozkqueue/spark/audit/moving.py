@@ -150,9 +150,9 @@ class _Audit:
                 if self._portal.call(_given_up, self._session):
                     return False
                 msg = (
-                    f"an audit of {self._servers.root} was cut off when its files were whole: finish it first, in the "
-                    f"same folder: aiozkqueue audit --to {run.where}; if that folder is lost, give the run up: "
-                    f"aiozkqueue pins remove {_PIN}"
+                    f"an audit of {self._servers.root} was interrupted when its files were complete: finish it "
+                    f"first, in the same folder: aiozkqueue audit --to {run.where}; if that folder is lost, abandon "
+                    f"the run: aiozkqueue pins remove {_PIN}"
                 )
                 raise ConfigConflictError(msg)
             self._finish(run)
@@ -252,7 +252,7 @@ class _State:
         except MultiError as refusal:
             if not isinstance(refusal.error, BadVersionError | NodeExistsError | NoNodeError):
                 raise refusal.error from refusal
-            msg = f"another audit of {root} has begun meanwhile: this one must not go on"
+            msg = f"another audit of {root} has begun meanwhile: this one cannot continue"
             raise ClaimLostError(msg) from refusal
         self._version = 0 if version is None else version + 1
 

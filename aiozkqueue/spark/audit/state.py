@@ -57,7 +57,7 @@ class Run:
         texts = [pop_text(fields, name, _WHAT) for name in ("run", "folder", "where", "phase")]
         name, folder, where, phase = (text or "" for text in texts)
         if not name or phase not in _PHASES:
-            msg = f"{_WHAT} lacks its run, or is in no phase that is known: {phase[:80]!r}"
+            msg = f"{_WHAT} has no run, or an unknown phase: {phase[:80]!r}"
             raise MalformedError(msg)
         return cls(name=name, folder=folder, where=where, phase=_PHASES[phase])
 

@@ -135,7 +135,7 @@ def _read_lines(spark: SparkSession, files: list[str]) -> DataFrame:
     is_object = functions.trim("value").startswith("{") & functions.try_parse_json("value").isNotNull()
     bad = lines.where(~is_object).select("value", "_metadata.file_path").first()
     if bad is not None:
-        msg = f"{bad.file_path}: the line {bad.value[:80]!r} is no JSON object"
+        msg = f"{bad.file_path}: the line {bad.value[:80]!r} is not a JSON object"
         raise PayloadError(msg)
     columns = spark.read.json(files).schema
     if "body" not in columns.fieldNames():

@@ -93,7 +93,7 @@ def unload(
         ConnectionLostError, AccessDeniedError.
     """
     if "group" in {name.lower() for name in options}:
-        msg = "group: an unload has one of its own, which the folder knows; leave the option out"
+        msg = "group: an unload uses its own group; leave the option out"
         raise InvalidOptionError(msg)
     given = parse_options(options)
     if schema is not None and "timezone" not in {name.lower() for name in options}:
@@ -211,7 +211,7 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
     if (noted := folder.noted(_RUN)) is not None:
         run, _, queue = noted.partition(" ")
         if queue != whose:
-            msg = f"an unload of {queue} into {folder.path} was cut off: finish it first, or take another folder"
+            msg = f"an unload of {queue} into {folder.path} was interrupted: finish it first, or use another folder"
             raise InvalidOptionError(msg)
         if link.call(_is_there, link, f"{_PREFIX}{run}"):
             return run, True
