@@ -221,7 +221,7 @@ def test_bad_options_and_columns_are_refused_before_any_job(spark: SparkSession,
         spark.read.format("aiozkqueue").options(**options).load().collect()
     with pytest.raises(PySparkException, match="column 'colour'"):
         write(numbers(spark, 1).withColumn("colour", functions.lit("red")), options)
-    with pytest.raises(PySparkException, match="not overwritten"):
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
         numbers(spark, 1).write.format("aiozkqueue").mode("overwrite").options(**options).save()
 
 

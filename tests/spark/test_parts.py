@@ -144,7 +144,7 @@ def test_a_streamed_batch_is_split_among_tasks_and_fails_if_a_message_is_gone(
                     await tx.commit()
 
         asyncio.run(force_open())
-        with pytest.raises(zq.ClaimLostError, match="1 messages of a batch are not there"):
+        with pytest.raises(zq.ClaimLostError, match="1 messages of a batch no longer exist"):
             list(reader.read(shares[0]))
     finally:
         reader.stop()

@@ -46,5 +46,5 @@ def test_driver_and_tasks_present_their_certificate_and_their_credentials(
     }
     with pytest.raises(PySparkException, match="ConnectionLostError"):
         spark.read.format("aiozkqueue").options(**untrusting).load().count()
-    with pytest.raises(PySparkException, match="no usable PEM file"):
+    with pytest.raises(PySparkException, match="not a usable PEM file"):
         spark.read.format("aiozkqueue").options(**{**options, "tlsCa": str(tmp_path / "credentials")}).load().count()
