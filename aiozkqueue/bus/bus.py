@@ -14,7 +14,8 @@ from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.put_plan import PutPlan, join
-from aiozkqueue.queue.commit.puts import PutWrite
+from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.internals import add_headers, core_of, state_of, work_of
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.options import seconds
@@ -128,7 +129,7 @@ class Bus(Generic[E]):
                     work_of(tx).add_put(put)
                 return [put.id for put in puts]
             await make_ready(puts)
-            atomic_write = PutWrite(runtime.ids.next(), puts)
+            atomic_write = AtomicWrite(runtime.ids.next(), Puts(puts))
             await enter(atomic_write, puts, patience)
             try:
                 await runtime.settle(atomic_write)

@@ -9,7 +9,8 @@ from aiozkqueue.errors import AccessDeniedError, ConflictError, NotFoundError, P
 from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.queue.commit.put_plan import PutHook
-from aiozkqueue.queue.commit.register import RegistrationWrite
+from aiozkqueue.queue.commit.register import FixedOperations
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -75,7 +76,7 @@ class Groups:
                 return
             operation = SetData(self._paths.base, replace(self._record, groups=groups).encode(), self._version)
             try:
-                await runtime.settle(RegistrationWrite(runtime.ids.next(), [operation], self._explain))
+                await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations([operation], self._explain)))
             except GroupsChangedError:
                 continue
             self.forget()

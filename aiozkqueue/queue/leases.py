@@ -195,10 +195,10 @@ class Leases(Generic[T]):
             made = [(snapshot, change) for snapshot in snapshots if (change := make(snapshot))]
             settled = await settle(self._runtime, [change for _, change in made])
             places = []
-            for (snapshot, _), atomic_write in zip(made, settled, strict=True):
-                if atomic_write.obstacle is not None:
-                    obstructed.append(obstructed_by(self._state.name, snapshot.id, atomic_write.obstacle))
-                elif atomic_write.left:
+            for (snapshot, _), part in zip(made, settled, strict=True):
+                if part.obstacle is not None:
+                    obstructed.append(obstructed_by(self._state.name, snapshot.id, part.obstacle))
+                elif part.left:
                     places.append(snapshot.place)
             if not places:
                 break

@@ -25,8 +25,9 @@ from .admin.message_state import MessageState, state_of
 from .admin.peek import peek
 from .admin.purge import purge
 from .administration import QueueAdmin
-from .commit.puts import PutWrite, weigh_puts
+from .commit.puts import Puts, weigh_puts
 from .commit.unique_keys import earlier_holder, stored_as
+from .commit.write import AtomicWrite
 from .consumer import Consumer
 from .destination import Binding, Destination
 from .leases import Leases
@@ -121,7 +122,7 @@ class Queue(Destination[T]):
         if (
             put.plan is None and put.state.ready and put.state.snapshot.capacity is None
         ):  # the usual case: nothing to wait for first
-            atomic_write = PutWrite(put.id, (put,))
+            atomic_write = AtomicWrite(put.id, Puts((put,)))
             runtime.committer.submit(atomic_write)
             await atomic_write.wait()
             atomic_write.outcome()
@@ -388,7 +389,7 @@ class Queue(Destination[T]):
             if put.plan is not None:
                 await put.plan.prepare()
         if state.snapshot.capacity is None:
-            await runtime.settle(PutWrite(runtime.ids.next(), puts))
+            await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)))
         else:
             begun = patience if isinstance(patience, Deadline) else Deadline(patience, runtime.clock)
             await put_bounded(QueueHandle(runtime, state), puts, begun)
@@ -412,7 +413,7 @@ async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patienc
     while puts:
         room = handle.state.snapshot.capacity
         part = puts[: len(puts) if room is None else credits_of(handle.config.max_size or 1)]
-        atomic_write = PutWrite(handle.runtime.ids.next(), part)
+        atomic_write = AtomicWrite(handle.runtime.ids.next(), Puts(part))
         if room is not None:
             await room.acquire(len(part), patience)
             room.bind(atomic_write, len(part))

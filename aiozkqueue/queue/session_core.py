@@ -22,7 +22,8 @@ from .commit.group_commit import CLOSED, GroupCommitter
 from .commit.handle import QueueHandle
 from .commit.history import HistoryHook, process_of
 from .commit.meter import Meter
-from .commit.puts import PutWrite
+from .commit.puts import Puts
+from .commit.write import AtomicWrite
 from .foreign.queue_state import ForeignQueueState
 from .outcome import Outcome
 from .put.affinity import node_hash
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import State, ZooKeeper
 
     from .claim.claimer import ClaimCounts
-    from .commit.write import AtomicWrite
     from .runtime.clock import Clock
     from .state.snapshot import QueueFeature
     from .tracing import Tracing
@@ -303,7 +303,7 @@ class SessionCore:
     async def learn_time(self) -> None:
         """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
         while not self.server_clock.bounded:
-            await self.settle(PutWrite(self.ids.next(), ()))  # no puts: only the commit slot is written
+            await self.settle(AtomicWrite(self.ids.next(), Puts(())))  # no puts: only the commit slot is written
 
     def undecided(self, work: Undecided) -> None:
         """Remember work whose outcome may be asked for: an open transaction, or a delivery that is being committed."""

@@ -31,11 +31,11 @@ from aiozkqueue.errors import (
 from .commit.capacity import needs_of, reserve, try_reserve
 from .commit.dispositions import CONSUME, Disposition, aside, fate, refuse_to_overtake, release_disposition
 from .commit.group_commit import unknown
-from .commit.held import CommitWrite
-from .commit.puts import PutWrite
-from .commit.release import ReleaseWrite
+from .commit.held import EndClaims
+from .commit.puts import Puts
+from .commit.release import ReleaseClaims
 from .commit.unique_keys import earlier_holder
-from .commit.write import Composition
+from .commit.write import AtomicWrite, Composition, Joined
 from .outcome import Outcome
 from .put.prepare import make_ready
 from .runtime.deadline import FOREVER, Deadline
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .commit.alterations import TransactionalAlteration
     from .commit.capacity import Reservation
     from .commit.puts import Put
-    from .commit.write import AtomicWrite
+    from .commit.write import Part
     from .session_core import SessionCore
     from .state.claim import Claim
     from .state.hooks import CapacityLimit
@@ -293,14 +293,7 @@ class UnitOfWork:
             raise
         if atomic_write is None:
             return
-        if deadline is not None:
-            await atomic_write.wait(limit=max(0.0, deadline - self.runtime.clock.monotonic()))
-        elif not atomic_write.settled:  # like `wait`, but with one coroutine less for each message
-            try:
-                await atomic_write.waiter()
-            except asyncio.CancelledError:
-                await atomic_write.wait_shielded()
-                raise
+        await atomic_write.wait(limit=None if deadline is None else max(0.0, deadline - self.runtime.clock.monotonic()))
         if not atomic_write.settled:
             raise self._withdraw(atomic_write, timeout)
         if self._release is not None:
@@ -326,18 +319,12 @@ class UnitOfWork:
             return None
         runtime = self.runtime
         dispositions = self._claims
-        atomic_write: AtomicWrite
-        if dispositions or self._alterations:
-            if len(dispositions) > 1:
-                refuse_to_overtake(self.what, dispositions)
-            alterations = tuple(self._alterations.values()) if self._alterations else ()
-            atomic_write = CommitWrite(
-                self.id, dispositions, self._puts, runtime.server_clock, self.generation, alterations=alterations
-            )
-        else:
-            atomic_write = PutWrite(self.id, self._puts, FOREVER)
-        if atomic_write.weight > runtime.surely_small:
+        if len(dispositions) > 1:
+            refuse_to_overtake(self.what, dispositions)
+        atomic_write = AtomicWrite(self.id, self._part())
+        if atomic_write.part.weight > runtime.surely_small:
             self._refuse_too_large(atomic_write)
+        atomic_write.watch(self._commit_settled)
         runtime.committer.submit(atomic_write)
         if self._reservation is not None:
             self._reservation.bind(atomic_write)
@@ -348,8 +335,18 @@ class UnitOfWork:
         self._atomic_write = atomic_write
         if runtime.tracing is not None:
             runtime.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
-        atomic_write.owner = self
         return atomic_write
+
+    def _part(self) -> Part:
+        """Return what the commit does: it ends claims, then alters messages, then puts new ones."""
+        parts: list[Part] = []
+        if self._claims:
+            parts.append(EndClaims(self.id, self._claims, self.generation))
+        if self._alterations:
+            parts += self._alterations.values()
+        if self._puts:
+            parts.append(Puts(self._puts, FOREVER, self._needs))
+        return parts[0] if len(parts) == 1 else Joined(parts)
 
     async def rollback(
         self, delay: float | None = None, error: str | None = None, *, rewrite: bytes | None = None
@@ -423,7 +420,7 @@ class UnitOfWork:
         self._move(_OPEN)
         self.release_nowait()
         error = NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing was applied")
-        atomic_write.owner = None  # this work has been settled without it
+        self._atomic_write = None  # this work has been settled without it
         atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
         return error
 
@@ -460,8 +457,8 @@ class UnitOfWork:
 
     def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:
         zookeeper = self.runtime.zookeeper
-        composition = Composition()
-        atomic_write.compose(composition)
+        composition = Composition(self.runtime.server_clock)
+        atomic_write.part.compose(composition)
         size = zookeeper.request_size(composition.operations) + 512  # plus the operation on the slot
         if size > zookeeper.max_request:
             msg = (
@@ -470,8 +467,10 @@ class UnitOfWork:
             )
             raise TransactionTooLargeError(msg)
 
-    def commit_settled(self, atomic_write: AtomicWrite) -> None:
-        """Record the result of the commit; the atomic write calls this."""
+    def _commit_settled(self, atomic_write: AtomicWrite) -> None:
+        """Record the result of the commit."""
+        if atomic_write is not self._atomic_write:
+            return
         error = atomic_write.error
         if error is None:
             self._move(_COMMITTED)
@@ -517,7 +516,8 @@ class UnitOfWork:
                 claim: disposition._replace(rewrite=rewrite) if disposition.kind == "release" else disposition
                 for claim, disposition in dispositions.items()
             }
-        atomic_write = ReleaseWrite(runtime.ids.next(), dispositions, runtime.server_clock, self.generation)
+        release_id = runtime.ids.next()
+        atomic_write = AtomicWrite(release_id, ReleaseClaims(release_id, dispositions, self.generation))
         try:
             runtime.committer.submit(atomic_write)
         except QueueError:

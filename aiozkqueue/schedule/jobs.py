@@ -19,7 +19,8 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.commit.register import RegistrationWrite, server_time
+from aiozkqueue.queue.commit.register import FixedOperations, server_time
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
@@ -307,7 +308,7 @@ async def apply(
     runtime: SessionCore, operations: list[Operation], explain: Callable[[ZooKeeperError], QueueError]
 ) -> None:
     """Apply operations exactly once. Raises: the result of ``explain`` for a refusal; as `Queue.put`."""
-    await runtime.settle(RegistrationWrite(runtime.ids.next(), operations, explain))
+    await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations(operations, explain)))
 
 
 async def read_jobs(

@@ -35,9 +35,10 @@ from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.conditional import apply as apply_changes
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import PutWrite
+from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.internals import core_of, state_of, work_of
 from aiozkqueue.queue.middleware import check_awaited
@@ -226,7 +227,7 @@ class NotificationQueue(Generic[T]):
             work_of(tx).add_put(put)
             return put.id
         await make_ready([put])
-        atomic_write = PutWrite(runtime.ids.next(), [put])
+        atomic_write = AtomicWrite(runtime.ids.next(), Puts([put]))
         await enter(atomic_write, [put], AT_ONCE)
         await runtime.settle(atomic_write)
         return put.id

@@ -20,10 +20,10 @@ from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.background import Background
 from aiozkqueue.queue.commit.capacity import enter
-from aiozkqueue.queue.commit.conditional import Change, ConditionalWrite
+from aiozkqueue.queue.commit.conditional import Change, ConditionalPart
 from aiozkqueue.queue.commit.puts import weigh_puts
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.transfer import GuardedPuts
+from aiozkqueue.queue.commit.transfer import guarded
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -188,13 +188,13 @@ class Scheduler:
                 puts = puts[: credits_of(puts[0].state.config.max_size or 1)]
             decided = replace(record, last=due[len(puts) - 1])
             change = Change(puts[0].state, [SetData(self._paths.job(name), decided.encode(), version)])
-            guard = ConditionalWrite(runtime.ids.next(), change, runtime.server_clock)
-            atomic_write = GuardedPuts(runtime.ids.next(), puts, guard)
+            guard = ConditionalPart(change)
+            atomic_write = guarded(runtime.ids.next(), guard, puts)
             await enter(atomic_write, puts, AT_ONCE)
             try:
                 await runtime.settle(atomic_write)
             except NotCommittedError:
-                if not atomic_write.left:
+                if not guard.left:
                     raise
         except QueueError as error:
             runtime.check()  # the end of the session ends this

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import with_field
 from aiozkqueue.queue.admin.batch_writers import marks_of
-from aiozkqueue.queue.batches.staging import FencedError, FencedPuts, OvertakenError
+from aiozkqueue.queue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -118,7 +118,7 @@ class Part:
         await make_ready(puts)
         after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
-        atomic_write = FencedPuts(link.runtime.ids.next(), puts, self.fence, written)
+        atomic_write = fenced_puts(link.runtime.ids.next(), puts, self.fence, written)
         if state.snapshot.capacity is not None:
             await state.snapshot.capacity.acquire(len(puts), Deadline(link.options.put_timeout, link.runtime.clock))
             state.snapshot.capacity.bind(atomic_write, len(puts))

@@ -1,4 +1,4 @@
-"""The refusals of each settlement, observed where the session decides how to continue."""
+"""The refusals of each atomic write, observed where the session decides how to continue."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _noted(
     if run is not None:
         refusals = run.history.part(Refusals)
         one = Refusal(
-            f"{type(member).__name__} {member.transaction_id}",
+            f"{type(member.part).__name__} {member.transaction_id}",
             operation,
             type(error).__name__,
             _state_of(run, operation.path),

@@ -12,7 +12,8 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import SLOTS
-from aiozkqueue.queue.commit.register import RegistrationWrite
+from aiozkqueue.queue.commit.register import FixedOperations
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.internals import work_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
@@ -187,7 +188,7 @@ def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(
         async with simulated() as cluster, cluster.connect() as session:
             await session.queue("jobs").put(b"starts the slots")
             committer, mended = session._runtime.committer, asyncio.get_running_loop().create_future()
-            atomic_write = RegistrationWrite("t", (), lambda error: zq.NotCommittedError(str(error)))
+            atomic_write = AtomicWrite("t", FixedOperations((), lambda error: zq.NotCommittedError(str(error))))
             close = committer.close
 
             async def mending() -> None:

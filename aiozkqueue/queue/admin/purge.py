@@ -48,13 +48,13 @@ class _Pass:
     async def _remove(self, snapshots: Sequence[ItemSnapshot]) -> None:
         runtime, state = self._handle.runtime, self._handle.state
         changes = [removal(runtime, state, snapshot, REMOVED) for snapshot in snapshots]
-        writes = await settle_allowed(runtime, changes)
-        for snapshot, write in zip(snapshots, writes, strict=True):
-            if isinstance(write.error, AccessDeniedError):
+        parts = await settle_allowed(runtime, changes)
+        for snapshot, part in zip(snapshots, parts, strict=True):
+            if isinstance(part.error, AccessDeniedError):
                 self.refused[snapshot.id] = None
-        removed = sum(not write.left and write.error is None for write in writes)
+        removed = sum(part.error is None for part in parts)
         self.removed += removed
-        self.incomplete |= removed > 0 and any(write.left for write in writes)
+        self.incomplete |= removed > 0 and any(part.left for part in parts)
 
 
 async def purge(handle: QueueHandle[Runtime]) -> int:

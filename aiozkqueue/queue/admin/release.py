@@ -79,10 +79,10 @@ async def _open_all(handle: QueueHandle[Runtime], held: Sequence[_Held], refused
         elif nodes[0] is not None:  # otherwise it has gone since it was listed
             changes[one.lock] = _opening(handle, one, nodes[0])
     released = 0
-    for lock, write in zip(changes, await settle_allowed(handle.runtime, changes.values()), strict=True):
-        if isinstance(write.error, AccessDeniedError):
+    for lock, part in zip(changes, await settle_allowed(handle.runtime, changes.values()), strict=True):
+        if isinstance(part.error, AccessDeniedError):
             refused.append(lock)
-        released += not write.left and write.error is None
+        released += part.error is None
     return released
 
 

@@ -10,14 +10,15 @@ so no further put succeeds, and then removes the items. `admin.batch_writers` de
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash, with_field
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, clear_away, give_up, unlocking
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import PutWrite
-from aiozkqueue.queue.commit.write import OPERATION_WEIGHT
+from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.register import FixedOperations
+from aiozkqueue.queue.commit.write import AtomicWrite, Joined
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Check,
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozkqueue.queue.commit.puts import Put
-    from aiozkqueue.queue.commit.write import Composition
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation
 
 
 class Fence(NamedTuple):
@@ -66,33 +66,14 @@ class FencedError(NotCommittedError):
     """The batch is no longer pending, or its writer's znode was written for another reason."""
 
 
-class _Fails(NamedTuple):
-    """Answers a refusal with an error."""
+def fenced_puts(transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData) -> AtomicWrite:
+    """Return the write that puts items of a pending batch together with the progress that records them.
 
-    kind: type[NotCommittedError]
-
-    def repair(self, operation: Operation, error: ZooKeeperError) -> NoReturn:
-        """See `RefusalHandler`."""
-        raise self.kind(f"{operation.path}: {error}") from error
-
-
-class FencedPuts(PutWrite):
-    """Puts items of a pending batch together with the progress that records them."""
-
-    __slots__ = ("_fence", "_progress")
-
-    def __init__(self, transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData) -> None:
-        super().__init__(transaction_id, puts)
-        self.grow(2 * OPERATION_WEIGHT + len(progress.data))
-        self._fence = fence
-        self._progress = progress
-
-    def compose(self, composition: Composition) -> None:
-        """Assert the batch, write the progress, then the items."""
-        composition.add(self._fence.check(), _Fails(FencedError))
-        composition.add(self._progress, _Fails(OvertakenError))
-        composition.answer_with(self)
-        super().compose(composition)
+    It fails with a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
+    """
+    is_pending = FixedOperations((fence.check(),), lambda error: FencedError(f"{fence.path}: {error}"))
+    recorded = FixedOperations((progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
+    return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts))))
 
 
 class BatchWriter:

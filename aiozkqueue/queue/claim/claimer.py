@@ -356,7 +356,7 @@ class Claimer:
 
     def settle(self, claim: Claim, disposition: Disposition) -> asyncio.Future[None]:
         """Settle a claim that is never delivered."""
-        return settle_undelivered(claim, disposition, self._committer, self._ids, self._server_clock)
+        return settle_undelivered(claim, disposition, self._committer, self._ids)
 
     async def lock_and_read(
         self,

@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError, SessionExpiredError
-from aiozkqueue.queue.commit.orphan_locks import AttemptWrite
+from aiozkqueue.queue.commit.orphan_locks import CountAttempt
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.runtime.tasks import wait_settled
 
@@ -92,7 +93,7 @@ async def _record(
     runtime: ClaimRuntime, dispatcher: ClaimDispatcher, claims: list[Claim], limit: float | None
 ) -> list[Claim]:
     """Record the attempts, in one group commit, before a handler sees the messages."""
-    attempts = [AttemptWrite(runtime.ids.next(), claim) for claim in claims]
+    attempts = [AtomicWrite(runtime.ids.next(), CountAttempt(claim)) for claim in claims]
     for attempt in attempts:
         runtime.committer.submit(attempt)
     lost: list[Claim] = []
@@ -119,7 +120,7 @@ async def _record(
     return [claim for claim in claims if claim not in lost and claim not in denied]
 
 
-async def _are_known(attempts: list[AttemptWrite], limit: float | None, grace: float) -> bool:
+async def _are_known(attempts: list[AtomicWrite], limit: float | None, grace: float) -> bool:
     """Wait up to ``limit`` seconds for the outcomes of the attempt records; return whether all are known."""
     if limit is None:
         for attempt in attempts:
@@ -131,7 +132,7 @@ async def _are_known(attempts: list[AttemptWrite], limit: float | None, grace: f
 
 
 def _release_when_known(
-    dispatcher: ClaimDispatcher, attempts: list[AttemptWrite], claims: list[Claim]
+    dispatcher: ClaimDispatcher, attempts: list[AtomicWrite], claims: list[Claim]
 ) -> asyncio.Future[None]:
     """Release claims once it is known whether their attempts were counted; a later count would remain."""
     all_released: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import ConnectionLostError, QueueError, SessionClosedError
 from aiozkqueue.queue.commit.dispositions import RELEASE, Disposition
 from aiozkqueue.queue.commit.group_commit import CLOSED
-from aiozkqueue.queue.commit.release import ReleaseWrite
+from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.runtime.tasks import wait_settled
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition, IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
     from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.queue.runtime.tasks import TaskOwner
@@ -229,12 +229,12 @@ class ClaimDispatcher:
         atomic_write = self._release(claims)
         return None if atomic_write is None else atomic_write.done
 
-    def _release(self, claims: Sequence[Claim]) -> ReleaseWrite | None:
+    def _release(self, claims: Sequence[Claim]) -> AtomicWrite | None:
         if not claims or self._closed:
             return None
-        atomic_write = ReleaseWrite(
-            self._ids.next(), dict.fromkeys(claims, RELEASE), self._server_clock, claims[0].generation
-        )
+        name = self._ids.next()
+        release = ReleaseClaims(name, dict.fromkeys(claims, RELEASE), claims[0].generation)
+        atomic_write = AtomicWrite(name, release)
         self._committer.submit(atomic_write)
         self._returning.add(atomic_write)
         atomic_write.watch(self._returned)

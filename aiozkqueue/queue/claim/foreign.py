@@ -17,7 +17,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
-from aiozkqueue.queue.commit.foreign import SplitSettlement
+from aiozkqueue.queue.commit.foreign import SplitItem
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.zookeeper import Create, CreateAs, ZooKeeperError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Splitter:
             if len(parts) < 2:  # noqa: PLR2004 - one is the item itself
                 return False
             places = [self._state.paths.place_of(part.path) for part in parts]
-            atomic_write = SplitSettlement(self._ids.next(), claim, parts, lambda: self._found(places))
+            atomic_write = AtomicWrite(self._ids.next(), SplitItem(claim, parts, lambda: self._found(places)))
             self._committer.submit(atomic_write)
             await atomic_write.done
         except (SessionClosedError, SessionExpiredError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.commit.orphan_locks import LockRef, RemoveOrphanLock
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_apart
 
@@ -398,7 +399,8 @@ class GroupLocks:
         with suppress(SessionClosedError):  # then the lock goes with the session
             lock = LockRef(group_lock.lock, group_lock.record, group_lock.forced_version)
             lock = lock if verified else lock.unverified()
-            self._committer.submit(RemoveOrphanLock(self._ids.next(), group_lock.generation, self._state, lock, over))
+            removal = RemoveOrphanLock(group_lock.generation, self._state, lock, over)
+            self._committer.submit(AtomicWrite(self._ids.next(), removal))
 
     async def _unlock_if_ours(self, group_lock: GroupLock) -> None:
         try:

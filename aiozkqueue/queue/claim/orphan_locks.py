@@ -12,6 +12,7 @@ from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import MalformedError
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     NoAuthError,
@@ -88,7 +89,7 @@ class OrphanLocks:
         self._ids = ids
         self._budgets = budgets
         self._size = size  # the share of the session's budget that one lock uses
-        self._unlocking: dict[str, RemoveOrphanLock] = {}  # by message id, of items that were gone
+        self._unlocking: dict[str, AtomicWrite] = {}  # by message id, of items that were gone
         self._looking = False
 
     def remove_sealed(self, lock: LockRef, generation: int) -> None:
@@ -124,11 +125,12 @@ class OrphanLocks:
             extra={"queue": self._state.name},
         )
 
-    def _remove(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> RemoveOrphanLock:
-        budget, size, name = self._budgets.of(generation), self._size, self._ids.next()
-        removal = RemoveOrphanLock(name, generation, self._state, lock, lambda: budget.free(size), wakeup=wakeup)
-        self._committer.submit(removal)
-        return removal
+    def _remove(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> AtomicWrite:
+        budget, size = self._budgets.of(generation), self._size
+        removal = RemoveOrphanLock(generation, self._state, lock, lambda: budget.free(size), wakeup=wakeup)
+        atomic_write = AtomicWrite(self._ids.next(), removal)
+        self._committer.submit(atomic_write)
+        return atomic_write
 
     async def _look_behind(self) -> None:
         """Wake idle consumers if a message has come back that was gone when it was locked.

@@ -18,8 +18,9 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.queue.commit.dispositions import ASIDE, RELEASE, Disposition
-from aiozkqueue.queue.commit.held import CommitWrite
-from aiozkqueue.queue.commit.release import ReleaseWrite
+from aiozkqueue.queue.commit.held import EndClaims
+from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.log_context import about
 
 if TYPE_CHECKING:
@@ -28,23 +29,23 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.commit.write import AtomicWrite
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.claim import Claim
 
 log: Final = logging.getLogger(__name__)
 
 
 def settle_undelivered(
-    claim: Claim, disposition: Disposition, committer: GroupCommitter, ids: IdSource, clock: ServerClock
+    claim: Claim, disposition: Disposition, committer: GroupCommitter, ids: IdSource
 ) -> asyncio.Future[None]:
     """Settle a claim; if that is refused, leave the message alone for a long time."""
 
     def give_back(disposition: Disposition) -> None:
         with suppress(SessionClosedError):  # then the lock goes with the session
-            committer.submit(ReleaseWrite(ids.next(), {claim: disposition}, clock, claim.generation))
+            name = ids.next()
+            committer.submit(AtomicWrite(name, ReleaseClaims(name, {claim: disposition}, claim.generation)))
 
-    atomic_write = CommitWrite(ids.next(), {claim: disposition}, (), clock, claim.generation)
+    name = ids.next()
+    atomic_write = AtomicWrite(name, EndClaims(name, {claim: disposition}, claim.generation))
     atomic_write.watch(partial(_on_settled, claim, give_back))
     committer.submit(atomic_write)
     return atomic_write.done

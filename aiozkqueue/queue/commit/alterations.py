@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aiozkqueue.errors import ConflictError
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import NoAuthError, NotEmptyError
 
+from .conditional import ConditionalPart
 from .dispositions import obstructed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .conditional import Change
-    from .write import Composition
 
 
-class TransactionalAlteration:
+class TransactionalAlteration(ConditionalPart):
     """One change that commits with a transaction. If it is impossible, the whole commit is refused."""
 
-    __slots__ = ("_change", "_what", "removes", "state", "weight")
+    __slots__ = ("_what", "removes", "state")
 
     def __init__(self, change: Change, what: str, *, removes: bool) -> None:
-        self._change = change
+        super().__init__(change)
         self._what = what
         self.removes: bool = removes
         """Whether it removes a message."""
-        self.weight: int = change.weight
         self.state: QueueState = change.state
 
-    def compose(self, composition: Composition, clock: ServerClock) -> None:
-        """Add the operations to send now."""
-        composition.answer_with(self)
-        composition.operations += self._change.operations
-        for attached_op in self._change.attached_ops(clock):
-            composition.add(*attached_op)
-
-    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """See `RefusalHandler`: the message has changed since it was read.
+    def repair(self, operation: Operation, error: ZooKeeperError) -> NoReturn:
+        """Fail the commit: the message has changed since it was read.
 
         Raises: ConflictError, ItemNotEmptyError, AccessDeniedError.
         """

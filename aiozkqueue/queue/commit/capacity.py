@@ -130,7 +130,7 @@ async def reserve_again(atomic_write: AtomicWrite, needs: dict[Limit, int], dead
     if not all(room.holds(atomic_write) for room in needs):
         for room in needs:
             room.unbind(atomic_write)
-        (await reserve(needs, deadline, atomic_write.generation)).bind(atomic_write)
+        (await reserve(needs, deadline, atomic_write.part.generation)).bind(atomic_write)
 
 
 def _name(room: Limit) -> str:

@@ -8,14 +8,13 @@ from aiozkqueue.errors import AccessDeniedError, NotCommittedError
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError, NotEmptyError
 
-from .write import OPERATION_WEIGHT, AtomicWrite
+from .write import OPERATION_WEIGHT, AtomicWrite, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import AttachedOp
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -38,16 +37,14 @@ class Change(NamedTuple):
     generation: int | None = None
     """The ZooKeeper session of the read; required if another item may later have the same name and version."""
 
-    def attached_ops(self, clock: ServerClock) -> list[AttachedOp]:
-        """Return the operations that the queue's features add now."""
+    def attached_ops(self, moment: Callable[[], int]) -> list[AttachedOp]:
+        """Return the operations that the queue's features add; see `EndHook.attached_ops`."""
         if self.end is None:
             return []
-        claim, disposition = self.end
-        now = clock.now()
         return [
             attached_op
             for end_hook in self.state.snapshot.end_hooks
-            for attached_op in end_hook.attached_ops(claim, disposition, lambda: now)
+            for attached_op in end_hook.attached_ops(*self.end, moment)
         ]
 
     @property
@@ -61,24 +58,26 @@ class Change(NamedTuple):
         return weight
 
 
-class ConditionalWrite(AtomicWrite):
-    """The write of one change."""
+class ConditionalPart(Part):
+    """One change, which is made or given up."""
 
-    __slots__ = ("_change", "_clock", "left", "obstacle")
+    __slots__ = ("_change", "error", "generation", "left", "obstacle")
 
-    def __init__(self, transaction_id: str, change: Change, clock: ServerClock) -> None:
-        super().__init__(transaction_id, change.generation, change.weight)
+    def __init__(self, change: Change) -> None:
+        super().__init__(change.weight)
+        self.generation = change.generation
         self._change = change
-        self._clock = clock
         self.left: bool = False
         """Whether the change was not made, because the data is not as it was read."""
+        self.error: BaseException | None = None
+        """Why the change was not made; None: it was made."""
         self.obstacle: str | None = None
         """The znode that could not be deleted because it has children."""
 
     def compose(self, composition: Composition) -> None:
         """Add the change and its attached operations."""
         composition.operations += self._change.operations
-        for attached_op in self._change.attached_ops(self._clock):
+        for attached_op in self._change.attached_ops(composition.now):
             composition.add(*attached_op)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
@@ -93,22 +92,26 @@ class ConditionalWrite(AtomicWrite):
         self.left = True
         raise NotCommittedError(f"{operation.path}: {error}")
 
+    def failed(self, error: BaseException) -> None:
+        """Keep the error."""
+        self.error = error
+
 
 async def apply(runtime: Runtime, changes: Iterable[Change]) -> list[bool]:
     """Try each change; return for each whether it was made, even if a lost reply made the request go out again.
 
     Raises: QueueError: the error of a change that failed otherwise; the changes before it were made or given up.
     """
-    return [not atomic_write.left for atomic_write in await settle(runtime, changes)]
+    return [not part.left for part in await settle(runtime, changes)]
 
 
-async def settle(runtime: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
-    """Try each change, as `apply` does; return the writes, which hold the results. Raises: as `apply`."""
+async def settle(runtime: Runtime, changes: Iterable[Change]) -> list[ConditionalPart]:
+    """Try each change, as `apply` does; return the parts, which hold the results. Raises: as `apply`."""
     return await _settle(runtime, changes)
 
 
-async def settle_allowed(runtime: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
-    """Try each change, as `settle` does; the write of a change that an ACL refuses has the error in its ``error``.
+async def settle_allowed(runtime: Runtime, changes: Iterable[Change]) -> list[ConditionalPart]:
+    """Try each change, as `settle` does; a change that an ACL refuses has the error in its ``error``.
 
     Raises: as `apply`, but AccessDeniedError.
     """
@@ -117,15 +120,16 @@ async def settle_allowed(runtime: Runtime, changes: Iterable[Change]) -> list[Co
 
 async def _settle(
     runtime: Runtime, changes: Iterable[Change], *, spared: type[QueueError] | tuple[()] = ()
-) -> list[ConditionalWrite]:
-    writes = [ConditionalWrite(runtime.ids.next(), change, runtime.server_clock) for change in changes]
-    for start in range(0, len(writes), TOGETHER):
-        together = writes[start : start + TOGETHER]
-        for atomic_write in together:
+) -> list[ConditionalPart]:
+    parts = [ConditionalPart(change) for change in changes]
+    for start in range(0, len(parts), TOGETHER):
+        together = parts[start : start + TOGETHER]
+        writes = [AtomicWrite(runtime.ids.next(), part) for part in together]
+        for atomic_write in writes:
             runtime.committer.submit(atomic_write)
-        for atomic_write in together:
+        for atomic_write in writes:
             await atomic_write.wait()
-        for atomic_write in together:
-            if not atomic_write.left and not isinstance(atomic_write.error, spared):
-                atomic_write.outcome()
-    return writes
+        for part in together:
+            if part.error is not None and not part.left and not isinstance(part.error, spared):
+                raise part.error
+    return parts

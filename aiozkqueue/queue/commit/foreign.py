@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from aiozkqueue.errors import SessionExpiredError
 from aiozkqueue.layout import AttemptRecord
 from aiozkqueue.queue.state.hooks import GONE, LEFT
 from aiozkqueue.zookeeper import Create, Delete
 
 from .dispositions import refusal_of
-from .write import OPERATION_WEIGHT, AtomicWrite
+from .write import OPERATION_WEIGHT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,20 +18,22 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
+    from .meter import Meter
     from .write import Composition
 
 
-class SplitSettlement(AtomicWrite):
-    """Replaces an item by its parts, and calls ``applied`` when they exist.
+class SplitItem(Part):
+    """The replacement of an item by its parts; ``applied`` is called when they exist.
 
     The item's version is the fence, as in a commit. A refusal leaves the item and its lock unchanged.
     """
 
-    __slots__ = ("_applied", "_claim", "_parts")
+    __slots__ = ("_applied", "_claim", "_parts", "generation")
 
-    def __init__(self, transaction_id: str, claim: Claim, parts: Sequence[Create], applied: Callable[[], None]) -> None:
+    def __init__(self, claim: Claim, parts: Sequence[Create], applied: Callable[[], None]) -> None:
         weight = sum(len(part.data) + 2 * OPERATION_WEIGHT for part in parts)
-        super().__init__(transaction_id, claim.generation, weight + 4 * OPERATION_WEIGHT)
+        super().__init__(weight + 4 * OPERATION_WEIGHT)
+        self.generation = claim.generation
         self._claim = claim
         self._parts = parts
         self._applied = applied
@@ -50,11 +53,12 @@ class SplitSettlement(AtomicWrite):
         """Raise the refusal. The caller still holds the item, unless it has lost it."""
         raise refusal_of(self._claim, operation, error)
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - the results are not needed
+    def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """End the claim: the item has been replaced by its parts."""
         self._claim.settled(GONE)
         self._applied()
 
-    def over(self) -> None:
-        """End the claim: the server has removed the lock."""
-        self._claim.settled(LEFT)
+    def failed(self, error: BaseException) -> None:
+        """End the claim if the server has removed the lock."""
+        if isinstance(error, SessionExpiredError):
+            self._claim.settled(LEFT)

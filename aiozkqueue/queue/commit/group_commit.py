@@ -23,6 +23,7 @@ from aiozkqueue.errors import (
     OutcomeUnknownError,
     QueueError,
     SessionClosedError,
+    SessionExpiredError,
     TransactionTooLargeError,
 )
 from aiozkqueue.zookeeper import (
@@ -74,10 +75,10 @@ class _PendingMulti:
 
     __slots__ = ("batch", "composition", "learns", "sending", "starts", "stores", "turns")
 
-    def __init__(self, batch: list[AtomicWrite]) -> None:
+    def __init__(self, batch: list[AtomicWrite], clock: ServerClock) -> None:
         self.batch = batch
         self.stores: list[QueueState] = []
-        self.composition = Composition()
+        self.composition = Composition(clock)
         self.starts: list[int] = []
         self.turns: list[tuple[PutLanes, int]] = []
         self.learns = False
@@ -91,8 +92,9 @@ class _PendingMulti:
         operations += (state.check() for state in self.stores)
         for atomic_write in self.batch:
             self.starts.append(len(operations))
-            atomic_write.compose(self.composition)
-            self.learns = self.learns or atomic_write.learns
+            part = atomic_write.part
+            part.compose(self.composition)
+            self.learns = self.learns or part.learns
         if self.learns and len(self.batch) > FEW:
             self.learns = next(large_batches) % LEARN_EVERY == 0
 
@@ -100,7 +102,7 @@ class _PendingMulti:
         """Return the write with a refused operation, and the handler of the refusal."""
         member = bisect.bisect_right(self.starts, index) - 1
         atomic_write = self.batch[member]
-        return atomic_write, self.composition.handler_of(index, self.starts[member]) or atomic_write
+        return atomic_write, self.composition.handler_of(index, self.starts[member]) or atomic_write.part
 
     def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
         """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
@@ -161,7 +163,7 @@ class GroupCommitter:
             self._drained.clear()
         self._unsettled += 1
         self._waiting.append(atomic_write)
-        if (len(self._waiting) >= FULL_GROUP or atomic_write.weight >= FULL_WEIGHT) and self._idle:
+        if (len(self._waiting) >= FULL_GROUP or atomic_write.part.weight >= FULL_WEIGHT) and self._idle:
             self._send_now()
         elif not self._woken:
             self._wake()
@@ -231,12 +233,12 @@ class GroupCommitter:
         slot, assigned = free
         generation = self._zookeeper.generation
         batch = self._next_batch()
-        pending = _PendingMulti(batch)
+        pending = _PendingMulti(batch, self._clock)
         assigned.set_result(pending)
         if (
             slot.ready
             and self._zookeeper.state is State.CONNECTED
-            and {member.generation for member in batch} <= {generation, None}
+            and {member.part.generation for member in batch} <= {generation, None}
         ):
             pending.compose(self._large_batches)
             pending.sending = slot.begin(pending.composition.operations, generation, learns=pending.learns)
@@ -277,7 +279,7 @@ class GroupCommitter:
             if pending is not None:
                 return pending
             self._woken = False
-        return _PendingMulti(self._next_batch())
+        return _PendingMulti(self._next_batch(), self._clock)
 
     def _fail_unknown(self, batch: list[AtomicWrite], why: str) -> None:
         """Fail writes whose fate can no longer be determined."""
@@ -290,9 +292,9 @@ class GroupCommitter:
         weight = 0
         while waiting and len(batch) < GROUP:
             atomic_write = waiting[0]
-            if batch and (atomic_write.alone or weight + atomic_write.weight > GROUP_BYTES):
+            if batch and (atomic_write.alone or weight + atomic_write.part.weight > GROUP_BYTES):
                 break
-            weight += atomic_write.weight
+            weight += atomic_write.part.weight
             batch.append(waiting.popleft())
             if atomic_write.alone:
                 break
@@ -310,7 +312,7 @@ class GroupCommitter:
                 else:
                     generation = await self._zookeeper.wait_connected()
                     if self._leave_out_expired(batch, generation):
-                        pending = _PendingMulti(batch)
+                        pending = _PendingMulti(batch, self._clock)
                         continue
                     pending.compose(self._large_batches)
                     sent = await slot.send(pending.composition.operations, generation, learns=pending.learns)
@@ -329,41 +331,39 @@ class GroupCommitter:
             else:
                 self._conclude(batch, pending.starts, sent)
             if batch:  # the writes that neither caused a refusal nor were applied are sent again
-                pending = _PendingMulti(batch)
+                pending = _PendingMulti(batch, self._clock)
 
     def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
         """Settle writes whose session is over; return whether there were any."""
-        expired = [member for member in batch if member.generation not in (None, generation)]
-        for atomic_write in expired:
+        over = [member for member in batch if member.part.generation not in (None, generation)]
+        for atomic_write in over:
             batch.remove(atomic_write)
-            atomic_write.expire()
-        return bool(expired)
+            atomic_write.fail(expired(atomic_write.transaction_id))
+        return bool(over)
 
     def _conclude(self, batch: list[AtomicWrite], starts: list[int], sent: Sent) -> None:
         """Settle all writes of a batch alike. Unapplied ones stay, and are sent again if their session permits."""
         if sent.fate is Fate.NOT_APPLIED:
             return
         if sent.fate is Fate.APPLIED:
-            if self.meter is not None:
-                self.meter.applied(len(batch))
-                for atomic_write in batch:
-                    atomic_write.tally(self.meter)
-            results = sent.results
+            meter, results = self.meter, sent.results
+            if meter is not None:
+                meter.applied(len(batch))
             if results is None:
                 for atomic_write in batch:
-                    atomic_write.succeed(None)
+                    atomic_write.succeed(None, meter)
             else:
                 for atomic_write, start, end in zip(batch, starts, [*starts[1:], None], strict=True):
-                    atomic_write.succeed(results[start:end])
+                    atomic_write.succeed(results[start:end], meter)
         else:
             for atomic_write in list(batch):
                 error = unknown(atomic_write.transaction_id, "its commit slot has been collected")
-                self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.retreat, error))
+                self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, error))
         batch.clear()
 
     def _refresh(self, batch: list[AtomicWrite], state: QueueState, refused: Operation, error: ZooKeeperError) -> None:
         """Open a queue again that has changed or lacks a lane, and then requeue the writes that depend on it."""
-        for member in [candidate for candidate in batch if state in candidate.stores]:
+        for member in [candidate for candidate in batch if state in candidate.part.stores]:
             self._repair_or_fail(batch, member, partial(state.repair, refused, error), error)
 
     def _answer_refusal(
@@ -386,10 +386,10 @@ class GroupCommitter:
         error: ZooKeeperError,
     ) -> None:
         """Take a refused write out of its batch, and requeue or fail it as ``answer`` decides."""
-        member.repairs += 1
-        if member.repairs > MAX_REPAIRS:
+        member.part.repairs += 1
+        if member.part.repairs > MAX_REPAIRS:
             msg = f"transaction {member.transaction_id}: refused {MAX_REPAIRS} times; last error: {error}"
-            answer = partial(member.retreat, NotCommittedError(msg))
+            answer = partial(member.part.retreat, NotCommittedError(msg))
         self._resubmit_or_fail(batch, member, answer)
 
     def _resubmit_or_fail(
@@ -425,8 +425,8 @@ class GroupCommitter:
         try:
             with scope:
                 await repair
-                if any(state.snapshot.capacity is not None for state in atomic_write.stores):
-                    await atomic_write.reserve_again()
+                if any(state.snapshot.capacity is not None for state in atomic_write.part.stores):
+                    await atomic_write.part.reserve_again(atomic_write)
         except (QueueError, ZooKeeperError) as error:
             atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
         except asyncio.CancelledError:
@@ -446,14 +446,14 @@ class GroupCommitter:
             return
         (atomic_write,) = batch
         too_large = TransactionTooLargeError(f"transaction {atomic_write.transaction_id}: {error}; commit in parts")
-        self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.retreat, too_large))
+        self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, too_large))
 
 
 def _stores_of(batch: list[AtomicWrite]) -> list[QueueState]:
     """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
     states: list[QueueState] = []
     for atomic_write in batch:
-        for state in atomic_write.stores:
+        for state in atomic_write.part.stores:
             if state not in states:
                 states.append(state)
     return states
@@ -464,6 +464,14 @@ def _number_of(atomic_write: AtomicWrite) -> int:
 
 
 CLOSED = "the session has been closed"
+
+
+def expired(transaction_id: str) -> SessionExpiredError:
+    """Return the error for a write whose session ended first."""
+    return SessionExpiredError(
+        f"transaction {transaction_id}: its ZooKeeper session ended before the commit was applied; nothing was "
+        "applied, and its messages go to other consumers"
+    )
 
 
 def unknown(transaction_id: str, why: str) -> OutcomeUnknownError:

@@ -1,17 +1,13 @@
-"""Commits: the ends of claims, together with the puts of the same transaction.
-
-Writes that only release claims are in `release`.
-"""
+"""The ends of claims in a commit. Their releases, which cannot fail, are in `release`."""
 
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiozkqueue.errors import SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.moments import milliseconds_in
-from aiozkqueue.queue.runtime.deadline import FOREVER
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
@@ -25,24 +21,19 @@ from aiozkqueue.zookeeper import (
     new_delete,
 )
 
-from .capacity import needs_of, reserve_again
 from .dispositions import CONSUME, Disposition, bury, fate, guard, refusal_of, weigh_disposition, write_meta
-from .puts import load, note_sequence, stores_of, tally_puts, weigh_puts
 from .unique_keys import freed_by
-from .write import OPERATION_WEIGHT, AtomicWrite
+from .write import OPERATION_WEIGHT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
     from aiozkqueue.queue.commit.meter import Meter
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.claim import Claim, GroupHold
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
-    from .alterations import TransactionalAlteration
-    from .puts import Put
     from .write import Composition
 
 log: Final = logging.getLogger(__name__)
@@ -60,30 +51,21 @@ class Ended(NamedTuple):
         return self.ends.refused(self.claim, self.owner, operation, error)
 
 
-class EndClaims(AtomicWrite):
-    """A write that ends claims: the base of commits and releases."""
+class EndClaims(Part):
+    """The ends of the claims of a commit. A refusal fails it."""
 
-    __slots__ = ("_clock", "_dispositions", "_now", "_plain", "_puts", "_shared")
+    __slots__ = ("_dispositions", "_now", "_plain", "_shared", "_transaction_id", "generation")
 
-    def __init__(
-        self,
-        transaction_id: str,
-        dispositions: dict[Claim, Disposition],
-        clock: ServerClock,
-        generation: int | None,
-        puts: Sequence[Put] = (),
-    ) -> None:
+    def __init__(self, transaction_id: str, dispositions: dict[Claim, Disposition], generation: int | None) -> None:
         weight = 0
         for claim, disposition in dispositions.items():
             weight += weigh(claim, disposition)
-        if puts:
-            AtomicWrite.__init__(self, transaction_id, generation, weight + weigh_puts(puts), stores_of(puts))
-        else:
-            AtomicWrite.__init__(self, transaction_id, generation, weight)
+        self.weight = weight  # here, as in `Puts`
+        self.repairs = 0
+        self.generation = generation
+        self._transaction_id = transaction_id
         self._dispositions = dispositions
-        self._puts = puts
-        self._clock = clock
-        self._now: int | None = None
+        self._now = 0  # ZooKeeper's time of the last composition, if it is not plain
         self._shared = False  # whether the ends of several claims share operations
         self._plain = True  # whether each end only removes the item and its lock
 
@@ -101,7 +83,7 @@ class EndClaims(AtomicWrite):
             sent.append(new_delete((claim.lock, -1)))
         if not self._plain:
             del sent[start:]
-            self._now = None
+            self._now = composition.now()
             for claim, disposition in self._dispositions.items():
                 self._end(claim, disposition, composition)
             if self._shared:
@@ -112,15 +94,19 @@ class EndClaims(AtomicWrite):
         claim = next(claim for claim in self._dispositions if operation.path in (claim.path, claim.lock))
         return self.refused(claim, None, operation, error)
 
-    @abstractmethod
     def refused(
         self, claim: Claim | None, owner: RefusalHandler | None, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Answer the refusal of an operation.
+        """Fail the commit if a claim is lost; have other owners repair the cause.
 
         ``claim`` is the claim that it is about (None: of several), and ``owner`` answers for it instead of the claim.
-        Raise, or return a repair, as `RefusalHandler`.
         """
+        if owner is not None:
+            return owner.repair(operation, error)
+        assert claim is not None  # noqa: S101 - an operation of several claims has an owner
+        if operation.path == claim.state.paths.meta(claim.id):
+            return self._answer_record(claim, operation, error)
+        raise refusal_of(claim, operation, error)
 
     def _end(self, claim: Claim, disposition: Disposition, composition: Composition) -> None:
         """End one claim; operations shared by several claims are left to `_end_shared`."""
@@ -141,7 +127,7 @@ class EndClaims(AtomicWrite):
         for owner, operation in parts:
             composition.add(operation, Ended(self, claim, owner))
         for end_hook in claim.state.snapshot.end_hooks if self._has_hooks(claim) else ():
-            for attached_op in end_hook.attached_ops(claim, disposition, self._moment):
+            for attached_op in end_hook.attached_ops(claim, disposition, composition.now):
                 composition.add(attached_op.operation, Ended(self, claim, attached_op.owner))
 
     def _end_shared(self, composition: Composition) -> None:
@@ -160,7 +146,7 @@ class EndClaims(AtomicWrite):
             if not self._wakes(state):
                 continue
             # A watch on items misses the removal of a lock, so this write to their parent wakes idle consumers.
-            for operation in state.wakeup(wakeup, self.transaction_id):
+            for operation in state.wakeup(wakeup, self._transaction_id):
                 composition.add(operation, Ended(self, None, state))
 
     def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
@@ -171,7 +157,7 @@ class EndClaims(AtomicWrite):
             yield None, SetData(claim.path, claim.rest, claim.version)
         yield None, Delete(claim.lock)
         if disposition.kind == "dead":
-            yield claim.state, bury(claim, disposition.reason, self._moment())
+            yield claim.state, bury(claim, disposition.reason, self._now)
         yield from self._remove_traces(claim)
 
     def _remove_traces(self, claim: Claim) -> Iterator[tuple[RefusalHandler | None, Operation]]:
@@ -181,13 +167,20 @@ class EndClaims(AtomicWrite):
         if claim.fields is not None and (freed_key := freed_by(claim)) is not None:
             yield freed_key.owner, freed_key.operation
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - the results are not needed
+    def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - results are not needed
         """Settle the claims, the last one first: each goes to the front of the available items."""
+        if meter is not None:
+            for claim, disposition in self._dispositions.items():
+                meter.ended(claim, disposition.kind)
         if self._plain:
             for claim in reversed(self._dispositions):
                 claim.settled(GONE)
-            return
-        self._log_reasons()
+        else:
+            self._log_reasons()
+            self._settle_claims()
+
+    def _settle_claims(self) -> None:
+        """Settle the claims, and those of groups after all others."""
         grouped: list[Claim] = []
         for claim, disposition in reversed(self._dispositions.items()):
             if claim.group_lock is not None:
@@ -218,18 +211,14 @@ class EndClaims(AtomicWrite):
                     claim.id,
                     fate(disposition),
                     disposition.reason,
-                    extra=about(claim, self.transaction_id),
+                    extra=about(claim, self._transaction_id),
                 )
 
-    def tally(self, meter: Meter) -> None:
-        """Count the ended claims."""
-        for claim, disposition in self._dispositions.items():
-            meter.ended(claim, disposition.kind)
-
-    def over(self) -> None:
-        """Settle the claims: the server has removed the locks."""
-        for claim in self._dispositions:
-            claim.settled(LEFT)
+    def failed(self, error: BaseException) -> None:
+        """Settle the claims if the server has removed the locks."""
+        if isinstance(error, SessionExpiredError):
+            for claim in self._dispositions:
+                claim.settled(LEFT)
 
     # -- overridden by releases, which can be reduced
 
@@ -256,7 +245,7 @@ class EndClaims(AtomicWrite):
         elif isinstance(error, NodeExistsError | BadVersionError):
             claim.meta_version = -1  # another program has changed the record
         else:
-            leave_out_record(claim, error, self.transaction_id)
+            leave_out_record(claim, error, self._transaction_id)
         return None
 
     def _release(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
@@ -292,74 +281,11 @@ class EndClaims(AtomicWrite):
             return
         yield None, Delete(claim.path, claim.version)
         if disposition.kind == "dead":
-            yield claim.state, bury(claim, disposition.reason, self._moment())
+            yield claim.state, bury(claim, disposition.reason, self._now)
         yield from self._remove_traces(claim)
 
     def _due(self, disposition: Disposition) -> int:
-        return self._moment() + max(1, milliseconds_in(disposition.delay))
-
-    def _moment(self) -> int:
-        """Return ZooKeeper's time when this was composed; its exact repetitions have the same time."""
-        if self._now is None:
-            self._now = self._clock.now()
-        return self._now
-
-
-class CommitWrite(EndClaims):
-    """The commit of a transaction: it ends claims, alters messages and puts new ones in one multi."""
-
-    __slots__ = ("_alterations",)
-
-    def __init__(
-        self,
-        transaction_id: str,
-        dispositions: dict[Claim, Disposition],
-        puts: Sequence[Put],
-        clock: ServerClock,
-        generation: int | None,
-        *,
-        alterations: Sequence[TransactionalAlteration] = (),
-    ) -> None:
-        EndClaims.__init__(self, transaction_id, dispositions, clock, generation, puts)
-        self.learns = bool(puts)  # the paths of the items hold their sequence numbers
-        self._alterations = alterations
-        for alteration in alterations:
-            self.grow(alteration.weight)
-
-    def compose(self, composition: Composition) -> None:
-        """Add the ends of claims, then the alterations, then the creates of items."""
-        EndClaims.compose(self, composition)
-        for alteration in self._alterations:
-            alteration.compose(composition, self._clock)
-        if self._puts:
-            composition.answer_with(self.stores[0])
-            self._puts = load(self, self._puts, composition)
-
-    def applied(self, results: Sequence[Result] | None) -> None:
-        """Settle the claims, and note the sequence numbers of the new items."""
-        EndClaims.applied(self, results)
-        if self._puts:
-            note_sequence(self._puts, results)
-
-    def tally(self, meter: Meter) -> None:
-        """Count the ended claims and the stored messages."""
-        super().tally(meter)
-        tally_puts(self._puts, meter)
-
-    def refused(
-        self, claim: Claim | None, owner: RefusalHandler | None, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
-        """Fail the commit if a claim is lost; have other owners repair the cause."""
-        if owner is not None:
-            return owner.repair(operation, error)
-        assert claim is not None  # noqa: S101 - an operation of several claims has an owner
-        if operation.path == claim.state.paths.meta(claim.id):
-            return self._answer_record(claim, operation, error)
-        raise refusal_of(claim, operation, error)
-
-    async def reserve_again(self) -> None:
-        """Acquire room."""
-        await reserve_again(self, needs_of(self._puts, self._dispositions, self._alterations), FOREVER)
+        return self._now + max(1, milliseconds_in(disposition.delay))
 
 
 def weigh(claim: Claim, disposition: Disposition) -> int:

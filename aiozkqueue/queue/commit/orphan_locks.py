@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import ClaimLostError
+from aiozkqueue.errors import ClaimLostError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
@@ -20,7 +20,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .dispositions import refusal_of, write_meta
-from .write import OPERATION_WEIGHT, AtomicWrite
+from .write import OPERATION_WEIGHT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -29,16 +29,18 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result
 
+    from .meter import Meter
     from .write import Composition
 
 
-class AttemptWrite(AtomicWrite):
+class CountAttempt(Part):
     """The record of an attempt at a message, written before its delivery."""
 
-    __slots__ = ("_claim",)
+    __slots__ = ("_claim", "generation")
 
-    def __init__(self, transaction_id: str, claim: Claim) -> None:
-        super().__init__(transaction_id, claim.generation, 2 * OPERATION_WEIGHT)
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(2 * OPERATION_WEIGHT)
+        self.generation = claim.generation
         self._claim = claim
 
     def compose(self, composition: Composition) -> None:
@@ -60,7 +62,7 @@ class AttemptWrite(AtomicWrite):
             )
         raise refusal_of(claim, operation, error)
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - the results are not needed
+    def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """Update the claim's count."""
         claim = self._claim
         claim.attempts += 1
@@ -86,7 +88,7 @@ class LockRef(NamedTuple):
         return self._replace(forced_version=_NEVER)
 
 
-class RemoveOrphanLock(AtomicWrite):
+class RemoveOrphanLock(Part):
     """The removal of a lock without a usable item: the item has been consumed, or this user may not read it.
 
     No item can fence the removal, and a lock that another client created after ours was removed by force has
@@ -94,11 +96,10 @@ class RemoveOrphanLock(AtomicWrite):
     data is read again. With ``wakeup``, the multi also writes to a znode, to wake idle consumers.
     """
 
-    __slots__ = ("_gone", "_lock", "_state", "_wakeup")
+    __slots__ = ("_gone", "_lock", "_state", "_wakeup", "generation")
 
     def __init__(
         self,
-        transaction_id: str,
         generation: int,
         state: QueueState,
         lock: LockRef,
@@ -106,7 +107,8 @@ class RemoveOrphanLock(AtomicWrite):
         *,
         wakeup: str | None = None,
     ) -> None:
-        super().__init__(transaction_id, generation, 3 * OPERATION_WEIGHT)
+        super().__init__(3 * OPERATION_WEIGHT)
+        self.generation = generation
         self._state = state
         self._lock = lock
         self._gone = gone
@@ -144,10 +146,11 @@ class RemoveOrphanLock(AtomicWrite):
             raise ClaimLostError(f"{lock.path}: forced open")
         self._lock = lock._replace(forced_version=forced_version)
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - the results are not needed
+    def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """Report that the lock is gone."""
         self._gone()
 
-    def over(self) -> None:
-        """Report that the server has removed the lock."""
-        self._gone()
+    def failed(self, error: BaseException) -> None:
+        """Report that the lock is gone if the server has removed it."""
+        if isinstance(error, SessionExpiredError):
+            self._gone()

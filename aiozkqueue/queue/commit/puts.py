@@ -9,7 +9,7 @@ from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
 from .capacity import needs_of, reserve_again
-from .write import OPERATION_WEIGHT, AtomicWrite
+from .write import OPERATION_WEIGHT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
+    from .capacity import Limit
     from .put_plan import PutPlan
-    from .write import Composition
+    from .write import AtomicWrite, Composition
 
 
 class Put(NamedTuple):
@@ -41,71 +42,94 @@ new_put: Callable[[tuple[QueueState, str, str, bytes, PutPlan | None]], Put] = p
 )
 
 
-class PutWrite(AtomicWrite):
-    """A write that only creates items: for a direct put, or for a transaction without claims.
+class Puts(Part):
+    """The creates of items: of a direct put, or of a transaction.
 
     ``patience`` limits the wait for room in a queue that became bounded after the write was sent; before, the caller
-    waits.
+    waits. ``needs`` returns the room that the write needs in each bounded queue (None: as much as the puts).
     """
 
-    __slots__ = ("_patience", "_puts")
+    __slots__ = ("_needs", "_patience", "_plans", "_puts", "stores")
 
-    def __init__(self, transaction_id: str, puts: Sequence[Put], patience: Deadline = AT_ONCE) -> None:
-        AtomicWrite.__init__(self, transaction_id, None, weigh_puts(puts), stores_of(puts))
-        self.learns = True  # the paths of the items hold their sequence numbers
+    learns = True  # the paths of the items hold their sequence numbers
+
+    def __init__(
+        self, puts: Sequence[Put], patience: Deadline = AT_ONCE, needs: Callable[[], dict[Limit, int]] | None = None
+    ) -> None:
+        self.weight = weigh_puts(puts)  # here, because a further call for every message costs half a percent
+        self.repairs = 0
+        self.stores: tuple[QueueState, ...] = stores_of(puts)
         self._puts = puts
         self._patience = patience
+        self._needs = needs
+        self._plans: Sequence[PutPlan] = ()  # the plans of its puts, set once their operations have been composed
 
     def compose(self, composition: Composition) -> None:
-        """Add the creates of the items."""
-        self._puts = load(self, self._puts, composition)
+        """Add the creates of the items, after the operations of their plans."""
+        if len(self.stores) > 1:
+            self._compose_planned(composition)
+            return
+        operations = composition.operations
+        start = len(operations)
+        for state, _, prefix, data, plan in self._puts:
+            snapshot = state.snapshot
+            if plan is not None or snapshot.transform_put is not None:
+                del operations[start:]
+                self._compose_planned(composition)
+                return
+            operations.append(new_create((f"{snapshot.lanes.next_path()}/{prefix}", data, False, True, False)))
+
+    def _compose_planned(self, composition: Composition) -> None:
+        self._puts = [
+            put if (transform := put.state.snapshot.transform_put) is None else transform(put) for put in self._puts
+        ]
+        self._plans = [put.plan for put in self._puts if put.plan is not None]
+        live = live_of(self._puts)
+        for put in live:
+            for attached_op in put.plan.attached_ops if put.plan is not None else ():
+                composition.add(attached_op.operation(), attached_op)
+        for put in live:
+            composition.add(create(put), put.state)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
         """Have the queue of plain puts repair the cause, such as a missing znode or a full lane."""
         return self.stores[0].repair(operation, error)
 
-    def applied(self, results: Sequence[Result] | None) -> None:
-        """Note the sequence numbers of the new items."""
-        note_sequence(self._puts, results)
-
-    def tally(self, meter: Meter) -> None:
-        """Count the stored messages."""
-        tally_puts(self._puts, meter)
-
-    async def reserve_again(self) -> None:
+    async def reserve_again(self, atomic_write: AtomicWrite) -> None:
         """Acquire room."""
-        await reserve_again(self, needs_of(self._puts, {}), self._patience)
+        needs = needs_of(self._puts, {}) if self._needs is None else self._needs()
+        await reserve_again(atomic_write, needs, self._patience)
+
+    def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:
+        """Note the sequence numbers of the new items, and count the messages."""
+        if meter is not None:
+            for put in live_of(self._puts):
+                meter.put(put.state.name)
+        if results is not None:
+            live = live_of(self._puts)
+            for put, path in zip(live, results[len(results) - len(live) :], strict=True):  # the creates are the last
+                if isinstance(path, str):
+                    put.state.note_sequence(path)
+        if self._plans:
+            self._notify_plans(None)
+
+    def failed(self, error: BaseException) -> None:
+        """Report the failure to the plans."""
+        if self._plans:
+            self._notify_plans(error)
+
+    def _notify_plans(self, error: BaseException | None) -> None:
+        for plan in self._plans:
+            for attached_op in plan.attached_ops:
+                attached_op.settled(error)
 
 
-def load(atomic_write: AtomicWrite, puts: Sequence[Put], composition: Composition) -> Sequence[Put]:
-    """Append the operations of puts, the creates last; return the puts as sent.
-
-    Plain puts to one queue name no handler.
-    """
-    if len(atomic_write.stores) > 1:
-        return _load_planned(atomic_write, puts, composition)
-    sent = composition.operations
-    start = len(sent)
-    for state, _, prefix, data, plan in puts:
-        snapshot = state.snapshot
-        if plan is not None or snapshot.transform_put is not None:
-            del sent[start:]
-            return _load_planned(atomic_write, puts, composition)
-        sent.append(new_create((f"{snapshot.lanes.next_path()}/{prefix}", data, False, True, False)))
-    return puts
-
-
-def _load_planned(atomic_write: AtomicWrite, puts: Sequence[Put], composition: Composition) -> Sequence[Put]:
-    transformed = [put if (transform := put.state.snapshot.transform_put) is None else transform(put) for put in puts]
-    live = [put for put in transformed if put.plan is None or not put.plan.dropped]
-    atomic_write.plans = tuple(put.plan for put in transformed if put.plan is not None)
-    for put in live:
+def live_of(puts: Sequence[Put]) -> Sequence[Put]:
+    """Return the puts that no hook has dropped."""
+    for put in puts:
         if put.plan is not None:
-            for attached_op in put.plan.attached_ops:
-                composition.add(attached_op.operation(), attached_op)
-    for put in live:
-        composition.add(create(put), put.state)
-    return transformed
+            return [put for put in puts if put.plan is None or not put.plan.dropped]
+    return puts
 
 
 def create(put: Put) -> Operation:
@@ -116,30 +140,6 @@ def create(put: Put) -> Operation:
     else:
         path = state.paths.at(plan.place.path(put.prefix))
     return Create(path, put.data, sequential=True)
-
-
-def note_sequence(puts: Sequence[Put], results: Sequence[Result] | None) -> None:
-    """Report the sequence numbers of new items to their queues. The creates are the last of the results."""
-    if results is None:
-        return
-    live = puts
-    for put in puts:
-        if put.plan is not None:
-            live = [put for put in puts if put.plan is None or not put.plan.dropped]
-            break
-    index = len(results) - len(live)
-    for put in live:
-        path = results[index]
-        if isinstance(path, str):
-            put.state.note_sequence(path)
-        index += 1
-
-
-def tally_puts(puts: Sequence[Put], meter: Meter) -> None:
-    """Count messages that have been stored."""
-    for put in puts:
-        if put.plan is None or not put.plan.dropped:
-            meter.put(put.state.name)
 
 
 def stores_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:

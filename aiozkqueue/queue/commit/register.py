@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from aiozkqueue.errors import AccessDeniedError, QueueError
 from aiozkqueue.zookeeper import NoAuthError
 
-from .write import AtomicWrite
+from .write import AtomicWrite, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,22 +18,17 @@ if TYPE_CHECKING:
     from .write import Composition
 
 
-class RegistrationWrite(AtomicWrite):
-    """Operations that are applied together and exactly once. A lost reply is not mistaken for a refusal.
+class FixedOperations(Part):
+    """Operations that are the same in each attempt. A lost reply is not mistaken for a refusal.
 
     Without operations, only the commit slot is written, which samples ZooKeeper's time.
     """
 
     __slots__ = ("_explain", "_operations")
 
-    def __init__(
-        self,
-        transaction_id: str,
-        operations: Sequence[Operation],
-        explain: Callable[[ZooKeeperError], QueueError],
-    ) -> None:
+    def __init__(self, operations: Sequence[Operation], explain: Callable[[ZooKeeperError], QueueError]) -> None:
         size = sum(len(data) for operation in operations if isinstance(data := getattr(operation, "data", b""), bytes))
-        super().__init__(transaction_id, None, size + 200 * (len(operations) + 1))
+        super().__init__(size + 200 * (len(operations) + 1))
         self._operations = operations
         self._explain = explain
 
@@ -55,5 +50,5 @@ async def server_time(runtime: Runtime) -> int:
     Raises: QueueError; as `Queue.put`.
     """
     if not runtime.server_clock.sampled:
-        await runtime.settle(RegistrationWrite(runtime.ids.next(), (), lambda error: QueueError(f"{error}")))
+        await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations((), lambda error: QueueError(f"{error}"))))
     return runtime.server_clock.now()

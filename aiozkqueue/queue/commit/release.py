@@ -38,10 +38,11 @@ from .held import EndClaims, leave_out_record, weigh
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import Fate, RefusalHandler
     from aiozkqueue.zookeeper import Node, Operation, Result
+
+    from .meter import Meter
 
 log: Final = logging.getLogger(__name__)
 
@@ -53,21 +54,20 @@ PORTION: Final = 256 * 1024
 LOOKS: Final = 20
 #: Errors that mean that a claim is lost, or its item gone.
 _NOT_AS_READ: Final = (NoNodeError, BadVersionError)
-#: Errors of a release whose session is over or closing: the locks end with the session.
-_ENDS_WITH_SESSION: Final = (SessionExpiredError, SessionClosedError, OutcomeUnknownError)
+#: Errors after which the locks end with the session.
+_ENDS_WITH_SESSION: Final = (SessionClosedError, OutcomeUnknownError)
 #: Maximum seconds for which this session keeps a claim itself, because its lock uses up budget.
 LONGEST_KEPT: Final = 60.0
 
 
-class ReleaseWrite(EndClaims):
+class ReleaseClaims(EndClaims):
     """Claims that are released, immediately or after a delay, or ended as the policy demands for failed messages."""
 
-    __slots__ = ("_answered", "_largest", "_looks", "_reduced", "_rest", "_unwakeable")
+    __slots__ = ("_answered", "_largest", "_looks", "_reduced", "_rest", "_unwakeable", "unsent")
 
-    def __init__(
-        self, transaction_id: str, dispositions: dict[Claim, Disposition], clock: ServerClock, generation: int | None
-    ) -> None:
-        super().__init__(transaction_id, dispositions, clock, generation)
+    def __init__(self, transaction_id: str, dispositions: dict[Claim, Disposition], generation: int | None) -> None:
+        super().__init__(transaction_id, dispositions, generation)
+        self.unsent = False
         self._rest: dict[Claim, Disposition] = {}
         self._largest = PORTION
         self._reduced: set[Claim] = set()  # claims of which only the lock is to be removed
@@ -101,27 +101,21 @@ class ReleaseWrite(EndClaims):
     def _weigh(self, claim: Claim, disposition: Disposition) -> int:
         return weigh(claim, PLAIN if claim in self._reduced else disposition)
 
-    def succeed(self, results: Sequence[Result] | None) -> None:
-        """Continue with the next portion, or settle."""
-        if not self._rest or self.settled:
-            super().succeed(results)
-            return
-        self.applied(results)
+    def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:
+        """Settle the claims of this portion, and continue with the next."""
+        super().applied(results, meter)
         self._dispositions: dict[Claim, Disposition] = {}
-        self._cut()
-        self.repairs = 0
-        assert self.committer is not None  # noqa: S101 - it has sent this
-        self.committer.resubmit(self)
+        self.unsent = bool(self._rest)
+        if self._rest:
+            self._cut()
 
-    def over(self) -> None:
-        """Settle the claims: the server has removed the locks."""
-        for claim in [*self._rest, *self._dispositions]:
-            claim.settled(LEFT)
-
-    def fail(self, error: BaseException) -> None:
-        """Log the claims that can no longer be released, unless they end with the session."""
+    def failed(self, error: BaseException) -> None:
+        """Settle the claims if the server has removed the locks; log those that can no longer be released."""
         left = [*self._rest, *self._dispositions]
-        if left and not self.settled and not isinstance(error, _ENDS_WITH_SESSION):
+        if isinstance(error, SessionExpiredError):
+            for claim in left:
+                claim.settled(LEFT)
+        elif left and not isinstance(error, _ENDS_WITH_SESSION):
             claim = left[0]
             log.error(
                 "queue %s: %d messages, the first of them %s, could not be released, and stay locked until this "
@@ -130,9 +124,8 @@ class ReleaseWrite(EndClaims):
                 len(left),
                 claim.id,
                 error,
-                extra=about(claim, self.transaction_id),
+                extra=about(claim, self._transaction_id),
             )
-        super().fail(error)
 
     # -- its operations
 
@@ -198,14 +191,14 @@ class ReleaseWrite(EndClaims):
     ) -> Coroutine[object, object, None] | None:
         refusal = (operation.path, type(error))
         if refusal in self._answered:  # it changes as fast as we read it: remove the lock whatever the count is
-            leave_out_record(claim, error, self.transaction_id)
+            leave_out_record(claim, error, self._transaction_id)
             return None
         self._answered.add(refusal)
         repair = None
         try:
             repair = self._answer_record(claim, operation, error)
         except QueueError as denied:
-            leave_out_record(claim, denied, self.transaction_id)
+            leave_out_record(claim, denied, self._transaction_id)
         return None if repair is None else self._try_repair(repair)
 
     def _repair_once(
@@ -229,7 +222,7 @@ class ReleaseWrite(EndClaims):
         except SessionClosedError:
             raise
         except (QueueError, ZooKeeperError) as error:
-            log.debug("transaction %s: %s", self.transaction_id, error, extra={"transaction_id": self.transaction_id})
+            log.debug("transaction %s: %s", self._transaction_id, error, extra={"transaction_id": self._transaction_id})
 
     def _step_down(self, claim: Claim, error: Exception) -> Coroutine[object, object, None] | None:
         """Reduce one claim by one step."""
@@ -248,7 +241,7 @@ class ReleaseWrite(EndClaims):
                 claim.state.name,
                 claim.id,
                 error,
-                extra=about(claim, self.transaction_id),
+                extra=about(claim, self._transaction_id),
             )
         elif claim.group_lock is not None:
             self._lose(claim)
@@ -270,7 +263,7 @@ class ReleaseWrite(EndClaims):
             ASIDE,
             error,
             claim.path,
-            extra=about(claim, self.transaction_id),
+            extra=about(claim, self._transaction_id),
         )
 
     def _leave_locked(self, claim: Claim, error: Exception) -> None:
@@ -280,7 +273,7 @@ class ReleaseWrite(EndClaims):
             claim.id,
             error,
             claim.lock,
-            extra=about(claim, self.transaction_id),
+            extra=about(claim, self._transaction_id),
         )
         del self._dispositions[claim]  # its lock still counts among this session's locks
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import QueueError, QueueFullError
 
-from .conditional import ConditionalWrite
+from .conditional import ConditionalPart
 from .dispositions import obstructed_by
-from .puts import PutWrite
+from .puts import Puts
+from .write import AtomicWrite, Joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from .conditional import Change
     from .puts import Put
-    from .write import AtomicWrite, Composition
 
 
 class Transfer(NamedTuple):
@@ -36,36 +36,12 @@ class Transfer(NamedTuple):
     change: Change
 
 
-class GuardedPuts(PutWrite):
-    """Items put together with a change that succeeds once."""
+def guarded(transaction_id: str, guard: ConditionalPart, puts: Sequence[Put]) -> AtomicWrite:
+    """Return the write that makes puts together with a change that succeeds once.
 
-    __slots__ = ("_guard",)
-
-    def __init__(self, transaction_id: str, puts: Sequence[Put], guard: ConditionalWrite) -> None:
-        super().__init__(transaction_id, puts)
-        self.generation = guard.generation
-        self._guard = guard
-        self.grow(guard.weight)
-
-    @property
-    def left(self) -> bool:
-        """Whether it was not made, because another session was faster."""
-        return self._guard.left
-
-    @property
-    def obstacle(self) -> str | None:
-        """See `ConditionalWrite`."""
-        return self._guard.obstacle
-
-    def compose(self, composition: Composition) -> None:
-        """Add the change, then the creates of the items."""
-        composition.answer_with(self._guard)
-        self._guard.compose(composition)
-        composition.answer_with(self)
-        super().compose(composition)
-
-    async def reserve_again(self) -> None:
-        """Do nothing: the write has room, or is admitted because it was sent before the queue became bounded."""
+    It has room, or is admitted because it was sent before the queue became bounded.
+    """
+    return AtomicWrite(transaction_id, Joined((guard, Puts(puts, needs=dict))))
 
 
 async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:
@@ -100,10 +76,10 @@ async def _transfer(
     runtime: Runtime, items: Sequence[Transfer], room: CapacityLimit[AtomicWrite] | None
 ) -> list[bool | QueueError]:
     """Try the transfers for which room has been acquired."""
-    writes: list[GuardedPuts] = []
-    for item in items:
-        guard = ConditionalWrite(runtime.ids.next(), item.change, runtime.server_clock)
-        atomic_write = GuardedPuts(runtime.ids.next(), item.puts, guard)
+    guards = [ConditionalPart(item.change) for item in items]
+    writes: list[AtomicWrite] = []
+    for item, guard in zip(items, guards, strict=True):
+        atomic_write = guarded(runtime.ids.next(), guard, item.puts)
         if room is not None:
             room.bind(atomic_write, len(item.puts))
         writes.append(atomic_write)
@@ -112,12 +88,12 @@ async def _transfer(
     for atomic_write in writes:
         await atomic_write.wait()
     outcomes: list[bool | QueueError] = []
-    for item, atomic_write in zip(items, writes, strict=True):
-        error = atomic_write.error
+    for item, guard in zip(items, guards, strict=True):
+        error = guard.error
         if error is not None and not isinstance(error, QueueError):
             raise error
-        if atomic_write.obstacle is not None:
-            outcomes.append(obstructed_by(item.change.state.name, item.id, atomic_write.obstacle))
+        if guard.obstacle is not None:
+            outcomes.append(obstructed_by(item.change.state.name, item.id, guard.obstacle))
         else:
-            outcomes.append(not atomic_write.left if atomic_write.left or error is None else error)
+            outcomes.append(not guard.left if guard.left or error is None else error)
     return outcomes

@@ -12,7 +12,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, give_up, writers
-from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, FencedPuts
+from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, fenced_puts
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -47,7 +47,7 @@ class Writer:
         puts = [fence.staged(prepare(self._runtime, self._queue, body.encode(), options)) for body in bodies]
         await make_ready(puts)
         await self._runtime.settle(
-            FencedPuts(self._runtime.ids.next(), puts, fence, SetData(progress, b"done", version=0))
+            fenced_puts(self._runtime.ids.next(), puts, fence, SetData(progress, b"done", version=0))
         )
 
 

@@ -19,9 +19,9 @@ def refused_attempt_record_sent_again(patch: pytest.MonkeyPatch) -> None:
         claim.meta_version = -1
 
     patch.setattr(held.EndClaims, "_answer_record", by_any_version)
-    patch.setattr(release.ReleaseWrite, "_refused_record", by_any_version)
+    patch.setattr(release.ReleaseClaims, "_refused_record", by_any_version)
 
 
 @mutation(partial(run, feature="obstructed"))
 def refused_release_sent_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(release.ReleaseWrite, "_step_down", lambda *_: None)
+    patch.setattr(release.ReleaseClaims, "_step_down", lambda *_: None)

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.queue import delivery
-from aiozkqueue.queue.commit.puts import PutWrite
+from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.write import AtomicWrite
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
@@ -33,7 +34,7 @@ def exhausted_handler_committed_before_the_dead_letter(patch: pytest.MonkeyPatch
         runtime, puts = self.work.runtime, list(self.work._puts)
         for put in puts:
             await put.state.open()
-        await runtime.settle(PutWrite(runtime.ids.next(), puts))
+        await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)))
         await asyncio.sleep(0.3)
         await give_up(self, reason, _nothing)
 

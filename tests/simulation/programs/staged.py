@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.layout import decode
-from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, FencedPuts, OvertakenError
+from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, OvertakenError, fenced_puts
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -100,7 +100,7 @@ async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fen
     puts = [fence.staged(prepare(runtime, STAGED, token.encode(), options))]
     await make_ready(puts)
     try:
-        await runtime.settle(FencedPuts(runtime.ids.next(), puts, fence, SetData(path, b"done", version=0)))
+        await runtime.settle(fenced_puts(runtime.ids.next(), puts, fence, SetData(path, b"done", version=0)))
     except OvertakenError as error:
         raise AssertionError(token) from error
 

@@ -10,8 +10,8 @@ import pytest
 
 from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
 from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan, join
-from aiozkqueue.queue.commit.puts import Put, PutWrite
-from aiozkqueue.queue.commit.write import Composition
+from aiozkqueue.queue.commit.puts import Put, Puts
+from aiozkqueue.queue.commit.write import AtomicWrite, Composition
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.zookeeper import Create, NodeExistsError
 
@@ -62,29 +62,29 @@ def state() -> QueueState:
     return QueueState(cast("ZooKeeper", None), "/zms", "jobs", links)
 
 
-def composed(atomic_write: PutWrite) -> Composition:
-    composition = Composition()
-    atomic_write.compose(composition)
+def composed(part: Puts) -> Composition:
+    composition = Composition(cast("ServerClock", None))
+    part.compose(composition)
     return composition
 
 
-def operations_of(atomic_write: PutWrite) -> list[Operation]:
-    return composed(atomic_write).operations
+def operations_of(part: Puts) -> list[Operation]:
+    return composed(part).operations
 
 
-def paths(atomic_write: PutWrite) -> list[str]:
-    return [operation.path.removeprefix("/zms/jobs/") for operation in operations_of(atomic_write)]
+def paths(part: Puts) -> list[str]:
+    return [operation.path.removeprefix("/zms/jobs/") for operation in operations_of(part)]
 
 
 def test_companions_come_first_and_the_creates_last(state: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     puts = [Put(state, "a", "item-ia-", b"1"), Put(state, "b", "item-ib-", b"2", PutPlan((key,), Elsewhere()))]
-    assert paths(PutWrite("t", puts)) == ["keys/k", "items/item-ia-", "lanes/own/item-ib-"]
+    assert paths(Puts(puts)) == ["keys/k", "items/item-ia-", "lanes/own/item-ib-"]
 
 
 def test_a_companion_explains_its_refusal(state: QueueState) -> None:
     put = Put(state, "b", "item-ib-", b"", PutPlan((KeyNode("/zms/jobs/keys/k"),)))
-    composition = composed(PutWrite("t", [put]))
+    composition = composed(Puts([put]))
     handler = composition.handler_of(0, 0)
     assert handler is not None
     with pytest.raises(DuplicateKeyError):
@@ -94,19 +94,20 @@ def test_a_companion_explains_its_refusal(state: QueueState) -> None:
 def test_an_operation_left_out_of_a_plan_is_not_sent(state: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     dropped = PutPlan((key,))
-    atomic_write = PutWrite("t", [Put(state, "a", "item-ia-", b"", dropped), Put(state, "b", "item-ib-", b"")])
-    assert len(operations_of(atomic_write)) == 3
+    part = Puts([Put(state, "a", "item-ia-", b"", dropped), Put(state, "b", "item-ib-", b"")])
+    assert len(operations_of(part)) == 3
     key.left_out = True
-    assert paths(atomic_write) == ["items/item-ib-"]
-    atomic_write.applied(["/zms/jobs/items/item-ib-0000000001"])
+    assert paths(part) == ["items/item-ib-"]
+    part.applied(["/zms/jobs/items/item-ib-0000000001"], None)
 
 
 @pytest.mark.parametrize("error", [None, NotCommittedError("no")])
 async def test_a_companion_gets_the_result_of_the_put_once(state: QueueState, error: NotCommittedError | None) -> None:
     key = KeyNode("/zms/jobs/keys/k")
-    atomic_write = PutWrite("t", [Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
-    operations_of(atomic_write)
-    operations_of(atomic_write)  # the attempt that came before was refused because of another
+    part = Puts([Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
+    atomic_write = AtomicWrite("t", part)
+    operations_of(part)
+    operations_of(part)  # the attempt that came before was refused because of another
     if error is None:
         atomic_write.succeed(None)
     else:
@@ -115,14 +116,14 @@ async def test_a_companion_gets_the_result_of_the_put_once(state: QueueState, er
 
 
 def test_operations_that_the_queue_adds_to_every_put_are_added_at_sending(state: QueueState) -> None:
-    atomic_write = PutWrite("t", [Put(state, "a", "item-ia-", b"")])
+    part = Puts([Put(state, "a", "item-ia-", b"")])
     record = KeyNode("/zms/jobs/history/r")
     state.snapshot = replace(
         state.snapshot,
         transform_put=lambda put: put if put.plan is not None else put._replace(plan=PutPlan((record,))),
     )
     for _attempt in range(2):
-        assert paths(atomic_write) == ["history/r", "items/item-ia-"]
+        assert paths(part) == ["history/r", "items/item-ia-"]
 
 
 def test_plans_are_joined_in_their_order() -> None:

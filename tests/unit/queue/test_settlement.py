@@ -6,15 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.queue.commit.register import RegistrationWrite
+from aiozkqueue.queue.commit.register import FixedOperations
+from aiozkqueue.queue.commit.write import AtomicWrite
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.commit.write import AtomicWrite
 
 
 class Ledger:
-    """What a settlement asks of a committer."""
+    """The part of a committer that an atomic write uses."""
 
     grace = 30.0
 
@@ -27,7 +27,7 @@ class Ledger:
 
 
 def submitted(ledger: Ledger) -> AtomicWrite:
-    atomic_write = RegistrationWrite("t", (), lambda error: NotCommittedError(str(error)))
+    atomic_write = AtomicWrite("t", FixedOperations((), lambda error: NotCommittedError(str(error))))
     atomic_write.committer = cast("GroupCommitter", ledger)
     return atomic_write
 
@@ -50,21 +50,19 @@ async def test_several_tasks_can_wait_for_a_write_and_each_can_be_cancelled() ->
     assert ledger.settled == 1
 
 
-async def test_the_owner_of_a_write_is_notified_once_and_before_its_watchers() -> None:
-    told: list[str] = []
+async def test_each_watcher_of_a_write_is_notified_once_and_in_order() -> None:
+    notified: list[str] = []
 
-    class Owing:
-        def commit_settled(self, atomic_write: AtomicWrite) -> None:
-            assert atomic_write.settled
-            told.append("debtor")
+    def first(settled: AtomicWrite) -> None:
+        assert settled.settled
+        notified.append("first")
 
     atomic_write = submitted(Ledger())
-    atomic_write.watch(lambda _: told.append("watcher"))
-    atomic_write.owner = Owing()
+    atomic_write.watch(first)
+    atomic_write.watch(lambda _: notified.append("second"))
     waiting = asyncio.create_task(atomic_write.wait())
     await asyncio.sleep(0)
     atomic_write.fail(NotCommittedError("no"))
     atomic_write.succeed(None)
     await waiting
-    assert told == ["debtor", "watcher"]
-    assert atomic_write.owner is None
+    assert notified == ["first", "second"]
