@@ -23,6 +23,7 @@ from aiozkqueue.zookeeper import (
     SessionExpiredError,
     ZooKeeperError,
     below,
+    parent_of,
     read_pages,
     until_answered,
 )
@@ -137,7 +138,7 @@ async def _register(zookeeper: ZooKeeper, registration: Registration, generation
                 await zookeeper.multi([Create(path, data, ephemeral=True)], generation=generation)
             except MultiError as error:
                 if isinstance(error.error, NoNodeError):
-                    await zookeeper.ensure(path.rpartition("/")[0])
+                    await zookeeper.ensure(parent_of(path))
                 elif isinstance(error.error, NodeExistsError):
                     # The entry belongs to an earlier session that has not ended yet; ZooKeeper would delete it with
                     # that session.

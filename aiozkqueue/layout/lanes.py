@@ -41,7 +41,6 @@ PRIORITY_DIGITS: Final = 3
 HOUR: Final = 3_600_000
 
 _LANE: Final = re.compile(r"/(?:p([0-9]{3}))?s[0-9]+g([0-9]+)$")
-_URGENT: Final = re.compile(r"item-t[0-9]+-p([0-9]{3})-")
 _PLACE: Final = re.compile(r"items|lanes/(?:p[0-9]{3})?s[0-9]{1,4}g[0-9]{1,10}|later/[0-9]{1,8}")
 
 
@@ -117,11 +116,10 @@ def priority_of(lane: str) -> int:
     return 0 if match is None or match[1] is None else int(match[1]) + FIRST_PRIORITY
 
 
-def priority_at(place: str) -> int:
-    """Return the priority of an item from its place or path: from its lane or, if it is delayed, from its name."""
-    lane, _, name = place.rpartition("/")
-    match = _URGENT.match(name)
-    return priority_of(lane) if match is None else int(match[1]) + FIRST_PRIORITY
+def hour_at(place: str) -> int | None:
+    """Return the hour that a delayed item's place names, or the place of its parent; None: it names none."""
+    parts = place.split("/")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isascii() and parts[1].isdigit() else None
 
 
 def is_lane(text: str) -> bool:

@@ -20,13 +20,13 @@ import re
 from base64 import b32encode
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
 from .errors import MalformedError
 from .fields import LAST_MOMENT, is_text
-from .lanes import FIRST_PRIORITY, LAST_PRIORITY, PRIORITY_DIGITS
+from .lanes import FIRST_PRIORITY, LAST_PRIORITY, PRIORITY_DIGITS, priority_of
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_:@-][A-Za-z0-9._:@-]{0,254}")
 
@@ -38,7 +38,11 @@ _ITEM: Final = re.compile(
 )
 _match = _ITEM.fullmatch
 _GROUP: Final = re.compile(r"item-(?:[^-/g][^-/]*-)*g([a-z2-7]{32})-(?:[^-/]*-)*i[^-/]{1,24}-[0-9]{10}")
+_URGENT: Final = re.compile(r"item-t[0-9]+-p([0-9]{3})-")
 _SCHEDULED: Final = re.compile(r"item-t[0-9]+-(?:p[0-9]{3}-)?")
+
+#: Matches the name of a delayed item up to its due time and, if it has one, its priority; cheaper than a parsed name.
+match_due: Final = re.compile(r"item-t([0-9]{1,15})-(p[0-9]{3}-)?").match
 
 _DUE_DIGITS: Final = 15
 _KEY_BYTES: Final = 20
@@ -122,6 +126,51 @@ class ItemName:
         """The part before the sequence, which creates the item again with all its fields, including ignored ones."""
         match = _match(self.text)
         return self.text if match is None else self.text[: match.start(3)]
+
+
+class ItemRef(NamedTuple):
+    """A place or path of an item, split into its lane and its name.
+
+    The name may end before the sequence. A tuple, because consumers split the places of all items that they hear of.
+    """
+
+    lane: str
+    name: str
+
+    @classmethod
+    def parse(cls, path: str) -> Self:
+        """Split a place or path; the lane of a name alone is empty."""
+        return cls._make(path.rpartition("/")[::2])
+
+    @property
+    def path(self) -> str:
+        """The place or path."""
+        return f"{self.lane}/{self.name}"
+
+    def with_field(self, field: str) -> Self:
+        """Return the item with a field added before its id; its name must end before the sequence."""
+        return self._replace(name=with_field(self.name, field))
+
+    def without_node(self) -> Self:
+        """Return the item without the node's field."""
+        return self._replace(name=without_node(self.name))
+
+
+def name_at(path: str) -> str:
+    """Return the name at the end of a path or place; a name alone is returned as it is."""
+    return path.rpartition("/")[2]
+
+
+def lane_at(path: str) -> str:
+    """Return the lane in the path or place of an item."""
+    return path.rpartition("/")[0]
+
+
+def priority_at(path: str) -> int:
+    """Return the priority of an item from its place or path: from its lane or, if it is delayed, from its name."""
+    lane, _, name = path.rpartition("/")
+    match = _URGENT.match(name)
+    return priority_of(lane) if match is None else int(match[1]) + FIRST_PRIORITY
 
 
 def item_prefix(
@@ -210,7 +259,7 @@ def id_at(path: str) -> str:
     """
     _, mark, rest = path.rpartition("/item-i")
     first, _, sequence = rest.partition("-")
-    return first if mark and sequence.isdigit() else item_id(path.rpartition("/")[2])
+    return first if mark and sequence.isdigit() else item_id(name_at(path))
 
 
 def item_sequence(text: str) -> int:
@@ -239,6 +288,23 @@ def item_group(text: str) -> str | None:
 def item_field(name: str, letter: str) -> str:
     """Return the first field with this letter in an item's name, without the letter; empty if there is none."""
     return name.partition(f"-{letter}")[2].partition("-")[0]
+
+
+def has_field(name: str, letter: str) -> bool:
+    """Whether an item's name may have a field that begins so: a cheap test before it is parsed."""
+    return f"-{letter}" in name
+
+
+def only_key(name: str) -> str | None:
+    """Return the key of an item that has only a key and an id in its name; None for any other name."""
+    head, _, _ = name.rpartition("-i")
+    _, mark, key = head.partition("item-k")
+    return key if mark and key and "-" not in key else None
+
+
+def is_plain_at(path: str) -> bool:
+    """Whether the item at a path or place has no other field in its name than its id."""
+    return "/item-i" in path
 
 
 def item_node(name: str) -> str | None:

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from .errors import MalformedError
 from .lanes import is_lane
-from .names import ItemName
+from .names import ItemName, ItemRef
 
 _LONGEST: Final = 2048
 _SHOWN: Final = 80
@@ -33,7 +33,7 @@ def leased_place(queue: str, token: str) -> str:
     """
     place, _, check = token.rpartition("~")
     place = place.replace("~", "/")
-    lane, _, name = place.rpartition("/")
+    lane, name = ItemRef.parse(place)
     if len(token) > _LONGEST or not is_lane(lane) or check != _check(queue, place) or ItemName.parse(name) is None:
         raise MalformedError(f"{token[:_SHOWN]!r} is not a lease of queue {queue!r}")
     return place

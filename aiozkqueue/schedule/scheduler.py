@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 import anyio
 
 from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueError
+from aiozkqueue.layout import name_at
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.background import Background
@@ -28,7 +29,7 @@ from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
-from aiozkqueue.zookeeper import SetData
+from aiozkqueue.zookeeper import SetData, parent_of
 
 from .cron import load, to_put
 from .jobs import occurrence_options, read_jobs, readable
@@ -130,11 +131,10 @@ class Scheduler:
             watch.cancel()
 
     def _hear(self, event: WatchEvent) -> None:
-        folder, _, name = event.path.rpartition("/")
-        if folder != self._paths.base:
+        if parent_of(event.path) != self._paths.base:
             self._changed = None
         elif self._changed is not None:
-            self._changed.add(name)
+            self._changed.add(name_at(event.path))
         self._wake.set()
 
     async def _look(self) -> float:

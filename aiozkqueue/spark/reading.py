@@ -29,10 +29,12 @@ from aiozkqueue.layout import (
     LAST_MOMENT,
     HistoryRecord,
     ItemName,
+    ItemRef,
     LockRecord,
     MalformedError,
     decode,
     hour_of,
+    name_at,
     parse_hour,
     parse_record,
 )
@@ -93,7 +95,7 @@ class Wanted:
 
     def holds(self, folder: str) -> bool:
         """Whether a folder may contain matching messages."""
-        hour = folder.rpartition("/")[2]
+        hour = name_at(folder)
         return parse_hour(hour) is None or self.first <= hour <= self.last
 
 
@@ -213,12 +215,12 @@ def _id(name: str) -> str | None:
 
 
 async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[list[dict[str, object]]]:
-    lane = partition.folder.removeprefix(f"{link.state.paths.base}/")
+    lane = link.state.paths.place_of(partition.folder)
     read = find_pages if layout.reads_locks else item_pages
     names = await _share(link, partition)
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
-        places = [f"{lane}/{name}" for name in some if ItemName.parse(name) is not None]
+        places = [ItemRef(lane, name).path for name in some if ItemName.parse(name) is not None]
         async for page in read(QueueHandle(link.runtime, link.state), places):
             yield [item_values(one, link.runtime.server_clock.now(), layout) for one in page]
 

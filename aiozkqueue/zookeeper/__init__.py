@@ -10,7 +10,7 @@ The modules, from the outside in:
   to log a lasting loss.
 - `connection` is one socket: frames in, frames out, requests pipelined in a FIFO.
 - `wire` and `records` encode and decode requests, `listings` decodes a long reply while it arrives, `sasl` is one
-  authentication exchange, and `hosts` and `auth` are options. All of these are pure.
+  authentication exchange, `hosts` and `auth` are options, and `paths` has the parents of paths. All of these are pure.
 Data goes out through `client` (an operation) → `session` (is there a connection, is it the right session) → `wire`
 (bytes) → `connection` (one write a loop tick), and comes in through ``Connection.data_received`` → a decoder → the
 future that the caller awaits, or `watches` for a notification.
@@ -61,6 +61,7 @@ from aiozkqueue.zookeeper.interface import (
     new_create,
     new_delete,
 )
+from aiozkqueue.zookeeper.paths import parent_of
 from aiozkqueue.zookeeper.reading import PAGE, below, read_apart, read_pages
 from aiozkqueue.zookeeper.sending import apply_until_answered, until_answered
 
@@ -107,6 +108,7 @@ __all__ = [
     "connect",
     "new_create",
     "new_delete",
+    "parent_of",
     "parse_hosts",
     "read_apart",
     "read_pages",

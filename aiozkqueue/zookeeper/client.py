@@ -28,6 +28,7 @@ from aiozkqueue.zookeeper.interface import (
     Versioned,
     WatchEvent,
 )
+from aiozkqueue.zookeeper.paths import parent_of
 from aiozkqueue.zookeeper.session import Session
 from aiozkqueue.zookeeper.watches import Mode, Registration
 
@@ -208,7 +209,7 @@ class ZooKeeperClient:
                     raise ProtocolError(
                         f"the server does not find the parent of {full_path}, which was created {_PARENT_TRIES} times"
                     ) from None
-                await self._ensure(full_path.rpartition("/")[0] or "/")
+                await self._ensure(parent_of(full_path))
             except ConnectionLossError as loss:
                 if isinstance(loss.__cause__, ProtocolError):
                     raise

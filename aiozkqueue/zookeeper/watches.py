@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
+from aiozkqueue.zookeeper.paths import parent_of
 from aiozkqueue.zookeeper.records import WatchSet
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class WatchRegistry:
     def _tell_above(self, event: WatchEvent) -> None:
         above, child = event.path, True
         while above != "/":
-            above = above.rpartition("/")[0] or "/"
+            above = parent_of(above)
             for registration in tuple(self._persistent.get(above, ())):
                 if registration.recursive:
                     registration.tell(event)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import (
     End,
     ItemName,
+    ItemRef,
     LockRecord,
     MalformedError,
     decode,
     encode,
     item_node,
     parse_lock,
-    without_node,
 )
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.admin.listing import by_rank, list_children, walk
@@ -32,7 +32,7 @@ from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.history import HistoryHook
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import as_claim, find
-from aiozkqueue.zookeeper import Create, Delete, SetData
+from aiozkqueue.zookeeper import Create, Delete, SetData, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -94,7 +94,7 @@ async def _left_lying(
 
     async for listed in walk(handle, folders, of_another):
         places = [
-            one.path[len(handle.paths.base) + 1 :]
+            handle.paths.place_of(one.path)
             for one in listed
             if one.item.id not in locked and (one.item.due is None or one.item.due <= latest)
         ]
@@ -113,8 +113,7 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
     else:
         enqueued = found.item.stat.ctime if header.enqueued_at is None else header.enqueued_at
         data = encode(body, replace(header, enqueued_at=enqueued))
-    folder = found.place.rpartition("/")[0]
-    target = paths.at(f"{folder}/{without_node(found.name)}")
+    target = paths.at(ItemRef.parse(found.place).without_node().path)
     operations: list[Operation] = [
         Create(paths.lock(found.locked_by), lock),
         Delete(paths.at(found.place), found.item.stat.version),
@@ -128,7 +127,7 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
             for attached_op in end_hook.attached_ops(
                 as_claim(handle.state, found, handle.runtime), disposition, handle.runtime.server_clock.now
             ):
-                await handle.zookeeper.ensure(attached_op.operation.path.rpartition("/")[0])
+                await handle.zookeeper.ensure(parent_of(attached_op.operation.path))
                 operations.append(attached_op.operation)
     return Change(handle.state, operations)
 

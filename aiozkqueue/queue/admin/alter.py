@@ -15,10 +15,12 @@ from aiozkqueue.layout import (
     EMPTY_HEADER,
     HEADER_LIMIT,
     End,
+    ItemRef,
     LockRecord,
     MalformedError,
     decode,
     encode,
+    has_field,
     item_id,
     key_hash,
 )
@@ -216,8 +218,8 @@ def _named(wanted: Wanted) -> Callable[[str], bool]:
     if key is None:
         # The end of the name is compared first: parsing every name of a deep queue costs more than listing it.
         return lambda name: given in name and _id_of(name) == given
-    field = f"-k{key_hash(given)}-"
-    return lambda name: field in name
+    field = f"k{key_hash(given)}-"
+    return lambda name: has_field(name, field)
 
 
 def _id_of(name: str) -> str | None:
@@ -231,9 +233,9 @@ async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], boo
     """List the queue; return the places of the selected items."""
     places: list[str] = []
     for folder in await lanes(handle):
-        lane = folder.removeprefix(f"{handle.paths.base}/")
+        lane = handle.paths.place_of(folder)
         found = await collect_children(handle, folder, lambda: Matching(wanted))
-        places += [f"{lane}/{name}" for name in await seen(handle, found.names) if _id_of(name) is not None]
+        places += [ItemRef(lane, name).path for name in await seen(handle, found.names) if _id_of(name) is not None]
     return places
 
 

@@ -17,7 +17,7 @@ from pydantic_core import SchemaValidator, ValidationError, to_json
 from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import NotFoundError
-from aiozkqueue.layout import item_field
+from aiozkqueue.layout import ItemRef, item_field
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
@@ -285,7 +285,7 @@ async def _remove(handle: QueueHandle[Runtime], stage: str) -> int:
     for folder in await lanes(handle):
         names = await _of_stage(handle, folder, stage)
         for start in range(0, len(names), TOGETHER):
-            removed += await _delete(handle, [f"{folder}/{name}" for name in names[start : start + TOGETHER]])
+            removed += await _delete(handle, [ItemRef(folder, name).path for name in names[start : start + TOGETHER]])
     return removed
 
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import PayloadError
-from aiozkqueue.layout import item_id
+from aiozkqueue.layout import item_id, name_at
 from aiozkqueue.zookeeper import (
     Create,
     Delete,
@@ -137,7 +137,7 @@ async def read_page(read: Callable[[str], Awaitable[Node]], path: str) -> list[E
 def _entry(line: str) -> Entry:
     """Read a line of a page. Raises: ValueError."""
     place, _, version = line.partition(" ")
-    item_id(place.rpartition("/")[2])
+    item_id(name_at(place))
     return Entry(place, int(version or 0))
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import NotFoundError
-from aiozkqueue.layout import LockRecord, item_id
+from aiozkqueue.layout import LockRecord, id_at
 from aiozkqueue.queue.admin.ledger_pages import Manifest, is_of_ledger, is_page, read_page
 from aiozkqueue.queue.commit.history import session_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
@@ -179,9 +179,7 @@ class _Releasing:
                 entries = await read_page(self._zookeeper.read, page)
             except NoNodeError:  # by a request whose reply was lost, or by another operator
                 return count
-            forced_version, ours = await self._held(
-                [paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries]
-            )
+            forced_version, ours = await self._held([paths.lock(id_at(one.place)) for one in entries])
             count = len(ours)
             # A lock that was forced open since may now belong to another client, and no version shows that.
             unforced = Check(paths.locks, forced_version)

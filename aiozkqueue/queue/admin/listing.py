@@ -7,13 +7,21 @@ filtered as they arrive, only the wanted ones are kept, and an item is parsed wh
 from __future__ import annotations
 
 import asyncio
-import re
 from heapq import merge
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiozkqueue.errors import AccessDeniedError
-from aiozkqueue.layout import ItemName, generation_of, parse_lock, priority_at, priority_of
+from aiozkqueue.layout import (
+    ItemName,
+    ItemRef,
+    generation_of,
+    has_field,
+    match_due,
+    parse_lock,
+    priority_at,
+    priority_of,
+)
 from aiozkqueue.queue.candidates.batches import is_closed, is_staged, visible
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching, emptied, sequence_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
@@ -31,9 +39,6 @@ T = TypeVar("T")
 
 #: Items parsed before other tasks run: a few milliseconds of work.
 SLICE: Final = 512
-
-
-_DUE: Final = re.compile(r"item-t([0-9]{1,15})-(p[0-9]{3}-)?").match
 
 
 class Placed(NamedTuple):
@@ -169,7 +174,7 @@ async def closed_stages(handle: QueueHandle[Runtime]) -> set[str]:
 
 async def seen(handle: QueueHandle[Runtime], names: list[str]) -> list[str]:
     """Leave items of incomplete batches out of a listing."""
-    if not any("-b" in name for name in names):
+    if not any(has_field(name, "b") for name in names):
         return names
     return visible(names, await closed_stages(handle))
 
@@ -210,7 +215,7 @@ def _scheduled(name: str) -> tuple[int, int, str]:
 
     `ItemName.parse` would take five times as long.
     """
-    match = _DUE(name)
+    match = match_due(name)
     if match is None:
         item = ItemName.parse(name)
         return (0 if item is None or item.due is None else item.due), 0, sequence_of(name)
@@ -253,7 +258,7 @@ async def _pages(state: QueueState, names: Iterator[tuple[Any, str, str]]) -> As
     """Parse a page at a time; other tasks run between two pages."""
     while page := list(islice(names, SLICE)):
         yield [
-            Placed(item, f"{folder}/{name}", generation_of(folder))
+            Placed(item, ItemRef(folder, name).path, generation_of(folder))
             for _, name, folder in page
             if (item := state.parse_item(name)) is not None
         ]

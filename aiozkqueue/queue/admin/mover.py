@@ -27,7 +27,7 @@ from aiozkqueue.errors import (
     SessionClosedError,
     SessionExpiredError,
 )
-from aiozkqueue.layout import StoredConfig
+from aiozkqueue.layout import StoredConfig, lane_at
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -157,7 +157,7 @@ class Mover:
         return item.sequence < self._counter(counters, found.place)
 
     def _counter(self, counters: Mapping[str, int], place: str) -> int:
-        return counters.get(place.rpartition("/")[0], 0)
+        return counters.get(lane_at(place), 0)
 
     # -- moving
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import AccessDeniedError
+from aiozkqueue.layout import name_at
 from aiozkqueue.queue.commit.conditional import settle_allowed
 from aiozkqueue.queue.commit.dispositions import REMOVED
 from aiozkqueue.queue.commit.unclaimed import find_pages, removal
@@ -43,7 +44,7 @@ class _Pass:
             places = [handle.paths.place_of(placed.path) for placed in listed]
             async for page in find_pages(handle, places, sealed):
                 await self._remove([snapshot for snapshot in page if not snapshot.in_flight])
-            self.refused |= {handle.state.item_id(place.rpartition("/")[2]): None for place in sealed}
+            self.refused |= {handle.state.item_id(name_at(place)): None for place in sealed}
 
     async def _remove(self, snapshots: Sequence[ItemSnapshot]) -> None:
         runtime, state = self._handle.runtime, self._handle.state

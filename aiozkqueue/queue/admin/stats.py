@@ -20,6 +20,7 @@ from aiozkqueue.layout import (
     StoredConfig,
     decode,
     item_node,
+    lane_at,
     parse_hour,
     parse_lock,
     priority_of,
@@ -381,7 +382,7 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
             bound += sticky and item_node(one.item.text) is not None
             like = like_of(one.item) if config.collapse else None
             if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
-                place = f"{one.path.rpartition('/')[0]}/{like}"
+                place = f"{lane_at(one.path)} {like}"
                 duplicates += place in likes
                 likes.add(place)
     figures = _Named(len(groups), groups_held, duplicates, expired, bound)

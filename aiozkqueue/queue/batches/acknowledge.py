@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiozkqueue.layout import LockRecord, id_at
+from aiozkqueue.layout import LockRecord, id_at, is_plain_at
 from aiozkqueue.queue.admin.ledger_pages import read_page
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
@@ -63,7 +63,7 @@ class Removing(Epoch):
             plain = [
                 one
                 for one in entries
-                if simple and one.version == 0 and "/item-i" in one.place and _id(one) not in reasons
+                if simple and one.version == 0 and is_plain_at(one.place) and _id(one) not in reasons
             ]
             if len(plain) < len(entries):
                 plainly = set(plain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiozkqueue.layout import ItemRef
 from aiozkqueue.queue.admin.listing import collect_children, seen
 from aiozkqueue.queue.admin.stats import lanes, put_into, stat_lanes
 from aiozkqueue.queue.candidates.batches import is_closed
@@ -54,10 +55,10 @@ async def list_free(
         end = None if frozen is None else frozen.ends.get(lane, 0)
         passes = partial(_is_free, state=handle.state, locked=locked, moment=moment, now=now, end=end)
         first = await collect_children(handle, lane, partial(Earliest, limit - len(free), passes))
-        lane_path = lane.removeprefix(f"{handle.paths.base}/")
+        place = handle.paths.place_of(lane)
         names = await seen(handle, first.names())
         for index, name in enumerate(names):  # in place, as there may be many
-            names[index] = f"{lane_path}/{name}"
+            names[index] = ItemRef(place, name).path
         free += wanted(names)
         if len(free) >= limit:
             break

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError, UnreadBatchError
-from aiozkqueue.layout import id_at, parse_lock
+from aiozkqueue.layout import id_at, name_at, parse_lock
 from aiozkqueue.queue.admin.ledger_pages import Entry, Manifest, is_page, read_page, write_page
 from aiozkqueue.queue.admin.similar import absence
 from aiozkqueue.queue.admin.stats import put_into
@@ -137,9 +137,7 @@ class Ledger(Removing):
         number = numbers[0] if numbers else await self._new()
         pages = await self.pages(number, sealed=False)
         count = sum(page.items for page in pages)
-        first = (
-            int(pages[-1].path.rpartition("/")[2]) + 1 if pages else 0
-        )  # an earlier page than the last may have been refused
+        first = int(name_at(pages[-1].path)) + 1 if pages else 0  # an earlier page than the last may have been refused
         count += await self._fill(number, first, None if limit is None else limit - count)
         if not count:
             await self._delete(self._manifest(number))
@@ -227,7 +225,7 @@ class Ledger(Removing):
             first, others = entries[:room], entries[room:]
             room -= len(first)
             if others:
-                create = Create(f"{target}/{page.path.rpartition('/')[2]}", write_page(others))
+                create = Create(f"{target}/{name_at(page.path)}", write_page(others))
                 marks = [Delete(f"{page.path}/{mark}") for mark in await below(self._zookeeper, page.path)]
                 rest = SetData(page.path, write_page(first)) if first else Delete(page.path)
                 await self._change([create, *marks, rest], partial(self._there, create.path))

@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.layout import MalformedError, item_id
+from aiozkqueue.layout import ItemRef, MalformedError, item_id, name_at
 
 from .collectors import Dealt, Earliest
 from .partition import FIRST_WAIT, Partition
@@ -203,7 +203,7 @@ class Backlog:
 
     def try_later(self, place: str, now: float) -> bool:
         """Add an item whose lock may still exist; return whether it is in this consumer's share."""
-        lane, _, name = place.rpartition("/")
+        lane, name = ItemRef.parse(place)
         if self._distance(lane, name):
             others = self._others.setdefault(lane, {})
             if len(others) < HEARD_LIMIT:
@@ -242,7 +242,7 @@ class Backlog:
         """Add due items behind released ones; an item may be offered twice."""
         present = set(self._front)
         for place in places:
-            lane, _, name = place.rpartition("/")
+            lane, name = ItemRef.parse(place)
             if self._distance(lane, name):
                 self._others.setdefault(lane, {}).setdefault(name, now)
             elif place not in present:
@@ -255,7 +255,7 @@ class Backlog:
 
     def forget(self, place: str) -> None:
         """Record that an item no longer exists."""
-        lane, _, name = place.rpartition("/")
+        lane, name = ItemRef.parse(place)
         self._others.get(lane, {}).pop(name, None)
         if self._locked and self._index is None:
             with suppress(MalformedError):
@@ -290,7 +290,7 @@ class Backlog:
             chosen = set(places)  # items freed or reported since the listing may also be in it
             while source and len(places) < limit:
                 place = source.popleft()
-                if place not in chosen and self._free(place.rpartition("/")[2], excluded):
+                if place not in chosen and self._free(name_at(place), excluded):
                     places.append(place)
                     chosen.add(place)
         return places
@@ -327,13 +327,13 @@ class Backlog:
         if sum(moment <= now for moment, _, _ in due) > limit:
             return None
         due.sort()
-        return [f"{lane}/{name}" for _, lane, name in due[:limit]]
+        return [ItemRef(lane, name).path for _, lane, name in due[:limit]]
 
     def take_over(self, places: Iterable[str], limit: int, excluded: Callable[[str], bool], now: float) -> list[str]:
         """Take a few of these places whose items still exist and are due, the nearest in line first."""
         stale: list[tuple[str, str]] = []
         for place in places:
-            lane, _, name = place.rpartition("/")
+            lane, name = ItemRef.parse(place)
             since = self._others.get(lane, {}).get(name)
             if since is not None and now - since >= self._patience(lane, name) and self._free(name, excluded):
                 stale.append((lane, name))
@@ -343,7 +343,7 @@ class Backlog:
     def leave(self, places: Iterable[str], since: float) -> None:
         """Leave items to other consumers that just took one of them; they were first seen at ``since``."""
         for place in places:
-            lane, _, name = place.rpartition("/")
+            lane, name = ItemRef.parse(place)
             self._others.setdefault(lane, {}).setdefault(name, since)
 
     def begin_look(self) -> None:
@@ -423,11 +423,11 @@ class Backlog:
     def _remove(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
         for lane, name in chosen:
             del self._others[lane][name]
-        return [f"{lane}/{name}" for lane, name in chosen]
+        return [ItemRef(lane, name).path for lane, name in chosen]
 
     def _unlock(self, place: str) -> None:
         if self._locked or self._freed is not None:
-            self.unlock(self._lock_id(place.rpartition("/")[2]))
+            self.unlock(self._lock_id(name_at(place)))
 
     def _free(self, name: str, excluded: Callable[[str], bool]) -> bool:
         try:

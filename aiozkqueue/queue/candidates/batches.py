@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import item_field
+from aiozkqueue.layout import has_field, item_field
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -40,7 +40,7 @@ def visible(names: Iterable[str], locks: Collection[str | None]) -> list[str]:
 
 def is_closed(name: str, locks: Collection[str | None]) -> bool:
     """Whether an item is in a closed batch, judged by locks that were listed after the item was visible."""
-    return "-b" in name and (stage := stage_of(name)) is not None and stage in locks
+    return has_field(name, "b") and (stage := stage_of(name)) is not None and stage in locks
 
 
 class BatchVisibility:
@@ -58,7 +58,7 @@ class BatchVisibility:
         """Return the visible ones of a listing's names."""
         visible_names: list[str] = []
         for name in names:
-            lock = stage_of(name) if "-b" in name else None
+            lock = stage_of(name) if has_field(name, "b") else None
             if lock is None:
                 visible_names.append(name)
             elif lock not in self._closed:

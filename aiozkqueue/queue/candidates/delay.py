@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import re
 from collections import deque
 from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiozkqueue.layout import HOUR, ItemName, later_of, parse_lock
+from aiozkqueue.layout import HOUR, ItemName, ItemRef, hour_at, later_of, match_due, name_at, parse_lock
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 
@@ -48,7 +47,6 @@ INTERVAL: Final = 1.0
 INTERVAL_PER_LISTING: Final = 50
 
 #: Matches the name of a delayed item up to its due time. `ItemName.parse` takes five times as long.
-_DUE: Final = re.compile(r"item-t([0-9]{1,15})-").match
 
 
 class HourBucket:
@@ -134,18 +132,17 @@ class DelayedIndex:
 
     def hear(self, place: str, now: int) -> None:
         """Record that an item or an hour's folder has appeared, or that an item has changed."""
-        number = _number(place)
+        number = hour_at(place)
         if number is None:
             return
         self._hours.setdefault(number, HourBucket())
-        _, _, name = place.rpartition("/")
         if place.count("/") == 2 and number * HOUR - LEAD <= now:  # noqa: PLR2004 - later/<hour>/<name>
-            self._add(ItemName.parse(name), place)
+            self._add(ItemName.parse(name_at(place)), place)
 
     def forget(self, place: str) -> None:
         """Record that an item or an hour's folder no longer exists."""
         self._known.discard(place)
-        number = _number(place)
+        number = hour_at(place)
         if number is not None and place.count("/") == 1:
             self._hours.pop(number, None)
 
@@ -224,7 +221,9 @@ class DelayedIndex:
         while True:
             try:
                 earliest, locks = await asyncio.gather(
-                    self._zookeeper.children_into(path, partial(Earliest, limit, _DUE, _due_of), generation=generation),
+                    self._zookeeper.children_into(
+                        path, partial(Earliest, limit, match_due, _due_of), generation=generation
+                    ),
                     self._zookeeper.children_into(
                         self._queue.paths.locks, partial(Parsed, parse_lock), generation=generation
                     ),
@@ -243,7 +242,7 @@ class DelayedIndex:
         hour.beyond = max(free[NEAREST].due or 0, now + milliseconds_in(INTERVAL)) if len(free) > NEAREST else None
         for start in range(0, min(NEAREST, len(free)), PARSED):
             for item in free[start : min(NEAREST, start + PARSED)]:
-                self._add(item, f"{folder}/{item.text}")
+                self._add(item, ItemRef(folder, item.text).path)
             await asyncio.sleep(0)
         hour.changed = stat.pzxid  # from before the listing: a later item shows as another change
         hour.look_after = self._clock.monotonic() + INTERVAL_PER_LISTING * (self._clock.monotonic() - began)
@@ -280,10 +279,5 @@ class DelayedIndex:
 
 def _due_of(name: str) -> tuple[int, str]:
     """Return the sort key of a delayed item's name: its due time, then its sequence number."""
-    match = _DUE(name)
+    match = match_due(name)
     return 0 if match is None else int(match[1]), sequence_of(name)
-
-
-def _number(place: str) -> int | None:
-    parts = place.split("/")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isascii() and parts[1].isdigit() else None

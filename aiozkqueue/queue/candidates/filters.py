@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import name_digest
+from aiozkqueue.layout import name_at, name_digest
 
 from .backlog import BACKLOG_LIMIT
 from .tag_records import MOST_KNOWN
@@ -37,7 +37,7 @@ class FilterSelector:
 
     def hear(self, place: str) -> bool:
         """Whether a new item matches this filter; if its tags are not known yet, `heard` finds out later."""
-        digest = name_digest(place.rpartition("/")[2])
+        digest = name_digest(name_at(place))
         if digest is None:
             return False
         verdict = self._verdicts.get(digest)
@@ -78,7 +78,7 @@ class FilterSelector:
 
     async def select(self, names: Sequence[str], generation: int) -> list[str]:
         """Return the names, or places, of the items that match, in their order."""
-        digests = [name_digest(name.rpartition("/")[2]) for name in names]
+        digests = [name_digest(name_at(name)) for name in names]
         unknown = {digest for digest in digests if digest is not None and digest not in self._verdicts}
         verdicts = self._verdicts
         if unknown:

@@ -18,7 +18,16 @@ import enum
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import MalformedError, generation_of, item_group, item_id, item_sequence, key_hash
+from aiozkqueue.layout import (
+    ItemRef,
+    MalformedError,
+    generation_of,
+    item_group,
+    item_id,
+    item_sequence,
+    key_hash,
+    name_at,
+)
 
 from .chains import Chains
 
@@ -102,7 +111,7 @@ class GroupIndex:
         """Return the places to claim for these: items without a group, and the oldest item of each group once."""
         chosen: dict[str, None] = {}
         for place in places:
-            lock = self.lock_id(place.rpartition("/")[2])
+            lock = self.lock_id(name_at(place))
             head = self.head(lock) if is_group(lock) else place
             if head is not None:
                 chosen[head] = None
@@ -112,7 +121,7 @@ class GroupIndex:
         lanes = [lane for lane, groups in self._lanes.items() if group in groups]
         if len(lanes) > 1:  # a lane's next generation holds later items
             lanes.sort(key=generation_of)
-        return (f"{lane}/{name}" for lane in lanes for name in self._lanes[lane].names(group))
+        return (ItemRef(lane, name).path for lane in lanes for name in self._lanes[lane].names(group))
 
     # -- updates
 
@@ -163,7 +172,7 @@ class GroupIndex:
         offered: list[str] = []
         reported, self._reported = self._reported, []
         for place in reported:
-            name = place.rpartition("/")[2]
+            name = name_at(place)
             if name in self._deleted:
                 continue
             if self.hear(place) is Heard.NEW and self.head(self.lock_id(name)) == place:
@@ -176,7 +185,7 @@ class GroupIndex:
 
     def hear(self, place: str) -> Heard:
         """Add an item of a group that a watch reported."""
-        lane, _, name = place.rpartition("/")
+        lane, name = ItemRef.parse(place)
         if lane == self._listing:
             self._reported.append(place)
         group, groups = self.lock_id(name), self._lanes.get(lane)
@@ -191,7 +200,7 @@ class GroupIndex:
 
     def deleted(self, place: str) -> None:
         """Record that an item no longer exists."""
-        lane, _, name = place.rpartition("/")
+        lane, name = ItemRef.parse(place)
         group, groups = self.lock_id(name), self._lanes.get(lane)
         if groups is not None:
             groups.remove(group, name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Protocol
 
-from aiozkqueue.layout import is_lane, parse_due
+from aiozkqueue.layout import is_lane, name_at, parse_due
 from aiozkqueue.zookeeper import EventKind
 
 if TYPE_CHECKING:
@@ -106,19 +106,19 @@ class QueueWatch:
         if event.kind is EventKind.MISSED:
             self._listener.on_relist()
         elif event.kind in (EventKind.CREATED, EventKind.DELETED):
-            lock = self._paths.lock_of(event.path.rpartition("/")[2])
+            lock = self._paths.lock_of(name_at(event.path))
             if lock is not None:
                 self._listener.on_lock(lock, gone=event.kind is EventKind.DELETED)
 
     def _on_due(self, event: WatchEvent) -> None:
-        if event.kind is EventKind.CREATED and (timed := parse_due(event.path.rpartition("/")[2])):
+        if event.kind is EventKind.CREATED and (timed := parse_due(name_at(event.path))):
             self._listener.on_timed_lock(*timed)
 
     def _on_later(self, event: WatchEvent) -> None:
         if event.kind is EventKind.MISSED or event.path == self._paths.later:
             self._listener.on_relist()
         else:
-            place = event.path[len(self._paths.base) + 1 :]
+            place = self._paths.place_of(event.path)
             self._listener.on_delayed(place, gone=event.kind is EventKind.DELETED)
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import MalformedError, id_at
+from aiozkqueue.layout import MalformedError, id_at, name_at
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.delay import DelayedIndex
 from aiozkqueue.queue.candidates.filters import FilterSelector
@@ -83,7 +83,7 @@ class CandidateIndex:
 
     def lock_id(self, place: str) -> str:
         """Return the lock id of the item at a place."""
-        name = place.rpartition("/")[2]
+        name = name_at(place)
         return self.state.item_id(name) if self._groups is None else self._groups.lock_id(name)
 
     def lock_ids(self, places: Sequence[str]) -> list[str]:
@@ -190,7 +190,7 @@ class CandidateIndex:
 
     def _add_member(self, place: str, groups: GroupIndex) -> bool:
         """Handle an item reported by a watch if it is in a group; return whether it is."""
-        group = groups.lock_id(place.rpartition("/")[2])
+        group = groups.lock_id(name_at(place))
         if not is_group(group):
             return False
         heard = groups.hear(place)
@@ -293,7 +293,7 @@ class CandidateIndex:
         try:
             if self._groups is not None and self._add_member(place, self._groups):
                 return
-            message_id = self.state.item_id(place.rpartition("/")[2])
+            message_id = self.state.item_id(name_at(place))
         except MalformedError:
             return
         if message_id in self.held:
@@ -303,14 +303,14 @@ class CandidateIndex:
 
     def _add_single(self, place: str) -> None:
         """Add an item without a group that a watch reported and that is not ours, if this consumer may take it."""
-        if (accepts := self.state.snapshot.accepts) is not None and not accepts(place.rpartition("/")[2]):
+        if (accepts := self.state.snapshot.accepts) is not None and not accepts(name_at(place)):
             return
         if self._selector is not None and not self._selector.hear(place):
             if self._selector.undecided:
                 self.wakeup.set()
             return
         if self.state.dialect is not None:
-            self._doubts.found(place.rpartition("/")[2])
+            self._doubts.found(name_at(place))
         level = self._priority_index.of(place)
         if level.backlog.full:
             level.must_list = True  # an item that is not kept now is not reported again
@@ -320,7 +320,7 @@ class CandidateIndex:
         """See `WatchListener`."""
         self._priority_index.of(place).backlog.forget(place)
         if self.state.dialect is not None:
-            self._doubts.gone(place.rpartition("/")[2])
+            self._doubts.gone(name_at(place))
         if self._groups is not None:
             with suppress(MalformedError):
                 self._groups.deleted(place)

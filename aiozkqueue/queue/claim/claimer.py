@@ -16,7 +16,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode
+from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode, is_plain_at
 from aiozkqueue.queue.candidates.groups import ORDERED
 from aiozkqueue.queue.commit.dispositions import REMOVED, Disposition, exhausted
 from aiozkqueue.queue.commit.orphan_locks import LockRef
@@ -447,7 +447,7 @@ class Claimer:
     def examine(self, claim: Claim, item: Versioned, meta: Versioned | None) -> Disposition | None:
         """Store what was read in a claim; return its disposition if it must not be delivered."""
         claim.raw, claim.created, claim.version = item
-        if "/item-i" not in claim.place:  # the name has more fields than the id
+        if not is_plain_at(claim.place):
             claim.fields = ItemName.parse(claim.name)
         error: str | None = None
         try:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.layout import End, ItemName, item_id, parse_lock
+from aiozkqueue.layout import End, ItemName, ItemRef, has_field, id_at, lane_at, only_key, parse_lock
 from aiozkqueue.queue.candidates.batches import is_closed
 from aiozkqueue.queue.candidates.chains import Chains
 from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
@@ -66,7 +66,7 @@ class Duplicates(NamedTuple):
     @property
     def ids(self) -> list[str]:
         """Ids of the messages that are removed."""
-        return [_id(place) for place in self.places]
+        return [id_at(place) for place in self.places]
 
     async def refused(self, index: int, error: ZooKeeperError) -> Exception:
         """Repair the cause of a refused operation, if possible; return the exception to raise: read again."""
@@ -148,7 +148,7 @@ class Collapse:
 
     def skip(self, place: str, error: ZooKeeperError) -> None:
         """Skip a message from now on that was replaced by a newer one of its key and cannot be removed."""
-        message_id = _id(place)
+        message_id = id_at(place)
         self._set_aside([message_id])
         if message_id not in self._logged:
             self._logged.add(message_id)
@@ -166,7 +166,7 @@ class Collapse:
         if self._gone is not None:
             self._gone += places
         for place in places:
-            lane, _, text = place.rpartition("/")
+            lane, text = ItemRef.parse(place)
             if lane in self._lanes:
                 self._lanes[lane].forget(text)
 
@@ -174,7 +174,7 @@ class Collapse:
         """Leave out candidates that this session has deleted since they were listed."""
         remaining: list[str] = []
         for place in places:
-            lane, _, text = place.rpartition("/")
+            lane, text = ItemRef.parse(place)
             if lane not in self._lanes or text not in self._lanes[lane].gone:
                 remaining.append(place)
         return remaining
@@ -189,7 +189,7 @@ class Collapse:
             ReopenError: the queue's configuration has changed.
             NoNodeError, NoAuthError, ConnectionLossError, SessionExpiredError: of the zookeeper package.
         """
-        lanes = dict.fromkeys(place.rpartition("/")[0] for place in places)
+        lanes = dict.fromkeys(map(lane_at, places))
         while self._old:
             await shed(*self._old.pop().parts)
         self._gone = []
@@ -209,7 +209,7 @@ class Collapse:
         chosen: dict[str, list[str]] = {}  # with the names that each replaces, oldest first
         sets: set[tuple[str, str | None]] = set()
         for place in places:
-            lane, _, text = place.rpartition("/")
+            lane, text = ItemRef.parse(place)
             like = lane, _like(text)
             name = ItemName.parse(text) if known[lane].has(text) else None
             if name is None or like in sets:
@@ -218,7 +218,7 @@ class Collapse:
             if members:
                 sets.add(like)
                 newest = members.pop()
-                chosen[f"{lane}/{newest}"] = members
+                chosen[ItemRef(lane, newest).path] = members
             elif free.to_claim(name):
                 chosen.setdefault(place, [])
         return list(chosen), await self._duplicates(chosen, generation)
@@ -259,9 +259,7 @@ class Collapse:
 
     async def _duplicates(self, chosen: dict[str, list[str]], generation: int) -> Duplicates:
         pairs = (
-            (newest, f"{newest.rpartition('/')[0]}/{older}")
-            for newest, replaced in chosen.items()
-            for older in replaced
+            (newest, ItemRef(lane_at(newest), older).path) for newest, replaced in chosen.items() for older in replaced
         )
         page = list(islice(pairs, TOGETHER))
         while following := list(islice(pairs, TOGETHER)):
@@ -293,7 +291,7 @@ class Collapse:
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
         """Read what the removal of duplicates depends on; their payloads only where a history keeps them."""
         wanted = [
-            path for place in places for path in (self._state.paths.at(place), self._state.paths.meta(_id(place)))
+            path for place in places for path in (self._state.paths.at(place), self._state.paths.meta(id_at(place)))
         ]
         nodes: list[Node | None] = []
         try:
@@ -306,7 +304,7 @@ class Collapse:
                     self.skip(place, error)
                     nodes.extend((None, None))
         return [
-            ItemSnapshot(place, item, None, meta, item_id(place.rpartition("/")[2]))
+            ItemSnapshot(place, item, None, meta, id_at(place))
             for place, item, meta in zip(places, nodes[::2], nodes[1::2], strict=True)
             if item is not None
         ]
@@ -374,15 +372,8 @@ def like_of(name: ItemName) -> str | None:
 
 def _like(text: str) -> str | None:
     """Return the result of `like_of` for a name; if it has a key and an id only, at a fraction of the cost."""
-    head, _, _ = text.rpartition("-i")
-    if "-k" not in head:
-        return None
-    _, plain, key = head.partition("item-k")
-    if plain and key and "-" not in key:
+    key = only_key(text)
+    if key is not None:
         return f"{key}-"
-    name = ItemName.parse(text)
+    name = ItemName.parse(text) if has_field(text, "k") else None
     return None if name is None else like_of(name)
-
-
-def _id(place: str) -> str:
-    return item_id(place.rpartition("/")[2])

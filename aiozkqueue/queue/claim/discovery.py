@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiozkqueue.errors import ConfigConflictError
+from aiozkqueue.layout import ItemRef, is_lane, name_at
 from aiozkqueue.queue.candidates.batches import BatchVisibility, stage_of
 from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Matching, Parsed, emptied
 from aiozkqueue.queue.candidates.groups import GroupIndex
@@ -194,7 +195,7 @@ class CandidateSource(CandidateIndex):
         await self._delayed.look(now, generation, heard=self._watch.armed, asked=self._demand.asking)
         places = self._delayed.due(now)
         if (accepts := self.state.snapshot.accepts) is not None:
-            places = [place for place in places if accepts(place.rpartition("/")[2])]
+            places = [place for place in places if accepts(name_at(place))]
         try:
             if self._batch_visibility is not None:
                 places = await self._of_open_batches(self._batch_visibility, places, generation)
@@ -264,7 +265,7 @@ class CandidateSource(CandidateIndex):
                 if self._selector is not None:
                     freed = await self._selector.select(freed, generation)
                 if (accepts := self.state.snapshot.accepts) is not None:
-                    freed = [place for place in freed if accepts(place.rpartition("/")[2])]
+                    freed = [place for place in freed if accepts(name_at(place))]
                 self._priority_index.put_back(freed)
             except BaseException:
                 self._priority_index.must_list()
@@ -354,9 +355,8 @@ class CandidateSource(CandidateIndex):
         return places
 
     def _on_urgent(self, event: WatchEvent) -> None:
-        level = self._priority_index.of(
-            event.path if event.path.rpartition("/")[2].startswith("item-") else f"{event.path}/-"
-        )
+        place = self.state.paths.place_of(event.path)
+        level = self._priority_index.of(ItemRef(place, "-").path if is_lane(place) else place)
         level.count_event(self._clock.monotonic())
         self._watch.pass_on(event)
 

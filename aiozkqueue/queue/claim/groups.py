@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import SessionClosedError
-from aiozkqueue.layout import LockRecord, item_id
+from aiozkqueue.layout import LockRecord, id_at
 from aiozkqueue.queue.commit.orphan_locks import LockRef, RemoveOrphanLock
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
@@ -265,7 +265,7 @@ class GroupLocks:
             else:
                 heads.append((place, item, group_lock))
         if heads:
-            ids = [item_id(place.rpartition("/")[2]) for place, _, _ in heads]
+            ids = [id_at(place) for place, _, _ in heads]
             generation = heads[0][2].generation
             metas: list[Versioned | None] = []
             try:
@@ -466,7 +466,7 @@ class GroupLocks:
                 if node is None:
                     self._gone(place)
             metas = await self._claimer.read_metas(
-                [item_id(place.rpartition("/")[2]) for place, _ in existing],
+                [id_at(place) for place, _ in existing],
                 [node for _, node in existing],
                 group_lock.generation,
             )
@@ -476,7 +476,7 @@ class GroupLocks:
                 group_lock.ahead.append(self._examined(group_lock, place, node, meta))
 
     def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> Read:
-        state, message_id = self._state, item_id(place.rpartition("/")[2])
+        state, message_id = self._state, id_at(place)
         path, owner = state.paths.at(place), self._ids.client
         claim = Claim(
             state,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from aiozkqueue.errors import SessionExpiredError
-from aiozkqueue.layout import AttemptRecord
+from aiozkqueue.layout import AttemptRecord, name_at
 from aiozkqueue.queue.state.hooks import GONE, LEFT
 from aiozkqueue.zookeeper import Create, Delete
 
@@ -45,7 +45,7 @@ class SplitItem(Part):
         sent += self._parts
         sent.append(Delete(claim.lock))
         if claim.meta_version is not None:
-            first = claim.state.item_id(self._parts[0].path.rpartition("/")[2])
+            first = claim.state.item_id(name_at(self._parts[0].path))
             sent.append(Delete(paths.meta(claim.id), claim.meta_version))
             sent.append(Create(paths.meta(first), AttemptRecord(claim.attempts, first).encode()))
 

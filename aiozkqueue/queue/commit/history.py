@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from aiozkqueue.layout import End, History, HistoryRecord
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.state.hooks import AttachedOp
-from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError
+from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -85,7 +85,7 @@ class HistoryHook:
             raise access_denied(self._state.name, error)
         if isinstance(error, NodeExistsError):
             return None
-        return self._zookeeper.ensure(operation.path.rpartition("/")[0])
+        return self._zookeeper.ensure(parent_of(operation.path))
 
 
 def process_of(about: bytes) -> tuple[str, int]:

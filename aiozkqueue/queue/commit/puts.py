@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiozkqueue.layout import ItemRef
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
@@ -136,7 +137,7 @@ def create(put: Put) -> Operation:
     """Return the create of an item: where its plan puts it, or in the next lane in rotation."""
     state, plan = put.state, put.plan
     if plan is None or plan.place is None:
-        path = f"{state.snapshot.lanes.next_path()}/{put.prefix}"
+        path = ItemRef(state.snapshot.lanes.next_path(), put.prefix).path
     else:
         path = state.paths.at(plan.place.path(put.prefix))
     return Create(path, put.data, sequential=True)

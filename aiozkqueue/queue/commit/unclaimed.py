@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from aiozkqueue.errors import AccessDeniedError
-from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id
+from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id, name_at
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.dispositions import REMOVED, bury
@@ -73,7 +73,7 @@ class ItemSnapshot(NamedTuple):
     @property
     def name(self) -> str:
         """The item's name."""
-        return self.place.rpartition("/")[2]
+        return name_at(self.place)
 
     @property
     def body(self) -> bytes:
@@ -133,11 +133,11 @@ async def find_pages(
     async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
         wanted: list[str] = []
         for place in page:
-            name = place.rpartition("/")[2]
+            name = name_at(place)
             wanted += (handle.paths.at(place), handle.state.lock(name), handle.paths.meta(handle.state.item_id(name)))
         nodes = iter(await read_all(handle, wanted))
         return [
-            ItemSnapshot(place, item, lock, meta, handle.state.locked_by(place.rpartition("/")[2]))
+            ItemSnapshot(place, item, lock, meta, handle.state.locked_by(name_at(place)))
             for place, item, lock, meta in zip(page, nodes, nodes, nodes, strict=True)
             if item is not None
         ]
@@ -152,7 +152,7 @@ async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> Asy
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         nodes = await read_all(handle, [handle.paths.at(place) for place in page])
         return [
-            ItemSnapshot(place, item, None, None, handle.state.locked_by(place.rpartition("/")[2]))
+            ItemSnapshot(place, item, None, None, handle.state.locked_by(name_at(place)))
             for place, item in zip(page, nodes, strict=True)
             if item is not None
         ]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import DuplicateKeyError
-from aiozkqueue.layout import ItemName
+from aiozkqueue.layout import ItemName, has_field
 from aiozkqueue.queue.state.hooks import AttachedOp
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import Create, Delete, NoAuthError, NodeExistsError, NoNodeError, NotEmptyError
@@ -151,5 +151,5 @@ def freed_by(claim: Claim) -> AttachedOp | None:
 
 def freed_with(paths: QueuePaths, name: str) -> list[Operation]:
     """Return the operations that free the unique key of an item that is removed by its name alone."""
-    fields = ItemName.parse(name) if "-u" in name else None
+    fields = ItemName.parse(name) if has_field(name, "u") else None
     return [Delete(paths.key(fields.key))] if fields is not None and fields.unique and fields.key is not None else []

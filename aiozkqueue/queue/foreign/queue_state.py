@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.dialects import ForeignPaths
 from aiozkqueue.dialects.dialect import SEQUENCE_DIGITS
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
-from aiozkqueue.layout import ItemName, QueueConfig, item_prefix
+from aiozkqueue.layout import ItemName, ItemRef, QueueConfig, item_prefix, name_at
 from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.queue.admin.stats import put_into
 from aiozkqueue.queue.candidates.backlog import Backlog
@@ -32,6 +32,7 @@ from aiozkqueue.zookeeper import (
     NodeExistsError,
     NoNodeError,
     apply_until_answered,
+    parent_of,
 )
 
 from .visibility import warn_if_hidden
@@ -124,7 +125,7 @@ class ForeignQueueState(QueueState):
 
         Raises: NotCommittedError: the counter has reached its last number.
         """
-        parent, taken = path.rpartition("/")[0], NAMES_CHECKED
+        parent, taken = parent_of(path), NAMES_CHECKED
         while taken == NAMES_CHECKED:
             stat = await self._zookeeper.exists(parent)
             if stat is None:
@@ -177,16 +178,16 @@ class ForeignQueueState(QueueState):
         if not self._layout.containers:
             await self._zookeeper.ensure(path)
             return
-        above = path.rpartition("/")[0]
-        if above:
+        above = parent_of(path)
+        if above != "/":
             await self._ensure_container(above)
         await self._create(Create(path))
 
     async def _ensure_container(self, path: str) -> None:
         if await self._zookeeper.exists(path) is not None:
             return
-        above = path.rpartition("/")[0]
-        if above:
+        above = parent_of(path)
+        if above != "/":
             await self._ensure_container(above)
         await self._create(Create(path, container=True))
 
@@ -230,7 +231,7 @@ class ForeignBacklog(Backlog):
     def forget(self, place: str) -> None:
         """See `Backlog`: other clients consume listed items too, and locking a deleted item is useless."""
         super().forget(place)
-        name = place.rpartition("/")[2]
+        name = name_at(place)
         if self._freed is not None:
             self._departed.add(name)
         at = self._position(name)
@@ -242,7 +243,7 @@ class ForeignBacklog(Backlog):
 
     def try_later(self, place: str, now: float) -> bool:
         """See `Backlog`: the item is inserted in order."""
-        lane, _, name = place.rpartition("/")
+        lane, name = ItemRef.parse(place)
         if self._distance(lane, name):
             self._others.setdefault(lane, {}).setdefault(name, now)
             return False
@@ -253,12 +254,12 @@ class ForeignBacklog(Backlog):
         """See `Backlog`: they are inserted in order."""
         for place in places:
             self._unlock(place)
-            self._insert(place.rpartition("/")[2])
+            self._insert(name_at(place))
 
     def put_last(self, places: Iterable[str]) -> None:
         """See `Backlog`: they are inserted in order, because other consumers' items are known by their locks."""
         for place in places:
-            self._insert(place.rpartition("/")[2])
+            self._insert(name_at(place))
 
     def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
         """See `Backlog`: the earliest of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import LAST_MOMENT, later_of, scheduled_prefix, unscheduled_prefix
+from aiozkqueue.layout import LAST_MOMENT, ItemRef, later_of, scheduled_prefix, unscheduled_prefix
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class DelayedPlace:
             # Never too early, even if the server's clock is ahead of our estimate.
             self._due = min(LAST_MOMENT, self._runtime.server_clock.then(self._from + self._delay))
         if self._due is None or self._is_past(self._due):
-            return f"{self._state.snapshot.lanes.of_priority(self._priority)}/{unscheduled_prefix(prefix)}"
-        return f"{later_of(self._due)}/{scheduled_prefix(prefix, self._due, self._priority)}"
+            return ItemRef(self._state.snapshot.lanes.of_priority(self._priority), unscheduled_prefix(prefix)).path
+        return ItemRef(later_of(self._due), scheduled_prefix(prefix, self._due, self._priority)).path
 
     @property
     def _scheduled(self) -> bool:

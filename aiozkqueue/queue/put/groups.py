@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConfigConflictError
+from aiozkqueue.layout import ItemRef
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class GroupLane:
 
     def path(self, prefix: str) -> str:
         """See `Place`."""
-        return f"{self._state.snapshot.lanes.of_group(self._group)}/{prefix}"
+        return ItemRef(self._state.snapshot.lanes.of_group(self._group), prefix).path
 
 
 def group_plan(state: QueueState, group: str | None) -> PutPlan | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import decode, item_field, key_hash, payload_hash, with_field
+from aiozkqueue.layout import ItemRef, decode, has_field, item_field, key_hash, payload_hash, with_field
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 from .affinity import chooser, with_node
@@ -59,7 +59,7 @@ class QueueDefaults:
 
 
 def _has_lifetime(put: Put) -> bool:
-    return "-e" in put.prefix or (put.plan is not None and isinstance(put.plan.place, TtlPlace))
+    return has_field(put.prefix, "e") or (put.plan is not None and isinstance(put.plan.place, TtlPlace))
 
 
 class KeyLane:
@@ -78,7 +78,7 @@ class KeyLane:
 
     def path(self, prefix: str) -> str:
         """Return the path in the lane of the key."""
-        return f"{self._state.snapshot.lanes.of_key(self._key)}/{prefix}"
+        return ItemRef(self._state.snapshot.lanes.of_key(self._key), prefix).path
 
 
 def key_of(header: Header | None, data: bytes) -> str:

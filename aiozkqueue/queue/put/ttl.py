@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import LAST_MOMENT, End, ItemName, with_field
+from aiozkqueue.layout import LAST_MOMENT, End, ItemName, ItemRef
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.put_plan import PutPlan
@@ -59,13 +59,15 @@ class TtlPlace:
 
     def path(self, prefix: str) -> str:
         """Return the path of the item, with its time of expiry in the name."""
-        path = f"{self._state.snapshot.lanes.next()}/{prefix}" if self.within is None else self.within.path(prefix)
+        path = (
+            ItemRef(self._state.snapshot.lanes.next(), prefix).path if self.within is None else self.within.path(prefix)
+        )
         if self._seconds == math.inf:
             return path
-        lane, _, prefix = path.rpartition("/")
+        item = ItemRef.parse(path)
         if self._end is None:  # later attempts use the same time
-            self._end = _end(prefix, self._seconds, self._clock.now())
-        return f"{lane}/{with_field(prefix, f'e{self._end}')}"
+            self._end = _end(item.name, self._seconds, self._clock.now())
+        return item.with_field(f"e{self._end}").path
 
 
 def lasting(plan: PutPlan | None, state: QueueState, clock: ServerClock, seconds: float) -> PutPlan:

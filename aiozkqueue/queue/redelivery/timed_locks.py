@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.layout import ItemName, LockRecord, is_lane, priority_of
+from aiozkqueue.layout import ItemName, ItemRef, LockRecord, is_lane, lane_at, priority_of
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.zookeeper import Check, Delete, MultiError, NoAuthError, SetData, read_apart
 
@@ -56,7 +56,7 @@ async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[in
 
 def _freeing(paths: QueuePaths, place: str, item: Versioned | NoAuthError | None) -> list[list[Operation]]:
     """Return the ways to free an item and wake idle consumers, the best first: this user's permissions are unknown."""
-    lane = place.rpartition("/")[0]
+    lane = lane_at(place)
     wakeup = SetData(paths.at(lane) if priority_of(lane) else paths.items, b"")
     if item is None or isinstance(item, NoAuthError):
         return [[wakeup]]
@@ -123,7 +123,7 @@ def waiting(due_node: Versioned | Node | None, message_id: str) -> Waiting:
     if due_node is None:
         return Waiting(None, message_id)
     place, _, group = due_node.data.decode("utf-8", "replace").partition("\n")
-    lane, _, name = place.rpartition("/")
+    lane, name = ItemRef.parse(place)
     parsed = ItemName.parse(name)
     is_item = is_lane(lane) and parsed is not None and parsed.id == message_id
     return Waiting(place if is_item else None, group if is_group(group) and "/" not in group else message_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from aiozkqueue.layout import EMPTY_HEADER, priority_of
+from aiozkqueue.layout import EMPTY_HEADER, lane_at, name_at, priority_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -166,12 +166,12 @@ class Claim:
     @property
     def name(self) -> str:
         """The item's name."""
-        return self.place.rpartition("/")[2]
+        return name_at(self.place)
 
     @property
     def wakeup(self) -> str:
         """The znode to write to when the item is released. Idle consumers may watch only its priority."""
-        lane = self.place.rpartition("/")[0]
+        lane = lane_at(self.place)
         return self.state.paths.at(lane) if priority_of(lane) else self.state.paths.items
 
     @property

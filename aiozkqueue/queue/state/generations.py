@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiozkqueue.layout import lane_of, priority_of
+from aiozkqueue.layout import lane_at, lane_of, priority_of
 
 from .config_rules import check_generation, check_span, is_full
 
@@ -47,7 +47,7 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
 
     Raises: as `QueueState.open`; QueueFullError: too many lanes have messages.
     """
-    lane = state.paths.place_of(path).rpartition("/")[0]
+    lane = lane_at(state.paths.place_of(path))
     priority = priority_of(lane)
     while True:
         await state.open()

@@ -20,6 +20,7 @@ from aiozkqueue.layout import (
     is_lane,
     is_later,
     item_id,
+    lane_at,
     priority_at,
     priority_of,
 )
@@ -335,10 +336,10 @@ class QueueState:
             raise access_denied(self.name, error)
         if isinstance(error, BadVersionError | NoNodeError):
             self.invalidate()
-            place = operation.path[len(self.paths.base) + 1 :]
+            place = self.paths.place_of(operation.path)
             if isinstance(operation, Create) and is_later(place) and isinstance(error, NoNodeError):
-                return self.open_later(place.rpartition("/")[0], priority_at(place))
-            lane = place if is_lane(place) else place.rpartition("/")[0]
+                return self.open_later(lane_at(place), priority_at(place))
+            lane = place if is_lane(place) else lane_at(place)
             if isinstance(error, NoNodeError) and is_lane(lane):
                 return self._open_lane(lane)
             return self.open()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiozkqueue.layout import name_at
 from aiozkqueue.zookeeper import Create
 
 if TYPE_CHECKING:
@@ -28,6 +29,6 @@ async def complete(zookeeper: ZooKeeper, paths: QueuePaths, folders: Sequence[st
     """
     present = await zookeeper.children(paths.base)
     wanted = [*folders, paths.later] if config.scheduled else folders
-    missing = [Create(path) for path in wanted if path.rpartition("/")[2] not in present]
+    missing = [Create(path) for path in wanted if name_at(path) not in present]
     if missing:
         await zookeeper.multi(missing)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiozkqueue.zookeeper.errors import SessionExpiredError, ZooKeeperError
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
+from aiozkqueue.zookeeper.paths import parent_of
 
 from .requests import Fault, Kind, Pipe, Request
-from .tree import Change, Tree, parent_of
+from .tree import Change, Tree
 
 if TYPE_CHECKING:
     import asyncio

@@ -19,6 +19,7 @@ from aiozkqueue.zookeeper.errors import (
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.interface import Check, Create, EventKind, Node, Operation, Result, SetData, Stat
+from aiozkqueue.zookeeper.paths import parent_of
 
 BAD_ARGUMENTS, NO_CHILDREN_FOR_EPHEMERALS = -8, -108
 #: The counter of sequential names does not wrap: every further create in that parent is refused.
@@ -271,11 +272,6 @@ class Tree:
         if node is None:
             raise NoNodeError(path)
         return node
-
-
-def parent_of(path: str) -> str:
-    """The path of a znode's parent."""
-    return path.rpartition("/")[0] or "/"
 
 
 def check_path(path: str) -> None:
