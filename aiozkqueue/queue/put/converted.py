@@ -64,7 +64,7 @@ def convert(runtime: Runtime, source: QueueState, target: QueueState, item: Item
     """Return the conversion of an item for another queue; at most one of the two has our layout. Sends nothing.
 
     Raises:
-        PayloadError: what is stored does not decode.
+        PayloadError: the stored bytes do not decode.
         InvalidOptionError: the target does not support a property of the message, or needs one that it lacks.
     """
     content = _ours(source, item, node) if source.dialect is None else _theirs(source, source.dialect, item, node)

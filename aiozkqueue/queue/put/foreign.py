@@ -98,4 +98,4 @@ def restore_foreign(state: QueueState, dialect: Dialect, item: ItemName, data: b
 
 
 #: The start of the reason for a dead letter whose item does not decode.
-UNREADABLE: Final = "what is stored does not decode"
+UNREADABLE: Final = "the stored bytes do not decode"
