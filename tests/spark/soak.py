@@ -236,11 +236,11 @@ class Soak:
         client.start(60)
         try:
             found: list[bytes] = []
-            for root in client.get_children(self._root):
+            for root in client.get_children(self._root) or ():
                 for queue in ("orders", "invoices"):
                     path = f"{self._root}/{root}/{queue}/{folder}"
-                    names = client.get_children(path) if client.exists(path) else []
-                    found += [_BODY.findall(client.get(f"{path}/{name}")[0])[0] for name in names]
+                    names = client.get_children(path) if client.exists(path) else None
+                    found += [_BODY.findall(client.get(f"{path}/{name}")[0])[0] for name in names or ()]
             return found
         finally:
             client.stop()
