@@ -64,7 +64,7 @@ def load(
     if missing:
         msg = f"there is no file {missing[0]!r}"
         raise typer.BadParameter(msg, param_hint="FILE")
-    asyncio.run(_depth(connection, queue))
+    asyncio.run(_check_connection(connection))
     options = options_of(connection) | {"queue": queue, "putTimeout": str(timeout)}
     if write_id is not None:
         options["writeId"] = write_id
@@ -132,6 +132,12 @@ def unload(
         output.note("an interrupted unload was continued")
     output.print_count("unloaded", done.messages, queue, as_json=as_json)
     return Exit.OK if done.messages else Exit.NOTHING
+
+
+async def _check_connection(connection: Connection) -> None:
+    """Connect once before Spark starts, so that an error does not wait for Spark."""
+    async with connection.open():
+        pass
 
 
 async def _depth(connection: Connection, queue: str) -> int:

@@ -71,7 +71,7 @@ def test_dead_letters_of_a_curator_queue_are_listed_redriven_and_purged(
     assert cli("consume", *curator).status == 1
     letters = cli("dlq", "list", *curator, "--json").records
     assert len(letters) == 2
-    assert all("does not decode" in letter["reason"] for letter in letters)
+    assert all("not decode" in letter["reason"] for letter in letters)
     assert cli("dlq", "redrive", *curator, letters[0]["id"]).status == 0
     assert len(client.get_children(path) or ()) == 1
     assert cli("dlq", "purge", *curator, "--yes").status == 0

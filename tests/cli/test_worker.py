@@ -303,7 +303,7 @@ def test_dump_does_not_end_other_processes(cli: Cli) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         done = cli("dump", str(other.pid))
         assert (done.status, other.poll()) == (1, None)
-        assert "(sleep) is no `aiozkqueue worker`" in done.stderr
+        assert "(sleep) is not an `aiozkqueue worker`" in done.stderr
         other.kill()
     gone = cli("dump", str(other.pid))
     assert gone.status == 1

@@ -162,7 +162,7 @@ async def test_a_slowly_sampled_queue_shows_which_of_its_figures_are_incomplete(
     monkeypatch.setattr("aiozkqueue.http.dashboard.pages.LOOK", 1e-9)
     page = await browser.get("/queues/good")
     assert page.status_code == 200
-    assert "This queue takes long to look at" in page.text
-    assert "count only what was read in time: size, " in page.text
+    assert "Reading this queue takes long" in page.text
+    assert "These figures are incomplete: size, " in page.text
     assert "The messages could not be listed in time." in page.text
     assert service.url

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.testing.simulator import Cluster, Ensemble, Request, run_virtual
+from aiozkqueue.testing.simulator import Cluster, Ensemble, Kind, Request, run_virtual
 from benchmarks.features import all_in_use
 from benchmarks.ours import nothing
 
@@ -57,14 +57,20 @@ def shape_of(request: object) -> tuple[object, ...] | None:
     return request.kind, tuple((type(one).__name__, folder(str(getattr(one, "path", one)))) for one in paths)
 
 
+def without_listings(asked: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return [request for request in asked if request[0] is not Kind.CHILDREN]
+
+
 def folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
 def test_features_of_other_queues_add_no_requests_for_a_plain_queue() -> None:
-    alone = asked_of_a_plain_queue(nothing)
+    alone, beside = asked_of_a_plain_queue(nothing), asked_of_a_plain_queue(all_in_use)
     assert len(alone) > 60
-    assert asked_of_a_plain_queue(all_in_use) == alone
+    # The number of listings depends on when the tasks of the session run; one more may find the queue empty.
+    assert len(beside) - len(alone) in {0, 1}
+    assert without_listings(beside) == without_listings(alone)
 
 
 def test_a_feature_of_the_plain_queue_itself_changes_its_requests() -> None:

@@ -218,7 +218,7 @@ def test_a_server_tries_other_ports_when_its_chosen_port_was_taken(monkeypatch: 
 def test_another_zookeeper_on_the_port_is_not_mistaken_for_the_started_one() -> None:
     with EmbeddedZooKeeper() as first:
         second = EmbeddedZooKeeper(port=first.node.ports.client)
-        with pytest.raises(ServerUnavailableError, match="taken"):
+        with pytest.raises(ServerUnavailableError, match="is in use"):
             second.start()
         assert first.node.mode() == "standalone"
 
