@@ -39,7 +39,7 @@ async def left(queue: zq.Queue[bytes], count: int) -> None:
 
 
 async def taken(session: zq.QueueSession, queue: zq.Queue[bytes], count: int | None) -> list[zq.Message[bytes]]:
-    """Take so many, or all that there is, each in a separate transaction."""
+    """Take up to this many messages, or all, each in a separate transaction."""
     messages: list[zq.Message[bytes]] = []
     while count is None or len(messages) < count:
         async with session.begin() as tx:

@@ -1,4 +1,4 @@
-"""A fault at each request of a repair and of a failing move: the put succeeds, and nobody seems to work on the move."""
+"""A fault at each request of a repair and of a failing move: the put succeeds, and no runner of the move is left."""
 
 from __future__ import annotations
 

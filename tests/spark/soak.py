@@ -231,7 +231,7 @@ class Soak:
                 await session.queue(pipeline.queue).admin.release_ledger(pipeline.group)
 
     def _stored(self, folder: str) -> list[bytes]:
-        """What the queues store, by kazoo."""
+        """Return the bodies that the queues store, read by kazoo."""
         client = KazooClient(self._hosts)
         client.start(60)
         try:

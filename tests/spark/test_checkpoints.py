@@ -50,7 +50,7 @@ def bodies(spark: SparkSession, *folders: Path) -> Counter[bytes]:
 
 
 def stored(options: Mapping[str, str]) -> Counter[bytes]:
-    """What is in the queue, by kazoo."""
+    """Return the messages of the queue, read by kazoo."""
     client = KazooClient(options["hosts"])
     client.start(30)
     try:

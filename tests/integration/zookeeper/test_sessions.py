@@ -103,7 +103,7 @@ async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
     chance, progress = random.Random(7), asyncio.Event()
 
     async def write(writer: int) -> None:
-        for number in range(40):
+        for number in range(100):
             name = f"{writer}-{number}"
             try:
                 await zk.multi([Create(f"/{name}", bytes(2000)), Check("/")])

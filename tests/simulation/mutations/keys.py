@@ -82,7 +82,7 @@ async def _at_once(dispatcher: ClaimDispatcher, places: list[str], generation: i
 
 @mutation(producers_compete_for_unique_keys)
 def unique_key_checked_before_the_put(patch: pytest.MonkeyPatch) -> None:
-    """The put checks the key first, and then writes it whoever has it by then."""
+    """The put checks the key first, and then writes it even if another put has taken it meanwhile."""
     prepare = unique_keys.UniqueKey.operation
     patch.setattr(
         unique_keys.UniqueKey, "operation", lambda self: Check("/") if self.holder == "seen" else prepare(self)
