@@ -11,6 +11,8 @@
 - ``"scheduled": true`` means that messages have been put with a delay, ``"counted": true`` that an earlier policy
   counted attempts, and ``"staged": true`` that there may be items of pending batches, which are invisible until the
   batch is complete.
+- ``bundle`` is the maximum number of messages that producers put into one znode. ``"requires": ["bundles"]`` means that
+  there may be bundles. A program that does not know a required feature refuses to use the queue.
 
 Unknown fields belong to newer versions and are kept when the configuration is rewritten. A policy of unknown kind is an
 error, because this client could not follow it.
@@ -28,6 +30,7 @@ from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import InvalidOptionError
 
+from .bundles import MOST_BUNDLED
 from .errors import MalformedError
 from .fields import LARGEST_NUMBER, OBJECT_LIMIT, no_fields, read_object, unknown_fields
 from .history import MOST_RECORDS, History
@@ -65,6 +68,9 @@ if TYPE_CHECKING:
 
 _WHAT: Final = "the configuration of the queue"
 
+#: The features that a configuration may require of every program that follows it.
+_KNOWN: Final = frozenset({"bundles"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConfig(QueueConfig):
@@ -92,6 +98,8 @@ class StoredConfig(QueueConfig):
     """Whether an earlier policy counted attempts, so that an item at version 0 may have an attempt record."""
     staged: bool = field(default=False, repr=False, compare=False)
     """Whether a batch has ever been put that is visible only when complete; consumers check that it is."""
+    bundled: bool = field(default=False, repr=False, compare=False)
+    """Whether there may be bundles."""
     stored: Mapping[str, JsonValue] = field(default_factory=no_fields, repr=False, compare=False)
     """The JSON that this was decoded from. `encode` keeps its unknown fields, so change a stored configuration with
     `dataclasses.replace`."""
@@ -120,6 +128,8 @@ class StoredConfig(QueueConfig):
         settings = (setting.name for setting in fields(QueueConfig))
         chosen = {name: value for name in settings if (value := getattr(by, name)) is not None}
         merged = replace(self, **chosen)
+        if (merged.bundle or 1) > 1 and not merged.bundled:
+            merged = replace(merged, bundled=True)
         return replace(merged, counted=True) if self.counts and not merged.counts else merged
 
     @property
@@ -177,6 +187,8 @@ class StoredConfig(QueueConfig):
         known: dict[str, JsonValue] = {
             "policy": None if self.policy is None else _store_policy(self.policy),
             "shards": self.shards,
+            "bundle": self.bundle,
+            "requires": ["bundles"] if self.bundled else None,
             "history": _store_history(self.history) if isinstance(self.history, History) else self.history,
             "clean_every": self.clean_every if isinstance(self.clean_every, float) else None,
             "width": None if self.shards is None and self.width == 1 else max(self.width, self.shards or 1),
@@ -224,12 +236,19 @@ class StoredConfig(QueueConfig):
         width = max(read["width"], read["shards"] or 1)
         if read["ordered"] and width > 1:
             raise MalformedError(f"{_WHAT} cannot be followed: it is ordered, and has several shards")
+        if unknown := set(read["requires"]) - _KNOWN:
+            raise MalformedError(
+                f"{_WHAT} cannot be followed: it requires {', '.join(map(repr, sorted(unknown)))}, which this version "
+                "does not know; update this program"
+            )
         history = read["history"]
         if excess := excess_of(width, {**read["priorities"], 0: read["generations"]}.values()):
             raise MalformedError(f"{_WHAT} cannot be followed: {excess}")
         return cls(
             policy=policy,
             shards=read["shards"],
+            bundle=read["bundle"],
+            bundled="bundles" in read["requires"],
             history=_history(history) if isinstance(history, dict) else history,
             clean_every=read["clean_every"],
             width=width,
@@ -263,6 +282,8 @@ class _Configuration(TypedDict):
 
     policy: dict[str, Any] | None
     shards: int | None
+    bundle: int | None
+    requires: list[str]
     history: dict[str, Any] | Literal[False] | None
     clean_every: float | None
     width: int
@@ -354,6 +375,8 @@ _configuration: Final = SchemaValidator(
     _object(
         policy=_optional(_POLICY),
         shards=_optional(_SHARDS),
+        bundle=_optional(schema.int_schema(ge=1, le=MOST_BUNDLED)),
+        requires=schema.with_default_schema(schema.list_schema(schema.str_schema()), default_factory=list),
         history=_optional(schema.union_schema([(_HISTORY, "kept"), schema.literal_schema([False])])),
         clean_every=_optional(_TIME),
         width=_default(1, _SHARDS),

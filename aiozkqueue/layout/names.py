@@ -37,6 +37,7 @@ _ITEM: Final = re.compile(
     r"(?s:(?!.{1025}))item-(?:i([^-/]{1,24})-|(?:[^-/]*-)*?i([^-/]{1,24})-)?([0-9]{10}|-[0-9]{9,10})"
 )
 _match = _ITEM.fullmatch
+_BUNDLE: Final = re.compile(r"bundle-[^/]*-i([0-9A-Za-z]{1,24})-[0-9]{10}")
 _GROUP: Final = re.compile(r"item-(?:[^-/g][^-/]*-)*g([a-z2-7]{32})-(?:[^-/]*-)*i[^-/]{1,24}-[0-9]{10}")
 _URGENT: Final = re.compile(r"item-t[0-9]+-p([0-9]{3})-")
 _SCHEDULED: Final = re.compile(r"item-t[0-9]+-(?:p[0-9]{3}-)?")
@@ -223,6 +224,11 @@ def plain_prefix(id: str) -> str:
     return f"item-i{id}-"
 
 
+def is_plain_prefix(prefix: str) -> bool:
+    """Whether the name of an item up to its sequence has no other field than the id."""
+    return prefix.startswith("item-i")
+
+
 def scheduled_prefix(prefix: str, due: int, priority: int = 0) -> str:
     """Return an item's prefix with a due time (milliseconds since 1970) and priority instead of its own.
 
@@ -249,6 +255,28 @@ def item_id(text: str) -> str:
     if match is None:
         raise _not_an_item(text)
     return match[1] or match[2] or _foreign_id(match[3])
+
+
+def candidate_id(text: str) -> str:
+    """Return the id in the name of an item or a bundle.
+
+    Raises:
+        MalformedError: it is neither.
+    """
+    match = _match(text)
+    if match is not None:
+        return match[1] or match[2] or _foreign_id(match[3])
+    bundle = _BUNDLE.fullmatch(text)
+    if bundle is None or len(text) > _LONGEST:
+        raise _not_an_item(text)
+    return bundle[1]
+
+
+def candidate_id_at(path: str) -> str:
+    """Return the id in the path of an item or a bundle whose name has been checked before."""
+    _, mark, rest = path.rpartition("/item-i")
+    first, _, sequence = rest.partition("-")
+    return first if mark and sequence.isdigit() else candidate_id(name_at(path))
 
 
 def id_at(path: str) -> str:

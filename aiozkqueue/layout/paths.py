@@ -17,6 +17,7 @@ _REFUSED: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]
 _DUE: Final = re.compile(r"([0-9]{13,15})-([^/]{1,24})")
 _LOCK: Final = "lock-"
 _META: Final = "meta-"
+_BUNDLE: Final = "bundle-"
 
 
 def check_root(root: str) -> None:
@@ -128,6 +129,10 @@ class QueuePaths:
         """Return the path of the attempt record of an item, given its id."""
         return f"{self.metas}/{_META}{id}"
 
+    def bundle_record(self, id: str) -> str:
+        """Return the path of the record of a claimed bundle, given the bundle's id."""
+        return f"{self.metas}/{_BUNDLE}{id}"
+
     def key(self, hash: str) -> str:
         """Return the path of a unique key, given its hash; the znode's data is the id of the message."""
         return f"{self.keys}/{hash}"
@@ -198,6 +203,11 @@ def parse_due(name: str) -> tuple[int, str] | None:
 def parse_lock(name: str) -> str | None:
     """Return the id in a child of ``locks/``; None if the name is not a lock's."""
     return name[len(_LOCK) :] or None if name.startswith(_LOCK) else None
+
+
+def parse_bundle_record(name: str) -> str | None:
+    """Return the id in the name of a bundle's record in ``meta/``; None if the name is not one."""
+    return name[len(_BUNDLE) :] or None if name.startswith(_BUNDLE) else None
 
 
 def parse_meta(name: str) -> str | None:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from aiozkqueue.errors import InvalidOptionError
 
+from .bundles import MOST_BUNDLED
 from .fields import LARGEST_NUMBER
 from .history import History
 from .lanes import MOST_SHARDS
@@ -37,6 +38,7 @@ MOST_REAPED: Final = 1000
 
 _INTEGERS: Final = {
     "shards": (1, MOST_SHARDS, ""),
+    "bundle": (1, MOST_BUNDLED, ""),
     "max_size": (0, LARGEST_NUMBER, " (no limit)"),
     "reap_limit": (1, MOST_REAPED, ""),
 }
@@ -50,6 +52,9 @@ class QueueConfig:
         policy: how often and how soon failed messages are redelivered; None: not chosen yet.
         shards: the number of lanes for new messages, 1 to 1,024; default: 1. More than one keeps every listing of a
             deep queue short, but gives up the put order between messages.
+        bundle: the maximum number of messages that one znode holds, 1 to 64. More than one makes puts, takes and
+            commits of many small messages several times faster; see the guide on bundles for what it excludes.
+            Default: 1.
         history: the records to keep of ended messages; False: write no more records; default: no history.
         clean_every: the interval of the queue's clean-up, in seconds or a timedelta; default: five minutes.
         max_size: the maximum number of messages, including claimed and delayed ones; 0: unlimited; default: unlimited.
@@ -76,6 +81,7 @@ class QueueConfig:
 
     policy: Policy | None = None
     shards: int | None = None
+    bundle: int | None = None
     history: History | Literal[False] | None = None
     clean_every: Seconds | None = None
     max_size: int | None = None

@@ -11,12 +11,14 @@ from aiozkqueue.bus.events import EventTypes
 from aiozkqueue.errors import InvalidOptionError, PayloadError
 from aiozkqueue.layout import (
     AttemptRecord,
+    BundleRecord,
     HistoryRecord,
     ItemName,
     LockRecord,
     MalformedError,
     StoredConfig,
     decode,
+    decode_bundle,
     item_id,
     item_sequence,
     parse_due,
@@ -41,6 +43,15 @@ def envelope(data: bytes) -> None:
 def config(data: bytes) -> None:
     again = StoredConfig.decode(data)
     assert StoredConfig.decode(again.encode()) == again
+
+
+def bundle(data: bytes) -> None:
+    decode_bundle(data)
+
+
+def bundle_record(data: bytes) -> None:
+    again = BundleRecord.decode(data)
+    assert BundleRecord.decode(again.encode()) == again
 
 
 def lock(data: bytes) -> None:
@@ -123,7 +134,23 @@ def replies(data: bytes) -> None:
 
 DECODERS: dict[str, Callable[[bytes], None]] = {
     one.__name__: one
-    for one in (envelope, config, lock, attempts, job, move, bus, history, tags, token, event, names, replies)
+    for one in (
+        envelope,
+        config,
+        bundle,
+        bundle_record,
+        lock,
+        attempts,
+        job,
+        move,
+        bus,
+        history,
+        tags,
+        token,
+        event,
+        names,
+        replies,
+    )
 }
 
 

@@ -1,0 +1,210 @@
+"""Bundles: items that hold several messages in one znode, under one lock.
+
+The name is ``bundle-m<count>-s<first id>-l<last id>-i<own id>-<sequence>``. The prefix differs from an item's, so that
+programs that know no bundles pass it by instead of taking it for one message. A bundle has its own id: its lock
+is ``lock-<own id>``, and its record ``meta/bundle-<own id>``.
+
+The data is never changed::
+
+    f5 7a 71 62 | version, 1 byte | count, 2 bytes | nonce, 12 bytes
+    | for each message: the rest of its id, 6 bytes; its length, 4 bytes
+    | for each message: the bytes that it would have as an item
+
+Numbers have the most significant byte first. All ids of a bundle begin with the same nonce and ascend.
+
+The record exists from the claim of the bundle to the end of the claim, and is a JSON object: ``claim``, the id of the
+claim; ``done``, the messages that have left the bundle, as the hexadecimal digits of a bit set; ``attempts``, the
+counted attempts at the others, by position.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from .envelope import encode
+from .errors import MalformedError
+from .fields import LARGEST_NUMBER, pop_text, read_object, write_object
+from .ids import CLIENT_DIGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydantic import JsonValue
+
+    from .envelope import Header
+
+BUNDLE_MAGIC: Final = b"\xf5zqb"
+"""The first bytes of a bundle's data."""
+
+MOST_BUNDLED: Final = 64
+"""Maximum number of messages of a bundle."""
+
+LARGEST_BUNDLED: Final = 1024
+"""Maximum bytes of a message in a bundle."""
+
+#: The length of an id: the nonce and a counter.
+ID_DIGITS: Final = CLIENT_DIGITS + 6
+
+_VERSION: Final = 1
+_HEAD: Final = Struct(f">4sBH{CLIENT_DIGITS}s")
+_ENTRY: Final = Struct(">6sI")
+_ID: Final = f"[0-9A-Za-z]{{{ID_DIGITS}}}"
+_NAME: Final = re.compile(rf"bundle-m([0-9]{{1,3}})-s({_ID})-l({_ID})-i({_ID})-([0-9]{{10}})")
+_PREFIX: Final = "bundle-"
+_WHAT: Final = "the record of a bundle"
+
+
+class BundleName(NamedTuple):
+    """The parsed name of a bundle."""
+
+    size: int
+    """The number of its messages."""
+    first: str
+    """The id of its first message."""
+    last: str
+    """The id of its last message."""
+    id: str
+    """The bundle's own id."""
+    digits: str
+    """Its sequence number, as ten digits."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Parse a name; return None if it is not a bundle's."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            return None
+        count, first, last, own, digits = match.groups()
+        return cls(int(count), first, last, own, digits) if 1 <= int(count) <= MOST_BUNDLED else None
+
+    def may_hold(self, message_id: str) -> bool:
+        """Whether the message may be in the bundle; the table of ids decides."""
+        return self.first <= message_id <= self.last
+
+
+class BundledMessage(NamedTuple):
+    """One message of a bundle."""
+
+    id: str
+    data: bytes
+    """The bytes that it would have as an item."""
+
+
+def is_bundle(name: str) -> bool:
+    """Whether a name begins as a bundle's does."""
+    return name.startswith(_PREFIX)
+
+
+def is_bundle_at(path: str) -> bool:
+    """Whether the name at the end of a path or place begins as a bundle's does."""
+    return "/bundle-" in path
+
+
+def messages_in(name: str) -> int:
+    """Return the number of messages in the item with this name: one, unless it is a bundle."""
+    if not name.startswith(_PREFIX):
+        return 1
+    bundle = BundleName.parse(name)
+    return 1 if bundle is None else bundle.size
+
+
+def bundle_prefix(id: str, messages: Sequence[BundledMessage]) -> str:
+    """Return the name to create a sequential bundle under."""
+    return f"bundle-m{len(messages)}-s{messages[0].id}-l{messages[-1].id}-i{id}-"
+
+
+def can_bundle(message_id: str, data: bytes) -> bool:
+    """Whether a message fits into a bundle."""
+    return len(data) <= LARGEST_BUNDLED and len(message_id) == ID_DIGITS
+
+
+def encode_bundle(messages: Sequence[BundledMessage]) -> bytes:
+    """Return the data of a bundle. The ids of its messages must begin with the same nonce, and ascend."""
+    nonce = messages[0].id[:CLIENT_DIGITS].encode()
+    parts = [_HEAD.pack(BUNDLE_MAGIC, _VERSION, len(messages), nonce)]
+    parts += [_ENTRY.pack(message.id[CLIENT_DIGITS:].encode(), len(message.data)) for message in messages]
+    parts += [message.data for message in messages]
+    return b"".join(parts)
+
+
+def decode_bundle(data: bytes) -> list[BundledMessage]:
+    """Return the messages of a bundle.
+
+    Raises:
+        MalformedError: the data is not a bundle of this version, or its table does not match its size.
+    """
+    if len(data) < _HEAD.size:
+        raise MalformedError(f"a bundle of {len(data)} bytes has no table")
+    magic, version, count, nonce = _HEAD.unpack_from(data)
+    start = _HEAD.size + count * _ENTRY.size
+    if magic != BUNDLE_MAGIC or version != _VERSION or not 1 <= count <= MOST_BUNDLED or start > len(data):
+        raise MalformedError(f"these {len(data)} bytes are not a bundle of version {_VERSION}: {data[:8]!r}")
+    messages: list[BundledMessage] = []
+    try:
+        client = nonce.decode("ascii")
+        for suffix, length in _ENTRY.iter_unpack(data[_HEAD.size : start]):
+            end = start + length
+            messages.append(BundledMessage(client + suffix.decode("ascii"), data[start:end]))
+            start = end
+    except UnicodeDecodeError as error:
+        raise MalformedError(f"a bundle has an id that is not text: {error}") from error
+    if start != len(data):
+        raise MalformedError(f"a bundle of {len(data)} bytes has a table of {start}")
+    if not all(message.id.isalnum() for message in messages) or any(
+        one.id >= other.id for one, other in pairwise(messages)
+    ):
+        raise MalformedError("the ids of a bundle do not ascend")
+    return messages
+
+
+def single_of(header: Header, payload: bytes, created: int) -> bytes:
+    """Return the bytes of a message that leaves its bundle, and keeps the time of its put (ms)."""
+    return encode(payload, replace(header, enqueued_at=created) if header.enqueued_at is None else header)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRecord:
+    """The state of a claimed bundle."""
+
+    claim: str
+    """The id of the claim."""
+    done: int = 0
+    """The messages that have left the bundle: bit n is message n."""
+    attempts: Mapping[int, int] = field(default_factory=dict[int, int])
+    """The counted attempts at messages, by position."""
+
+    def encode(self) -> bytes:
+        """Return the bytes to store."""
+        fields: dict[str, JsonValue] = {"claim": self.claim}
+        if self.done:
+            fields["done"] = f"{self.done:x}"
+        if self.attempts:
+            fields["attempts"] = {str(position): number for position, number in self.attempts.items()}
+        return write_object(fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Decode a record.
+
+        Raises:
+            MalformedError: the data is not the record of a bundle.
+        """
+        fields = read_object(data, _WHAT)
+        claim, done = pop_text(fields, "claim", _WHAT), pop_text(fields, "done", _WHAT) or "0"
+        attempts = fields.pop("attempts", {})
+        if claim is None or not re.fullmatch(r"[0-9a-f]{1,16}", done) or not isinstance(attempts, dict):
+            raise MalformedError(f"{_WHAT} lacks its claim, or has no valid bit set")
+        counted: dict[int, int] = {}
+        for position, number in attempts.items():
+            if (
+                not re.fullmatch(r"[0-9]{1,2}", position)
+                or type(number) is not int
+                or not 0 <= number <= LARGEST_NUMBER
+            ):
+                raise MalformedError(f"{_WHAT} has counts of attempts that are not numbers")
+            counted[int(position)] = number
+        return cls(claim, int(done, 16), counted)

@@ -1,0 +1,117 @@
+"""The format of bundles: names, data and records."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.layout import (
+    MOST_BUNDLED,
+    BundledMessage,
+    BundleName,
+    BundleRecord,
+    IdSource,
+    ItemName,
+    MalformedError,
+    bundle_prefix,
+    candidate_id,
+    decode_bundle,
+    encode_bundle,
+    messages_in,
+)
+
+NAME = "bundle-m2-sAAAAAAAAAAAA000001-lAAAAAAAAAAAA000002-iAAAAAAAAAAAA000003-0000000007"
+
+
+def test_the_bytes_of_a_bundle_are_fixed() -> None:
+    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"")]
+    data = b"\xf5zqb\x01\x00\x02AAAAAAAAAAAA000001\x00\x00\x00\x03000002\x00\x00\x00\x00one"
+    assert encode_bundle(messages) == data
+    assert decode_bundle(data) == messages
+
+
+def test_the_name_of_a_bundle_is_fixed() -> None:
+    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"")]
+    assert f"{bundle_prefix('AAAAAAAAAAAA000003', messages)}0000000007" == NAME
+    name = BundleName.parse(NAME)
+    assert name == (2, "AAAAAAAAAAAA000001", "AAAAAAAAAAAA000002", "AAAAAAAAAAAA000003", "0000000007")
+    assert (candidate_id(NAME), messages_in(NAME)) == ("AAAAAAAAAAAA000003", 2)
+    assert name.may_hold("AAAAAAAAAAAA000002")
+    assert not name.may_hold("AAAAAAAAAAAA000003")
+
+
+def test_programs_that_know_no_bundles_pass_one_by() -> None:
+    assert ItemName.parse(NAME) is None
+
+
+@pytest.mark.parametrize("count", [0, MOST_BUNDLED + 1, 999])
+def test_a_name_with_an_impossible_number_of_messages_is_no_bundle(count: int) -> None:
+    assert BundleName.parse(NAME.replace("-m2-", f"-m{count}-")) is None
+
+
+def test_the_bytes_of_a_record_are_fixed() -> None:
+    record = BundleRecord("claim", 0b101, {1: 3})
+    assert record.encode() == b'{"claim":"claim","done":"5","attempts":{"1":3}}'
+    assert BundleRecord.decode(record.encode()) == record
+    assert BundleRecord("claim").encode() == b'{"claim":"claim"}'
+
+
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=MOST_BUNDLED), st.binary(min_size=16, max_size=16))
+def test_every_bundle_is_read_as_it_was_written(bodies: list[bytes], entropy: bytes) -> None:
+    ids = IdSource(lambda size: entropy[:size])
+    messages = [BundledMessage(ids.next(), body) for body in bodies]
+    assert decode_bundle(encode_bundle(messages)) == messages
+
+
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=4), st.integers(0, 200), st.integers(0, 255))
+def test_a_damaged_bundle_is_refused_or_read_within_its_size(bodies: list[bytes], where: int, byte: int) -> None:
+    ids = IdSource(lambda size: b"0" * size)
+    data = bytearray(encode_bundle([BundledMessage(ids.next(), body) for body in bodies]))
+    data[where % len(data)] = byte
+    try:
+        messages = decode_bundle(bytes(data))
+    except MalformedError:
+        return
+    assert sum(len(message.data) for message in messages) <= len(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xf5zqb",
+        b"\xf5zqb\x02\x00\x01AAAAAAAAAAAA000001\x00\x00\x00\x00",
+        b"\xf5zqb\x01\x00\x00AAAAAAAAAAAA",
+        b"\xf5zqb\x01\xff\xffAAAAAAAAAAAA",
+        b"\xf5zqb\x01\x00\x01AAAAAAAAAAAA000001\x00\x00\x00\x01",
+        b"\xf5zqb\x01\x00\x01AAAAAAAAAAAA000001\xff\xff\xff\xff",
+        b"\xf5zqb\x01\x00\x01AAAAAAAAAAAA000001\x00\x00\x00\x00rest",
+        b"\xf5zqb\x01\x00\x02AAAAAAAAAAAA000001\x00\x00\x00\x00000001\x00\x00\x00\x00",
+        b"\xf5zqb\x01\x00\x01AAAAAAAAAAAA\xff00001\x00\x00\x00\x00",
+        b"\xf5zqb\x01\x00\x01AAAAAAAAAAAA/00001\x00\x00\x00\x00",
+    ],
+)
+def test_malformed_bundles_are_refused(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        decode_bundle(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"claim":1}',
+        b'{"claim":"x","done":"xyz"}',
+        b'{"claim":"x","done":"00000000000000001"}',
+        b'{"claim":"x","attempts":[]}',
+        b'{"claim":"x","attempts":{"100":1}}',
+        b'{"claim":"x","attempts":{"1":true}}',
+        b'{"claim":"x","attempts":{"1":-1}}',
+    ],
+)
+def test_malformed_records_are_refused(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        BundleRecord.decode(data)
