@@ -65,6 +65,7 @@ _HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 #: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
 SETTINGS: Final = (
     Setting("shards", int, "The number of lanes for new messages."),
+    Setting("bundle", int, "The maximum number of messages in one znode, 1 to 64; see `aiozkqueue unbundle`."),
     Setting("max_size", int, "The maximum number of messages; 0: unlimited."),
     Setting("ordered", bool, "Deliver messages one at a time, in the order of their puts."),
     Setting("paused", bool, "Stop or resume deliveries."),

@@ -12,6 +12,7 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 from .admin.affinity import hand_on
 from .admin.batch_writers import give_up, writers
 from .admin.budget import BUDGET
+from .admin.bundles import unbundle
 from .admin.cleaning import Cleaned, clean
 from .admin.consumers import ConsumerInfo, consumers
 from .admin.doctor.probe import examine
@@ -81,6 +82,16 @@ class QueueAdmin:
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await release_claims(self._handle)
+
+    async def unbundle(self) -> int:
+        """Store each message in a separate znode again; return the number of bundles that consumers still hold.
+
+        This sets ``bundle=1`` and replaces each bundle by its messages as single items. While consumers hold bundles,
+        the configuration goes on to require programs that know bundles: call this again until it returns 0.
+
+        Raises: AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
+        """
+        return await unbundle(self._handle)
 
     async def ledgers(self) -> list[LedgerInfo]:
         """Return the Spark streams that hold or have held messages of the queue.

@@ -123,7 +123,7 @@ class SessionCore:
         self.server_clock: ServerClock = ServerClock(clock, zookeeper)
         self.tasks: TaskOwner = TaskOwner("aiozkqueue session", self._failed)
         self.committer: GroupCommitter = GroupCommitter(
-            zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, self.about
+            zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, ids=self.ids, about=self.about
         )
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
         """The largest item that can be put and still be dead-lettered, bytes."""

@@ -21,7 +21,7 @@ MESSAGE = {
     "value",
 }  # fmt: skip
 CONFIG = {
-    "affinity", "clean_every", "collapse", "expired", "history", "max_size", "ordered", "paused", "policy",
+    "affinity", "bundle", "clean_every", "collapse", "expired", "history", "max_size", "ordered", "paused", "policy",
     "reap_after", "reap_every", "reap_limit", "shards", "ttl",
 }  # fmt: skip
 SHOWN: dict[str, set[str]] = {
@@ -40,8 +40,8 @@ SHOWN: dict[str, set[str]] = {
     "Message": MESSAGE,
     "QueueConfig": CONFIG,
     "QueueAdmin": {
-        "consumers", "discard_unfinished", "ledgers", "pins", "reap", "release_claims", "release_ledger", "unfinished",
-        "unpin",
+        "consumers", "discard_unfinished", "ledgers", "pins", "reap", "release_claims", "release_ledger", "unbundle",
+        "unfinished", "unpin",
     },
     "SessionAdmin": {"clean", "diagnose", "moves"},
     "Consumer": {"aclose", "stop"},

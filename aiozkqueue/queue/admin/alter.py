@@ -35,6 +35,7 @@ from aiozkqueue.queue.commit.unclaimed import find, removal
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
+from .bundles import single_out
 from .listing import collect_children, seen
 from .stats import lanes
 
@@ -154,11 +155,12 @@ async def _join(
     await handle.state.open()
     await handle.zookeeper.sync(handle.paths.base)
     now = await handle.runtime.server_clock.learned(handle.paths.due)
+    bundle_held = await _single_out(handle, wanted)
     places = await _find_places(handle, named)
     found = await find(handle, [place for place in places if not work.removes(handle.name, place)])
     waiting = [one for one in found if not one.held(now)]
     alter_with(work, [(one, make(one)) for one in waiting], removes=removes)
-    if len(waiting) < len(found):
+    if bundle_held or len(waiting) < len(found):
         return Alteration.HELD
     return Alteration.DONE if waiting else Alteration.NOT_FOUND
 
@@ -187,6 +189,7 @@ async def _alter(handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[It
         await handle.zookeeper.sync(handle.paths.base)
         now = await handle.runtime.server_clock.learned(handle.paths.due)
         if places is None:
+            held = await _single_out(handle, asked)
             places = await _find_places(handle, wanted)
         found = await find(handle, places)
         waiting = [one for one in found if not one.held(now)]
@@ -227,6 +230,16 @@ def _id_of(name: str) -> str | None:
         return item_id(name)
     except MalformedError:
         return None
+
+
+async def _single_out(handle: QueueHandle[Runtime], wanted: Wanted) -> bool:
+    """Dissolve the bundle that holds the wanted message; return whether a consumer holds the bundle.
+
+    Messages with a key are never in a bundle.
+    """
+    if not handle.config.bundled or not isinstance(wanted.id, str):
+        return False
+    return await single_out(handle, await lanes(handle), wanted.id)
 
 
 async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], bool]) -> list[str]:

@@ -12,10 +12,11 @@ from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.commit.history import process_of
 from aiozkqueue.queue.commit.unclaimed import attempts_of, read_all, record_of_attempts
 
+from .bundles import find_bundled, put_at
 from .consumers import entry_client
 from .history import find_record
 from .listing import first_items, list_children
-from .stats import configuration, due_of, lanes
+from .stats import configuration, due_of, lanes, lanes_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import HistoryRecord
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.zookeeper import Node
 
     from .listing import Placed
 
@@ -88,6 +88,9 @@ async def state_of(handle: QueueHandle[Runtime], message_id: str) -> MessageStat
         item = await _item(handle, message_id, await lanes(handle))
         if item is not None and (living := await _living(handle, item)) is not None:
             return living
+        bundled = await _bundled(handle, message_id)
+        if bundled is not None:
+            return bundled
         dead = await _item(handle, message_id, [handle.paths.dlq])
         record = await find_record(handle, message_id)
         if dead is not None and (buried := await _dead(handle, dead, record)) is not None:
@@ -95,6 +98,29 @@ async def state_of(handle: QueueHandle[Runtime], message_id: str) -> MessageStat
         if record is not None and (record.outcome is not End.DEAD or not again):
             return await _ended(handle, record)
     return MessageState(id=message_id, status=Status.UNKNOWN)
+
+
+async def _bundled(handle: QueueHandle[Runtime], message_id: str) -> MessageState | None:
+    """Return the state of a message that is in a bundle."""
+    config = await configuration(handle)
+    if config is None or not config.bundled:
+        return None
+    found = await find_bundled(handle, await lanes_of(handle, config), message_id)
+    if found is None:
+        return None
+    state = MessageState(
+        id=message_id,
+        status=Status.WAITING,
+        put_at=moment_at(put_at(found.message.data, found.state.bundle.ctime)),
+        put_by=await _producer(handle, message_id),
+        attempts=found.attempts,
+    )
+    lock = found.state.lock
+    if lock is None:
+        return state
+    owner = LockRecord.decode(lock.data).owner
+    consumer = await _consumer(handle, owner) if owner else None
+    return replace(state, status=Status.CLAIMED, claimed_at=moment_at(lock.ctime), claimed_by=consumer)
 
 
 async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str]) -> Placed | None:
@@ -129,7 +155,7 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
     state = MessageState(
         id=message_id,
         status=Status.WAITING,
-        put_at=moment_at(put_at(node)),
+        put_at=moment_at(put_at(node.data, node.stat.ctime)),
         put_by=await _producer(handle, message_id),
         attempts=attempts_of(meta),
         error=None if record is None else record.error,
@@ -155,7 +181,7 @@ async def _dead(handle: QueueHandle[Runtime], placed: Placed, record: HistoryRec
     return MessageState(
         id=placed.item.id,
         status=Status.DEAD,
-        put_at=moment_at(put_at(node)),
+        put_at=moment_at(put_at(node.data, node.stat.ctime)),
         put_by=await _producer(handle, placed.item.id),
         attempts=0 if dead is None else dead.attempts,
         claimed_at=None if known is None else known.claimed_at,
@@ -199,12 +225,3 @@ async def _consumer(handle: QueueHandle[Runtime], client: str) -> Process:
             host, pid = process_of(node.data)
             return Process(client=client, host=host, pid=pid)
     return Process(client=client)
-
-
-def put_at(item: Node) -> int:
-    """Return when an item was first put, ms."""
-    try:
-        stamp = decode(item.data)[0].enqueued_at
-    except MalformedError:
-        stamp = None
-    return item.stat.ctime if stamp is None else stamp

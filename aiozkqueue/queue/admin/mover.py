@@ -40,6 +40,7 @@ from aiozkqueue.queue.put.prepare import restored
 from aiozkqueue.queue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.queue.state.config_rules import with_lane
 
+from .bundles import dissolve_all
 from .listing import SLICE, walk
 from .stats import configuration, lanes
 
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
     from aiozkqueue.queue.state.queue_state import QueueState
 
+#: Digits at the end of a place: the sequence number.
+SEQUENCE_DIGITS: Final = 10
 #: Seconds until held messages are read again: the first wait, and the longest.
 FIRST_PATIENCE = 0.1
 MOST_PATIENCE = 2.0
@@ -113,6 +116,9 @@ class Mover:
     async def _pass(self, progress: Callable[[int], Awaitable[None]]) -> int:
         """Go through the source once; return how many items must be read again."""
         runtime, source, again = self._runtime, self._source, 0
+        if source.config.bundled:
+            held = await dissolve_all(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source)))
+            again = sum(int(place[-SEQUENCE_DIGITS:]) < self._counter(self._counters, place) for place in held)
         async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source))):
             items = {source.paths.place_of(one.path): one.item for one in placed if one.item.id not in self.failed}
             missing = dict(items)

@@ -165,7 +165,7 @@ class Moves:
             # The numbers of a copied queue are larger than the counter of its folder.
             return {} if stat is None else {source.paths.place_of(source.paths.items): max(following, put_into(stat))}
         config = await configuration(QueueHandle(runtime, source))
-        if config is None or config.affinity != "producer":
+        if config is None or not (config.affinity == "producer" or config.bundled):
             return {}
         stats = await stat_lanes(QueueHandle(runtime, source))
         return {source.paths.place_of(lane): put_into(stat) for lane, stat in islice(stats.items(), MOST_COUNTERS)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.layout import ClientPaths, LockRecord, parse_due, parse_lock, parse_meta
+from aiozkqueue.layout import ClientPaths, LockRecord, parse_bundle_record, parse_due, parse_lock, parse_meta
 from aiozkqueue.queue.admin.ledger_pages import is_of_ledger
 from aiozkqueue.queue.candidates.batches import is_staged
 from aiozkqueue.queue.candidates.groups import is_group
@@ -111,13 +111,18 @@ async def stray_dues(zookeeper: ZooKeeper, paths: QueuePaths, dues: Sequence[str
     return found + foreign
 
 
+def record_id(name: str) -> str | None:
+    """Return the id of the message or bundle in the name of a record in ``meta/``; None if the name is not one."""
+    return parse_meta(name) or parse_bundle_record(name)
+
+
 async def orphan_metas(
     zookeeper: ZooKeeper, paths: QueuePaths, metas: Sequence[str], ids: Collection[str]
 ) -> list[Left]:
     """Find the attempt records whose item does not exist; the records were listed before the items."""
     found: list[Left] = []
     for start in range(0, len(metas), PAGE):
-        alone = [name for name in metas[start : start + PAGE] if parse_meta(name) not in ids]
+        alone = [name for name in metas[start : start + PAGE] if record_id(name) not in ids]
         found += await still_there(zookeeper, paths.metas, alone)
         await asyncio.sleep(0)
     return found

@@ -6,10 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError
-from aiozkqueue.layout import StoredConfig
+from aiozkqueue.layout import EMPTY_HEADER, MalformedError, StoredConfig, decode
 from aiozkqueue.queue.commit.unclaimed import read_sets, record_of_attempts
+from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.runtime.acl_errors import name_some
 
+from .bundles import first_bundled
 from .listing import first_readable
 from .stats import configuration, content, due_of, lanes
 
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.message import Content
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
+    from .bundles import Found
     from .listing import Placed
 
 log: Final = logging.getLogger(__name__)
@@ -43,7 +45,28 @@ async def peek(handle: QueueHandle[Runtime], limit: int) -> list[Content]:
 
     contents, unreadable = await first_readable(handle, folders, limit, read)
     log_unreadable(handle.state, unreadable)
+    if config.bundled:
+        bundled = [_bundled_content(handle, found) for found in await first_bundled(handle, folders, limit)]
+        if bundled:
+            return sorted([*contents, *bundled], key=_rank)[:limit]
     return contents
+
+
+def _bundled_content(handle: QueueHandle[Runtime], found: Found) -> Content:
+    """Return the content of a message of a bundle."""
+    created = found.state.bundle.ctime
+    try:
+        header, body = decode(found.message.data)
+    except MalformedError:
+        header, body = EMPTY_HEADER, found.message.data
+    return Content(handle.name, found.message.id, body, header, found.attempts, created)
+
+
+def _rank(content: Content) -> tuple[bool, int, int, str]:
+    """Return the sort key of messages: those that can be taken, then the most urgent, then the oldest."""
+    header = content.header
+    put = content.created if header.enqueued_at is None else header.enqueued_at
+    return content.due is not None, header.priority, put, content.id
 
 
 def log_unreadable(state: QueueState, message_ids: Sequence[str]) -> None:

@@ -11,8 +11,9 @@ from aiozkqueue.queue.commit.dispositions import REMOVED
 from aiozkqueue.queue.commit.unclaimed import find_pages, removal
 from aiozkqueue.queue.runtime.acl_errors import partly_denied
 
+from .bundles import dissolve_all, remove_bundles
 from .listing import walk
-from .stats import lanes
+from .stats import configuration, lanes, lanes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,15 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
 
     Raises: PartlyDeniedError: this user may not read or remove some items; all others are gone.
     """
-    removed = 0
+    removed, refused = 0, list[str]()
+    config = await configuration(handle)
+    if config is not None and config.bundled:
+        await handle.state.open()
+        folders = await lanes_of(handle, config)
+        if handle.state.snapshot.end_hooks:  # each message is recorded
+            await dissolve_all(handle, folders)
+        else:
+            removed, refused = await remove_bundles(handle, folders)
     while True:
         this_pass = _Pass(handle)
         await this_pass.run()
@@ -71,6 +80,7 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
         # In a group, one message that was left may have held back those behind it.
         if not (this_pass.incomplete and handle.config.grouped):
             break
-    if this_pass.refused:
-        raise partly_denied(handle.name, "removed", list(this_pass.refused), removed)
+    refused += this_pass.refused
+    if refused:
+        raise partly_denied(handle.name, "removed", refused, removed)
     return removed

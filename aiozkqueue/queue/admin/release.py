@@ -14,8 +14,9 @@ from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.queue.runtime.acl_errors import partly_denied
 from aiozkqueue.zookeeper import Delete, SetData
 
+from .bundles import force_open
 from .listing import collect_children, walk
-from .stats import lanes
+from .stats import configuration, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,9 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     locks = (await collect_children(handle, paths.locks, partial(Parsed, paths.lock_of))).values
     dues = (await collect_children(handle, paths.due, _DueNodes)).names
     released, refused = 0, list[str]()
+    config = await configuration(handle)
+    if config is not None and config.bundled:
+        released, refused = await force_open(handle, await lanes(handle))
     async for page in walk(handle, await lanes(handle)):
         held: list[_Held] = []
         for item, path, *_ in page:

@@ -36,6 +36,7 @@ from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.zookeeper import NoNodeError
 
 from .budget import BUDGET, Budget
+from .bundles import Bundled, count_bundled, first_bundled, put_at
 from .ended_locks import count_ended
 from .ledgers import count_ledgers
 from .listing import closed_stages, collect_children, first_readable, list_children, walk
@@ -92,9 +93,9 @@ class QueueStats:
     waiting_producers: int = 0
     """Sessions that wait for room to put."""
     put: int = 0
-    """Messages ever put into the current lanes: two readings give a rate."""
+    """Messages ever put into the current lanes: two readings give a rate. A bundle counts as one."""
     removed: int = 0
-    """Those of them that are no longer in the queue."""
+    """Those of them that are no longer in the queue; a bundle counts as one."""
     paused: bool = False
     """Whether it is paused, so that nothing is claimed (`QueueConfig.paused`)."""
     ledgers: int = 0
@@ -193,8 +194,14 @@ def put_into(stat: Stat) -> int:
 
 
 async def size(handle: QueueHandle[Runtime]) -> int:
-    """Count the items in all lanes."""
-    return sum(stat.num_children for stat in (await stat_lanes(handle)).values())
+    """Count the messages in all lanes."""
+    config = await configuration(handle)
+    found: dict[str, Stat] = {}
+    await _stat_folders(handle, await lanes_of(handle, config), found)
+    bundled = 0
+    if config is not None and config.bundled:
+        bundled = sum((await count_bundled(handle, list(found))).more.values())
+    return bundled + sum(stat.num_children for stat in found.values())
 
 
 async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueStats:
@@ -213,7 +220,7 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
     return QueueStats(
         queue=handle.name,
         size=sum(look.held.values()),
-        in_flight=max(0, locks - due - look.staged),
+        in_flight=max(0, locks - due - look.staged + look.bundled.in_flight),
         retrying=max(0, due - look.ended),
         scheduled=look.scheduled,
         dead_letters=dead,
@@ -227,7 +234,7 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
         max_size=None if config is None else config.max_size or None,
         waiting_producers=waiting,
         put=look.put,
-        removed=look.put - sum(look.held.values()),
+        removed=look.put - look.znodes,
         paused=config is not None and bool(config.paused),
         ledgers=look.ledgers,
         staged=look.staged,
@@ -255,6 +262,7 @@ class _Look:
         self.ledgers = 0
         self.records = 0
         self.named = _Named()
+        self.bundled = Bundled({}, 0)
 
     def parts(self, *, timed_locks: bool) -> list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]]:
         """Return a reader for each part, and the figures that it provides.
@@ -270,14 +278,22 @@ class _Look:
             (self._find_oldest, ("oldest",)),
             (self._read_names, _Named._fields),
         ]
+        if self._config is not None and self._config.bundled:
+            parts.insert(1, (self._count_bundled, ("size", "in_flight")))
         if timed_locks:
             parts.insert(1, (self._count_ended, ("retrying",)))
         return parts
 
     @property
     def held(self) -> dict[str, int]:
-        """The number of items in each lane and in each hour."""
-        return {folder: stat.num_children for folder, stat in self._found.items()}
+        """The number of messages in each lane and in each hour."""
+        more = self.bundled.more
+        return {folder: stat.num_children + more.get(folder, 0) for folder, stat in self._found.items()}
+
+    @property
+    def znodes(self) -> int:
+        """The number of znodes in all lanes and hours: a bundle counts as one."""
+        return sum(stat.num_children for stat in self._found.values())
 
     @property
     def put(self) -> int:
@@ -292,6 +308,9 @@ class _Look:
     async def _read_lanes(self) -> None:
         folders = await lanes_of(self._handle, self._config)
         await _stat_folders(self._handle, folders, self._found)
+
+    async def _count_bundled(self) -> None:
+        self.bundled = await count_bundled(self._handle, list(self._found))
 
     async def _count_ended(self) -> None:
         self.ended = await count_ended(self._handle)
@@ -311,6 +330,10 @@ class _Look:
 
     async def _find_oldest(self) -> None:
         moment = await _oldest(self._handle, self._used)
+        if self.bundled.more:
+            for first in await first_bundled(self._handle, self._used, 1):
+                put = put_at(first.message.data, first.state.bundle.ctime)
+                moment = put if moment is None else min(moment, put)
         self.oldest = None if moment is None else datetime.fromtimestamp(moment / 1000, UTC)
 
     async def _read_names(self) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.layout import ItemRef
+from aiozkqueue.queue.admin.bundles import dissolve_first
 from aiozkqueue.queue.admin.listing import collect_children, seen
 from aiozkqueue.queue.admin.stats import lanes, put_into, stat_lanes
 from aiozkqueue.queue.candidates.batches import is_closed
@@ -51,7 +52,10 @@ async def list_free(
         return free
     now = await handle.runtime.server_clock.learned(handle.paths.due)
     moment = now if frozen is None else frozen.moment
-    for lane in await lanes(handle):
+    folders = await lanes(handle)
+    if handle.config.bundled:  # a ledger notes single items
+        await dissolve_first(handle, folders, limit)
+    for lane in folders:
         end = None if frozen is None else frozen.ends.get(lane, 0)
         passes = partial(_is_free, state=handle.state, locked=locked, moment=moment, now=now, end=end)
         first = await collect_children(handle, lane, partial(Earliest, limit - len(free), passes))

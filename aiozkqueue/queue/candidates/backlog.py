@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.layout import ItemRef, MalformedError, item_id, name_at
+from aiozkqueue.layout import ItemRef, MalformedError, candidate_id, name_at
 
 from .collectors import Dealt, Earliest
 from .partition import FIRST_WAIT, Partition
@@ -249,6 +249,11 @@ class Backlog:
                 self._front.append(place)
 
     @property
+    def has_more(self) -> bool:
+        """Whether there are listed candidates of this consumer's own."""
+        return bool(self._listed)
+
+    @property
     def full(self) -> bool:
         """Whether no further reported items are kept."""
         return len(self._heard) >= HEARD_LIMIT
@@ -406,6 +411,8 @@ class Backlog:
                 return
             if not listed:
                 listed = self._listed = list(islice(self._more, REFILL))[::-1]
+                if len({name[-SEQUENCE_DIGITS:] for name in listed}) < len(listed):  # items of one bundle
+                    listed.sort(key=_order_and_id, reverse=True)
                 if not listed:
                     return
             name = listed.pop()
@@ -437,7 +444,7 @@ class Backlog:
         return lock not in self._locked and not excluded(lock)
 
     def _lock_id(self, name: str) -> str:
-        return item_id(name) if self._index is None else self._index.lock_id(name)
+        return candidate_id(name) if self._index is None else self._index.lock_id(name)
 
     def _distance(self, lane: str, name: str) -> int:
         """Return the distance of an item's consumer; the items of a group all have the same one."""
@@ -455,6 +462,11 @@ class Backlog:
         if offset is None:
             offset = self._offsets[lane] = self._share.offset(lane)
         return offset
+
+
+def _order_and_id(name: str) -> tuple[str, str]:
+    """Return the sort key of plain items: their sequence number, then their id."""
+    return name[-SEQUENCE_DIGITS:], name
 
 
 def _by_nobody(_: str) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import MalformedError, id_at, name_at
+from aiozkqueue.layout import MalformedError, candidate_id_at, name_at
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.delay import DelayedIndex
 from aiozkqueue.queue.candidates.filters import FilterSelector
@@ -77,6 +77,11 @@ class CandidateIndex:
         return self._priority_index.share.alone
 
     @property
+    def has_more(self) -> bool:
+        """Whether there are listed candidates of this consumer's own share."""
+        return any(level.backlog.has_more for level in self._priority_index)
+
+    @property
     def grouped(self) -> bool:
         """Whether messages may be locked by groups."""
         return self._groups is not None
@@ -84,12 +89,12 @@ class CandidateIndex:
     def lock_id(self, place: str) -> str:
         """Return the lock id of the item at a place."""
         name = name_at(place)
-        return self.state.item_id(name) if self._groups is None else self._groups.lock_id(name)
+        return self.state.candidate_id(name) if self._groups is None else self._groups.lock_id(name)
 
     def lock_ids(self, places: Sequence[str]) -> list[str]:
         """Return the lock ids of places that are known to hold items."""
         if self._groups is None and self.state.dialect is None:
-            return [id_at(place) for place in places]
+            return [candidate_id_at(place) for place in places]
         return [self.lock_id(place) for place in places]
 
     def apart(self, places: list[str]) -> tuple[list[str], list[str]]:
@@ -293,7 +298,7 @@ class CandidateIndex:
         try:
             if self._groups is not None and self._add_member(place, self._groups):
                 return
-            message_id = self.state.item_id(name_at(place))
+            message_id = self.state.candidate_id(name_at(place))
         except MalformedError:
             return
         if message_id in self.held:

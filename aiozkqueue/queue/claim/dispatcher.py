@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import ConnectionLostError, QueueError, SessionClosedError
+from aiozkqueue.layout import messages_in, name_at
 from aiozkqueue.queue.commit.dispositions import RELEASE, Disposition
 from aiozkqueue.queue.commit.group_commit import CLOSED
 from aiozkqueue.queue.commit.release import ReleaseClaims
@@ -19,6 +20,7 @@ from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.runtime.tasks import wait_settled
+from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.hooks import FREE, GONE
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
@@ -32,6 +34,7 @@ from aiozkqueue.zookeeper import (
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
+from .bundles import HeldBundles, Services
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse
 from .delayed_release import DelayedReleases
@@ -129,6 +132,14 @@ class ClaimDispatcher:
             wanted=lambda: any(True for _ in self._waiters),
             give_back=self.release,
         )
+        self._held_bundles = HeldBundles(
+            state,
+            zookeeper,
+            Services(committer, tasks, clock, server_clock, ids, budgets),
+            claimer=self._claimer,
+            candidate_source=self._candidate_source,
+            wanted=lambda: self._waiters.missing,
+        )
         self._splitter = Splitter(
             state,
             zookeeper,
@@ -143,6 +154,7 @@ class ClaimDispatcher:
             claimer=self._claimer,
             candidate_source=self._candidate_source,
             group_locks=self._group_locks,
+            held_bundles=self._held_bundles,
             waiters=self._waiters,
             splitter=self._splitter,
             tasks=tasks,
@@ -201,6 +213,7 @@ class ClaimDispatcher:
         else:  # a cancelled caller has cancelled it too
             future.cancel()
             self.release(waiter.claims)
+        self._return_idle()
 
     async def await_releases(self) -> None:
         """Wait until the claims in flight have been answered, and those that no taker wanted are free again.
@@ -212,17 +225,26 @@ class ClaimDispatcher:
             asyncio.CancelledError: the caller was cancelled meanwhile.
         """
         released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._return_idle()
 
         def finish(_: object) -> None:
             if not released.done():
                 released.set_result(None)
 
         def landed(_: object) -> None:
+            self._return_idle()
             returning = asyncio.gather(*(one.done for one in self._returning), return_exceptions=True)
             returning.add_done_callback(finish)
 
         self._claim_batches.landed().add_done_callback(landed)
         await wait_settled(released, limit=LEAVING)
+
+    def _return_idle(self) -> None:
+        """Return the messages at hand if no taker waits for any."""
+        if self._held_bundles.at_hand and self._waiters.empty:
+            for atomic_write in self._held_bundles.return_all():
+                self._returning.add(atomic_write)
+                atomic_write.watch(self._returned)
 
     def release(self, claims: Sequence[Claim]) -> asyncio.Future[None] | None:
         """Release claims at once, as if they had never been made; the future is done when the locks are gone."""
@@ -232,6 +254,11 @@ class ClaimDispatcher:
     def _release(self, claims: Sequence[Claim]) -> AtomicWrite | None:
         if not claims or self._closed:
             return None
+        if claims[0].bundled:
+            self._held_bundles.give_back([claim for claim in claims if isinstance(claim, BundledClaim)])
+            claims = [claim for claim in claims if not claim.bundled]
+            if not claims:
+                return None
         name = self._ids.next()
         release = ReleaseClaims(name, dict.fromkeys(claims, RELEASE), claims[0].generation)
         atomic_write = AtomicWrite(name, release)
@@ -274,6 +301,7 @@ class ClaimDispatcher:
         self._claim_batches.close()
         self._delayed_releases.close()
         self._candidate_source.disarm()
+        self._held_bundles.close()
         self._candidate_source.forget_aside()
         self._end_pause()
         self._waiters.close(SessionClosedError(CLOSED))
@@ -360,6 +388,7 @@ class ClaimDispatcher:
         await self.state.open()
         if self._candidate_source.follow():
             self._group_locks.reconfigured()
+            self._held_bundles.return_all()
         if self.state.config.paused:
             await self._wait_for_resume()
             return
@@ -369,17 +398,21 @@ class ClaimDispatcher:
         await self._candidate_source.tend_timers(generation)
         if self._group_locks.any:
             self._deliver_from_groups()
+        if self._held_bundles.at_hand:
+            self._deliver_at_hand()
         if self._claim_batches.full or (wanted := self._waiters.wanted(self._claim_batches.promised)) <= 0:
+            self._waiters.settle_partial(self._claim_batches.in_flight)
             await self._candidate_source.pause(None)
             return
         room = min(wanted, self._claimer.room(generation))
         if room < 1:
+            self._waiters.settle_partial(self._claim_batches.in_flight)
             if not self._claim_batches.any:
                 self._waiters.answer_asking(self._waiters.arrivals)  # the holder of the locks may be the one that asks
             self._budgets.notify(self._wakeup)
             await self._candidate_source.pause(None)
             return
-        await self._look(room, generation)
+        await self._look(room, wanted, generation)
 
     async def _wait_for_resume(self) -> None:
         """Claim nothing until the queue's configuration changes; answer takers that do not wait.
@@ -398,16 +431,17 @@ class ClaimDispatcher:
             self._pause.end()
             self._pause = None
 
-    async def _look(self, room: int, generation: int) -> None:
+    async def _look(self, room: int, wanted: int, generation: int) -> None:
         """Launch claims of the available candidates; rest if there are none."""
         since = self._waiters.arrivals
         places = await self._candidate_source.look(room, generation)
         if places and self._waiters.empty:  # the takers that wanted them have gone
             self._candidate_source.put_back(places)
             return
-        if places and self.state.dialect is not None:
-            places = self._still_wanted(places)
+        if places:
+            places = self._still_wanted(places, wanted)
         if places is None:
+            self._waiters.settle_partial(self._claim_batches.in_flight)
             await self._candidate_source.pause(None)
         elif places and self.state.config.collapse:
             heads, places = self._candidate_source.apart(places)
@@ -417,15 +451,32 @@ class ClaimDispatcher:
                 await self._collapse_and_launch(places, generation, since)
         elif places:
             self._claim_batches.launch(places, generation)
+            self._waiters.settle_partial(self._claim_batches.in_flight)
         elif self._group_locks.any and self._deliver_from_groups():
             # Messages of held groups come one after the other: listing the queue after each would cost more.
             await self._candidate_source.listen()
         else:
+            self._waiters.settle_partial(self._claim_batches.in_flight)
             self._waiters.answer_asking(since)
             if self._waiters.patient:
                 await self._candidate_source.rest()
 
-    def _still_wanted(self, places: list[str]) -> list[str] | None:
+    def _still_wanted(self, places: list[str], wanted: int) -> list[str] | None:
+        """Return the candidates to claim now; the others are returned to the index."""
+        if self.state.dialect is not None:
+            return self._still_wanted_items(places)
+        return self._enough(places, wanted) if self.state.config.bundled else places
+
+    def _enough(self, places: list[str], wanted: int) -> list[str]:
+        """Return as many of the candidates as have the wanted number of messages; the others are put back."""
+        for number, place in enumerate(places):
+            if wanted <= 0:
+                self._candidate_source.put_back(places[number:])
+                return places[:number]
+            wanted -= messages_in(name_at(place))
+        return places
+
+    def _still_wanted_items(self, places: list[str]) -> list[str] | None:
         """Drop the candidates that must not be claimed now, because of events since the look began.
 
         Either no taker wants them any more, so they would be released again, or earlier messages are about to be free.
@@ -484,8 +535,17 @@ class ClaimDispatcher:
                     delivered = True
         return delivered or self._group_locks.reading > 0
 
+    def _deliver_at_hand(self) -> None:
+        """Deliver messages of held bundles to the takers that may have them."""
+        for waiter in self._waiters:
+            if waiter.generation in (None, self._generation) and (claims := self._held_bundles.next(waiter.missing)):
+                waiter.assign(self._claim_batches.launched, [*claims])
+                if not waiter.missing:
+                    waiter.answer()
+
     def _start_over(self, generation: int) -> None:
         self._generation = generation
+        self._held_bundles.start_over()
         self._candidate_source.start_over()
         self._group_locks.start_over()
         self._claim_batches.start_over(generation)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import QueueError
+from aiozkqueue.layout import is_bundle_at, messages_in, name_at
 from aiozkqueue.queue.runtime.task_pool import TaskPool
 from aiozkqueue.zookeeper import ConnectionLossError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
 
+    from .bundles import HeldBundles
     from .claimer import Batch, Claimer
     from .collapse import Duplicates
     from .discovery import CandidateSource
@@ -52,6 +55,8 @@ class _PendingBatch(NamedTuple):
     generation: int
     room: int
     """Bytes of the session's lock budget that are reserved for the locks."""
+    messages: int
+    """The number of messages at these places."""
     since: int | None
     """Takers that arrived after this arrival number get none of the claims; None: no limit."""
 
@@ -70,6 +75,7 @@ class ClaimBatches:
         claimer: Claimer,
         candidate_source: CandidateSource,
         group_locks: GroupLocks,
+        held_bundles: HeldBundles,
         waiters: WaitQueue,
         splitter: Splitter,
         tasks: TaskOwner,
@@ -80,6 +86,7 @@ class ClaimBatches:
         self._claimer = claimer
         self._candidate_source = candidate_source
         self._group_locks = group_locks
+        self._held_bundles = held_bundles
         self._waiters = waiters
         self._splitter = splitter
         self._tasks = tasks
@@ -99,6 +106,11 @@ class ClaimBatches:
     def any(self) -> bool:
         """Whether any batch is in flight."""
         return bool(self._pending)
+
+    @property
+    def in_flight(self) -> set[int]:
+        """The numbers of the batches in flight."""
+        return self._pending
 
     @property
     def full(self) -> bool:
@@ -139,6 +151,9 @@ class ClaimBatches:
         Takers that arrived after ``since`` get none of the claims; None: no limit.
         """
         self._candidate_source.at_work()
+        if self._state.config.bundled and any(map(is_bundle_at, places)):
+            self._launch_runs(places, generation, since)
+            return
         heads, places = self._candidate_source.apart(places)
         if heads:
             self._submit(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
@@ -148,6 +163,15 @@ class ClaimBatches:
             newest = partial(claim_newest, self._claimer, duplicates=duplicates)
             self._submit(places, newest, self._claimer.item_lock_size, generation, since, duplicates.ids)
 
+    def _launch_runs(self, places: list[str], generation: int, since: int | None) -> None:
+        """Send claims of bundles and of single items, each run of one kind in a separate batch, in order."""
+        runs = [(bundles, list(run)) for bundles, run in groupby(places, is_bundle_at)]
+        for bundles, run in runs[:BATCHES_ALONE]:
+            claim = self._held_bundles.claim if bundles else self._claimer.claim
+            messages = sum([messages_in(name_at(place)) for place in run]) if bundles else len(run)
+            self._submit(run, claim, self._claimer.item_lock_size, generation, since, messages=messages)
+        self._candidate_source.put_back([place for _, run in runs[BATCHES_ALONE:] for place in run])
+
     def _submit(  # noqa: PLR0917 - one caller, above it
         self,
         places: list[str],
@@ -156,19 +180,23 @@ class ClaimBatches:
         generation: int,
         since: int | None,
         removed: Sequence[str] = (),
+        messages: int | None = None,
     ) -> None:
         locks = [*self._candidate_source.lock_ids(places), *removed]
         self._candidate_source.begin(locks)
         self.launched += 1
         self._pending.add(self.launched)
-        self.promised += len(places)
+        messages = len(places) if messages is None else messages
+        self.promised += messages
         room = size * len(places)
         self._claimer.reserve(room, generation)
-        if not self._task_pool.submit(_PendingBatch(self.launched, claim, places, locks, generation, room, since)):
+        if not self._task_pool.submit(
+            _PendingBatch(self.launched, claim, places, locks, generation, room, messages, since)
+        ):
             self._tasks.spawn(self._task_pool.work, name="claims")
 
     async def _claim(self, pending: _PendingBatch) -> None:
-        number, _, places, locks, generation, _, since = pending
+        number, _, places, locks, generation, _, _, since = pending
         kept: set[str] = set()
         try:
             batch = await self._claim_if_current(pending)
@@ -197,12 +225,16 @@ class ClaimBatches:
         finally:
             if generation == self._generation:
                 self._candidate_source.end(
-                    [lock for lock in locks if lock not in kept and lock not in self._group_locks]
+                    [
+                        lock
+                        for lock in locks
+                        if lock not in kept and lock not in self._group_locks and lock not in self._held_bundles
+                    ]
                 )
             self._pending.discard(number)
             if self._awaited:
                 self._tell_landed(number)
-            self.promised -= len(places)
+            self.promised -= pending.messages
             self._waiters.landed(number)
             self._candidate_source.wakeup.set()
 

@@ -164,7 +164,8 @@ class WaitQueue:
         if self._largest == 1:  # then no taker has some and waits for more
             return len(waiting) - promised
         missing = sum([waiter.missing for waiter in waiting])
-        return min(missing - promised, sum([waiter.limit for waiter in waiting if not waiter.count]))
+        more = [waiter.missing for waiter in waiting if waiter.awaited is None]
+        return min(missing - promised, sum(more))
 
     @property
     def asking(self) -> bool:
@@ -212,13 +213,27 @@ class WaitQueue:
                 self._waiters.popleft()
                 waiter.future.set_result(part)
                 continue
-            if not waiter.count:
+            if waiter.awaited is None:
                 waiter.awaited = set(in_flight)
             waiter.assign(number, part)
             if not waiter.missing or since is not None:  # later batches may hold newer messages of the same keys
                 self._waiters.popleft()
                 self.answer(waiter)
         return claims[start:]
+
+    def settle_partial(self, in_flight: set[int]) -> None:
+        """Have takers that got messages at hand, but not all they want, wait for the batches in flight, if any."""
+        for waiter in self:
+            if waiter.count and waiter.awaited is None:
+                if in_flight:
+                    waiter.awaited = set(in_flight)
+                else:
+                    waiter.answer()
+
+    @property
+    def missing(self) -> int:
+        """The number of claims that all takers still want."""
+        return sum(waiter.missing for waiter in self)
 
     def landed(self, number: int) -> None:
         """Answer the taker that waited only for this batch. Only the first in line can have some of its claims."""

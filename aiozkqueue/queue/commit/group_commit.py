@@ -34,23 +34,24 @@ from aiozkqueue.zookeeper import (
     ZooKeeperError,
 )
 
+from .bundle_puts import BundledPuts
 from .slot import Fate, RefusedError, Slot
-from .write import Composition
+from .write import Composition, SharedOps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from aiozkqueue.layout import ClientPaths
+    from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.lanes import PutLanes
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Operation, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
     from .slot import Sending, Sent
-    from .write import AtomicWrite
+    from .write import AtomicWrite, Chain
 
 log: Final = logging.getLogger(__name__)
 
@@ -73,10 +74,14 @@ MAX_REPAIRS = 20
 class _PendingMulti:
     """A batch of writes, and the multi for it."""
 
-    __slots__ = ("batch", "composition", "learns", "sending", "starts", "stores", "turns")
+    __slots__ = ("_ids", "batch", "composition", "learns", "run", "sending", "shared", "starts", "stores", "turns")
 
-    def __init__(self, batch: list[AtomicWrite], clock: ServerClock) -> None:
+    def __init__(self, batch: list[AtomicWrite], clock: ServerClock, ids: IdSource) -> None:
         self.batch = batch
+        self._ids = ids
+        self.shared = 0
+        """The index of the first operation that several writes share."""
+        self.run: BundledPuts | None = None
         self.stores: list[QueueState] = []
         self.composition = Composition(clock)
         self.starts: list[int] = []
@@ -90,11 +95,16 @@ class _PendingMulti:
         self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.stores]
         operations = self.composition.operations
         operations += (state.check() for state in self.stores)
+        for state in self.stores:
+            if state.snapshot.bundle > 1:
+                self.composition.run = self.run = BundledPuts(self._ids)
         for atomic_write in self.batch:
             self.starts.append(len(operations))
-            part = atomic_write.part
+            self.composition.write, part = atomic_write, atomic_write.part
             part.compose(self.composition)
             self.learns = self.learns or part.learns
+        self.shared = len(operations)
+        self.composition.compose_shared()
         if self.learns and len(self.batch) > FEW:
             self.learns = next(large_batches) % LEARN_EVERY == 0
 
@@ -102,7 +112,8 @@ class _PendingMulti:
         """Return the write with a refused operation, and the handler of the refusal."""
         member = bisect.bisect_right(self.starts, index) - 1
         atomic_write = self.batch[member]
-        return atomic_write, self.composition.handler_of(index, self.starts[member]) or atomic_write.part
+        start = self.starts[member] if index < self.shared else self.shared
+        return atomic_write, self.composition.handler_of(index, start) or atomic_write.part
 
     def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
         """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
@@ -117,14 +128,25 @@ class GroupCommitter:
     """Sends a session's writes: several multis at once, each under its own commit slot."""
 
     def __init__(
-        self, zookeeper: ZooKeeper, paths: ClientPaths, tasks: TaskOwner, clock: ServerClock, about: bytes = b""
+        self,
+        zookeeper: ZooKeeper,
+        paths: ClientPaths,
+        tasks: TaskOwner,
+        clock: ServerClock,
+        *,
+        ids: IdSource,
+        about: bytes = b"",
     ) -> None:
         self._zookeeper = zookeeper
         self._paths = paths
+        self._ids = ids
         self._tasks = tasks
         self._clock = clock
         self._about = about
         self._waiting: deque[AtomicWrite] = deque()  # by number
+        self._parked: list[AtomicWrite] = []  # writes that wait for a chain, by number
+        self._busy: set[Chain] = set()  # chains of the multis under way
+        self._reserved: set[Chain] = set()  # chains of the parked writes
         self._numbers = count()
         self._repairing: dict[AtomicWrite, anyio.CancelScope] = {}
         self._idle: list[tuple[Slot, asyncio.Future[_PendingMulti | None]]] = []
@@ -179,11 +201,11 @@ class GroupCommitter:
         if scope is not None:
             scope.cancel()
             return True
-        try:
-            self._waiting.remove(atomic_write)
-        except ValueError:
-            return False
-        return True
+        for line in (self._waiting, self._parked):
+            if atomic_write in line:
+                line.remove(atomic_write)
+                return True
+        return False
 
     async def drain(self) -> None:
         """Wait until every write is settled."""
@@ -208,6 +230,7 @@ class GroupCommitter:
             self._fail_unsent()
 
     def _fail_unsent(self) -> None:
+        self._unpark()
         while self._waiting:
             self._waiting.popleft().fail(SessionClosedError(f"{CLOSED} before this was sent; nothing was applied"))
 
@@ -233,7 +256,10 @@ class GroupCommitter:
         slot, assigned = free
         generation = self._zookeeper.generation
         batch = self._next_batch()
-        pending = _PendingMulti(batch, self._clock)
+        if not batch:  # all wait for chains
+            self._idle.append(free)
+            return
+        pending = _PendingMulti(batch, self._clock, self._ids)
         assigned.set_result(pending)
         if (
             slot.ready
@@ -247,6 +273,7 @@ class GroupCommitter:
         while True:
             pending = await self._next_multi(slot)
             batch = pending.batch
+            chains = {chain for atomic_write in batch for chain in atomic_write.part.chains}
             try:
                 await self._settle(slot, pending)
             except (AuthFailedError, NoAuthError) as error:
@@ -265,9 +292,11 @@ class GroupCommitter:
             except BaseException as error:
                 self._fail_unknown(batch, repr(error))
                 raise
+            finally:
+                self._free_chains(chains)
 
     async def _next_multi(self, slot: Slot) -> _PendingMulti:
-        while not self._waiting:
+        while not self._waiting or not (batch := self._next_batch()):
             assigned: asyncio.Future[_PendingMulti | None] = self.loop.create_future()
             self._idle.append((slot, assigned))
             try:
@@ -279,7 +308,7 @@ class GroupCommitter:
             if pending is not None:
                 return pending
             self._woken = False
-        return _PendingMulti(self._next_batch(), self._clock)
+        return _PendingMulti(batch, self._clock, self._ids)
 
     def _fail_unknown(self, batch: list[AtomicWrite], why: str) -> None:
         """Fail writes whose fate can no longer be determined."""
@@ -289,18 +318,47 @@ class GroupCommitter:
     def _next_batch(self) -> list[AtomicWrite]:
         waiting = self._waiting
         batch: list[AtomicWrite] = []
+        chains: set[Chain] = set()
         weight = 0
         while waiting and len(batch) < GROUP:
             atomic_write = waiting[0]
+            if atomic_write.part.chains and self._must_park(atomic_write):
+                continue
             if batch and (atomic_write.alone or weight + atomic_write.part.weight > GROUP_BYTES):
                 break
             weight += atomic_write.part.weight
             batch.append(waiting.popleft())
+            if atomic_write.part.chains:
+                chains.update(atomic_write.part.chains)
             if atomic_write.alone:
                 break
+        self._busy |= chains
         if waiting:
             self._wake()  # there is work for another slot
         return batch
+
+    def _must_park(self, atomic_write: AtomicWrite) -> bool:
+        """Park the first waiting write if a chain of it is under way, or is wanted by an earlier parked write."""
+        chains = atomic_write.part.chains
+        if self._busy.isdisjoint(chains) and self._reserved.isdisjoint(chains):
+            return False
+        self._parked.append(self._waiting.popleft())
+        self._reserved.update(chains)
+        return True
+
+    def _unpark(self) -> None:
+        """Return the parked writes to the line: a chain has become free."""
+        if self._parked:
+            self._waiting = deque(sorted([*self._parked, *self._waiting], key=_number_of))
+            self._parked, self._reserved = [], set()
+
+    def _free_chains(self, chains: set[Chain]) -> None:
+        """Record that no multi about these chains is under way any more."""
+        if chains:
+            self._busy -= chains
+            self._unpark()
+            if self._waiting and not self._woken:
+                self._wake()
 
     async def _settle(self, slot: Slot, pending: _PendingMulti) -> None:
         """Settle every write of a batch, or begin its repair."""
@@ -312,26 +370,33 @@ class GroupCommitter:
                 else:
                     generation = await self._zookeeper.wait_connected()
                     if self._leave_out_expired(batch, generation):
-                        pending = _PendingMulti(batch, self._clock)
+                        pending = _PendingMulti(batch, self._clock, self._ids)
                         continue
                     pending.compose(self._large_batches)
                     sent = await slot.send(pending.composition.operations, generation, learns=pending.learns)
             except RefusedError as refusal:
-                index, states = refusal.index, pending.stores
-                operation = pending.composition.operations[index]
-                if index < len(states):
-                    self._refresh(batch, states[index], operation, refusal.error)
-                elif (state := pending.lacks_lane_of(operation, refusal.error)) is not None:
-                    self._refresh(batch, state, operation, refusal.error)
-                else:
-                    member, handler = pending.refused_by(index)
-                    self._answer_refusal(batch, member, handler, operation, refusal.error)
+                self._refused(batch, pending, refusal)
             except RequestTooLargeError as error:
                 self._split(batch, error)
             else:
-                self._conclude(batch, pending.starts, sent)
+                self._conclude(batch, pending, sent)
             if batch:  # the writes that neither caused a refusal nor were applied are sent again
-                pending = _PendingMulti(batch, self._clock)
+                pending = _PendingMulti(batch, self._clock, self._ids)
+
+    def _refused(self, batch: list[AtomicWrite], pending: _PendingMulti, refusal: RefusedError) -> None:
+        """Have the refusal of an operation answered: for one write, or for all that depend on the operation."""
+        index, states, error = refusal.index, pending.stores, refusal.error
+        operation = pending.composition.operations[index]
+        if index < len(states):
+            self._refresh(batch, states[index], operation, error)
+        elif (state := pending.lacks_lane_of(operation, error)) is not None:
+            self._refresh(batch, state, operation, error)
+        else:
+            member, handler = pending.refused_by(index)
+            if isinstance(handler, SharedOps):
+                self._answer_shared(batch, handler, operation, error)
+            else:
+                self._answer_refusal(batch, member, handler, operation, error)
 
     def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
         """Settle writes whose session is over; return whether there were any."""
@@ -341,30 +406,48 @@ class GroupCommitter:
             atomic_write.fail(expired(atomic_write.transaction_id))
         return bool(over)
 
-    def _conclude(self, batch: list[AtomicWrite], starts: list[int], sent: Sent) -> None:
+    def _conclude(self, batch: list[AtomicWrite], pending: _PendingMulti, sent: Sent) -> None:
         """Settle all writes of a batch alike. Unapplied ones stay, and are sent again if their session permits."""
         if sent.fate is Fate.NOT_APPLIED:
             return
         if sent.fate is Fate.APPLIED:
-            meter, results = self.meter, sent.results
-            if meter is not None:
-                meter.applied(len(batch))
-            if results is None:
-                for atomic_write in batch:
-                    atomic_write.succeed(None, meter)
-            else:
-                for atomic_write, start, end in zip(batch, starts, [*starts[1:], None], strict=True):
-                    atomic_write.succeed(results[start:end], meter)
+            self._applied(batch, pending, sent.results)
         else:
+            for chain in pending.composition.chains:
+                chain.unknown()
             for atomic_write in list(batch):
                 error = unknown(atomic_write.transaction_id, "its commit slot has been collected")
                 self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, error))
         batch.clear()
 
+    def _applied(self, batch: list[AtomicWrite], pending: _PendingMulti, results: list[Result] | None) -> None:
+        """Settle all writes of a batch as applied."""
+        meter, starts = self.meter, pending.starts
+        if meter is not None:
+            meter.applied(len(batch))
+        for chain in pending.composition.chains:
+            chain.applied()
+        if results is None:
+            for atomic_write in batch:
+                atomic_write.succeed(None, meter)
+            return
+        if pending.run is not None:
+            pending.run.note_sequences(results)
+        for atomic_write, start, end in zip(batch, starts, [*starts[1:], pending.shared], strict=True):
+            atomic_write.succeed(results[start:end], meter)
+
     def _refresh(self, batch: list[AtomicWrite], state: QueueState, refused: Operation, error: ZooKeeperError) -> None:
         """Open a queue again that has changed or lacks a lane, and then requeue the writes that depend on it."""
         for member in [candidate for candidate in batch if state in candidate.part.stores]:
             self._repair_or_fail(batch, member, partial(state.repair, refused, error), error)
+
+    def _answer_shared(
+        self, batch: list[AtomicWrite], shared: SharedOps, operation: Operation, error: ZooKeeperError
+    ) -> None:
+        """Have the refusal of an operation answered for all writes that share it."""
+        for member, handler in shared.members:
+            if member in batch:
+                self._repair_or_fail(batch, member, partial(handler.repair, operation, error), error)
 
     def _answer_refusal(
         self,

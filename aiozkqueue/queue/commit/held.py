@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.queue.state.bundle_hold import BundledClaim, bundles_of
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
@@ -21,6 +22,7 @@ from aiozkqueue.zookeeper import (
     new_delete,
 )
 
+from .bundles import end_bundled
 from .dispositions import CONSUME, Disposition, bury, fate, guard, refusal_of, weigh_disposition, write_meta
 from .unique_keys import freed_by
 from .write import OPERATION_WEIGHT, Part
@@ -54,12 +56,13 @@ class Ended(NamedTuple):
 class EndClaims(Part):
     """The ends of the claims of a commit. A refusal fails it."""
 
-    __slots__ = ("_dispositions", "_now", "_plain", "_shared", "_transaction_id", "generation")
+    __slots__ = ("_dispositions", "_now", "_plain", "_shared", "_transaction_id", "chains", "generation")
 
     def __init__(self, transaction_id: str, dispositions: dict[Claim, Disposition], generation: int | None) -> None:
-        weight = 0
+        weight, bundled = 0, False
         for claim, disposition in dispositions.items():
             weight += weigh(claim, disposition)
+            bundled = bundled or claim.bundled
         self.weight = weight  # here, as in `Puts`
         self.repairs = 0
         self.generation = generation
@@ -68,6 +71,7 @@ class EndClaims(Part):
         self._now = 0  # ZooKeeper's time of the last composition, if it is not plain
         self._shared = False  # whether the ends of several claims share operations
         self._plain = True  # whether each end only removes the item and its lock
+        self.chains = bundles_of(dispositions) if bundled else ()
 
     def compose(self, composition: Composition) -> None:
         """Add the operations that end each claim."""
@@ -91,7 +95,7 @@ class EndClaims(Part):
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Answer the refusal of a plain end."""
-        claim = next(claim for claim in self._dispositions if operation.path in (claim.path, claim.lock))
+        claim = next(claim for claim in self._dispositions if _is_about(claim, operation))
         return self.refused(claim, None, operation, error)
 
     def refused(
@@ -104,6 +108,8 @@ class EndClaims(Part):
         if owner is not None:
             return owner.repair(operation, error)
         assert claim is not None  # noqa: S101 - an operation of several claims has an owner
+        if isinstance(claim, BundledClaim) and isinstance(error, NoNodeError | BadVersionError):
+            claim.bundle.lose()
         if operation.path == claim.state.paths.meta(claim.id):
             return self._answer_record(claim, operation, error)
         raise refusal_of(claim, operation, error)
@@ -111,7 +117,12 @@ class EndClaims(Part):
     def _end(self, claim: Claim, disposition: Disposition, composition: Composition) -> None:
         """End one claim; operations shared by several claims are left to `_end_shared`."""
         kind = disposition.kind
-        if claim.group_lock is not None:
+        if isinstance(claim, BundledClaim):
+            composition.join(claim.bundle, self)
+            parts = end_bundled(claim, disposition, self._due(disposition) if disposition.delay else None)
+            if kind == "dead" and not claim.bundle.gone:
+                composition.add(bury(claim, disposition.reason, self._now), Ended(self, claim, claim.state))
+        elif claim.group_lock is not None:
             self._shared = True
             parts = self._end_grouped(claim, disposition)
         elif kind in ("consume", "dead", "remove"):
@@ -137,7 +148,7 @@ class EndClaims(Part):
         for claim, disposition in self._dispositions.items():
             if claim.group_lock is not None:
                 group_locks[claim.group_lock] = None
-            elif disposition.left or (disposition.kind == "release" and not disposition.delay):
+            elif not claim.bundled and (disposition.left or (disposition.kind == "release" and not disposition.delay)):
                 wakeups[claim.wakeup] = claim.state
         for group_lock in group_locks:
             for claim, owner, operation in group_lock.lock_operations(self._dispositions, self._due):
@@ -186,6 +197,9 @@ class EndClaims(Part):
             if claim.group_lock is not None:
                 grouped.append(claim)
                 continue
+            if isinstance(claim, BundledClaim):
+                self._settle_bundled(claim, disposition)
+                continue
             if disposition.delay and claim.state.dialect is not None:
                 claim.version += 1
                 claim.state.keep(claim, disposition.delay)
@@ -200,6 +214,21 @@ class EndClaims(Part):
         for claim in reversed(grouped):
             if claim.group_lock is not None:
                 claim.group_lock.ended(claim, self._dispositions[claim], self._due)
+
+    def _settle_bundled(self, claim: BundledClaim, disposition: Disposition) -> None:
+        """Settle a message of a bundle: it has left the bundle, or is at hand again."""
+        if disposition.kind == "unlock":
+            claim.settled(FREE)
+        elif disposition.kind != "release":
+            claim.settled(GONE)
+        elif disposition.delay or disposition.rewrite is not None:
+            claim.settled(LEFT)
+            if disposition.delay:
+                claim.state.retry_at(self._due(disposition), claim.id)
+        else:
+            claim.attempts = claim.attempt if claim.handed else claim.attempts
+            claim.recorded = claim.recorded and not claim.handed
+            claim.settled(FREE)
 
     def _log_reasons(self) -> None:
         """Log the messages that are given up without having been processed, for operators."""
@@ -286,6 +315,13 @@ class EndClaims(Part):
 
     def _due(self, disposition: Disposition) -> int:
         return self._now + max(1, milliseconds_in(disposition.delay))
+
+
+def _is_about(claim: Claim, operation: Operation) -> bool:
+    """Whether an operation that was added without a handler is about a claim."""
+    if isinstance(claim, BundledClaim) and claim.bundle.is_about(operation):
+        return True
+    return operation.path in (claim.path, claim.lock)
 
 
 def weigh(claim: Claim, disposition: Disposition) -> int:

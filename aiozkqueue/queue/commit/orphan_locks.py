@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import ClaimLostError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord
 from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.queue.state.bundle_hold import BundledClaim, bundles_of
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -36,16 +37,22 @@ if TYPE_CHECKING:
 class CountAttempt(Part):
     """The record of an attempt at a message, written before its delivery."""
 
-    __slots__ = ("_claim", "generation")
+    __slots__ = ("_claim", "chains", "generation")
 
     def __init__(self, claim: Claim) -> None:
         super().__init__(2 * OPERATION_WEIGHT)
+        self.chains = bundles_of((claim,))
         self.generation = claim.generation
         self._claim = claim
 
     def compose(self, composition: Composition) -> None:
         """Check that the item is still ours, and count the attempt."""
         claim, sent = self._claim, composition.operations
+        if isinstance(claim, BundledClaim):
+            composition.join(claim.bundle, self)
+            if not claim.recorded:  # else an attempt was counted before, and the message was not delivered
+                claim.bundle.count_attempt(claim.position, claim.attempts + 1)
+            return
         record = AttemptRecord(claim.attempts + 1, claim.id, retries=claim.retries)
         sent += [Check(claim.path, claim.version)] if claim.group_lock is None else claim.group_lock.checks(claim)
         sent.append(write_meta(claim, record))
@@ -53,6 +60,8 @@ class CountAttempt(Part):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
         """Raise the loss of the claim, or the reason why its attempts cannot be counted."""
         claim = self._claim
+        if isinstance(claim, BundledClaim) and isinstance(error, NoNodeError | BadVersionError):
+            claim.bundle.lose()
         if isinstance(error, NoNodeError) and isinstance(operation, Create):
             return claim.state.repair(operation, error)  # the parent of the records is missing
         if isinstance(error, NodeExistsError):
@@ -65,6 +74,8 @@ class CountAttempt(Part):
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """Update the claim's count."""
         claim = self._claim
+        if claim.recorded:
+            return
         claim.attempts += 1
         claim.recorded = True
         claim.meta_version = 0 if claim.meta_version is None else claim.meta_version + 1

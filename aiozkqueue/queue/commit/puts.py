@@ -50,7 +50,7 @@ class Puts(Part):
     waits. ``needs`` returns the room that the write needs in each bounded queue (None: as much as the puts).
     """
 
-    __slots__ = ("_needs", "_patience", "_plans", "_puts", "stores")
+    __slots__ = ("_bundled", "_needs", "_patience", "_plans", "_puts", "stores")
 
     learns = True  # the paths of the items hold their sequence numbers
 
@@ -63,10 +63,19 @@ class Puts(Part):
         self._puts = puts
         self._patience = patience
         self._needs = needs
+        self._bundled = False  # whether its last operations were composed together with those of other writes
         self._plans: Sequence[PutPlan] = ()  # the plans of its puts, set once their operations have been composed
 
     def compose(self, composition: Composition) -> None:
         """Add the creates of the items, after the operations of their plans."""
+        run = composition.run
+        if run is not None:
+            if self._is_plain():
+                self._bundled = True
+                run.add(composition, self, self._puts)
+                return
+            self._bundled = False
+            run.flush(composition)
         if len(self.stores) > 1:
             self._compose_planned(composition)
             return
@@ -79,6 +88,13 @@ class Puts(Part):
                 self._compose_planned(composition)
                 return
             operations.append(new_create((f"{snapshot.lanes.next_path()}/{prefix}", data, False, True, False)))
+
+    def _is_plain(self) -> bool:
+        """Whether all puts go to one queue that stores several messages in one znode, and have no additions."""
+        if len(self.stores) != 1:
+            return False
+        snapshot = self.stores[0].snapshot
+        return snapshot.bundle > 1 and snapshot.transform_put is None and all(put.plan is None for put in self._puts)
 
     def _compose_planned(self, composition: Composition) -> None:
         self._puts = [
@@ -106,7 +122,7 @@ class Puts(Part):
         if meter is not None:
             for put in live_of(self._puts):
                 meter.put(put.state.name)
-        if results is not None:
+        if results is not None and not self._bundled:
             live = live_of(self._puts)
             for put, path in zip(live, results[len(results) - len(live) :], strict=True):  # the creates are the last
                 if isinstance(path, str):

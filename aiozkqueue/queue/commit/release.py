@@ -26,6 +26,7 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.layout import LockRecord
+from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.queue.state.queue_state import QueueState
@@ -147,8 +148,16 @@ class ReleaseClaims(EndClaims):
         if owner is not None:
             return self._refused_attached(claim, owner, operation, error)
         assert claim is not None  # noqa: S101 - an operation of several claims has an owner
+        if isinstance(claim, BundledClaim):
+            return self._refused_bundled(claim, operation, error)
         if operation.path == claim.state.paths.meta(claim.id):
             return self._refused_record(claim, operation, error)
+        return self._refused_single(claim, operation, error)
+
+    def _refused_single(
+        self, claim: Claim, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
+        """Leave out a claim whose item or lock is not as it was read, or the part of it that is refused."""
         if claim.group_lock is not None and (operation.path == claim.lock or isinstance(error, _NOT_AS_READ)):
             self._lose(claim)  # the claims of a group share one lock, which is lost, or not known to be ours
             return None
@@ -158,6 +167,23 @@ class ReleaseClaims(EndClaims):
         if item_gone or operation.path == claim.state.paths.locks:
             return self._look(claim, gone=not self._dispositions[claim].left)
         self._leave_out(claim, FREE)  # the client that removed the lock by force may have left the item available
+        return None
+
+    def _refused_bundled(
+        self, claim: BundledClaim, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
+        """Leave out the claims on a bundle that is lost, or the part of one that is refused."""
+        hold = claim.bundle
+        if not hold.is_about(operation):
+            return self._step_down(claim, error)
+        hold.lose()
+        for lost in [
+            other
+            for other in (*self._dispositions, *self._rest)
+            if isinstance(other, BundledClaim) and other.bundle is hold
+        ]:
+            self._dispositions.pop(lost, None)
+            self._rest.pop(lost, None)
         return None
 
     def _refused_attached(
@@ -227,7 +253,9 @@ class ReleaseClaims(EndClaims):
     def _step_down(self, claim: Claim, error: Exception) -> Coroutine[object, object, None] | None:
         """Reduce one claim by one step."""
         disposition = self._dispositions.get(claim)
-        if disposition is None:  # the oldest of its group, which belongs to another portion
+        if claim.bundled:
+            self._keep_bundled(claim, error)
+        elif disposition is None:  # the oldest of its group, which belongs to another portion
             self._lose(claim)
         elif disposition.kind == "unlock":
             self._leave_locked(claim, error)
@@ -251,6 +279,18 @@ class ReleaseClaims(EndClaims):
         else:
             return self._look(claim, gone=False)
         return None
+
+    def _keep_bundled(self, claim: Claim, error: Exception) -> None:
+        """Keep a message in its bundle, at hand for the next taker of this session."""
+        self._dispositions[claim] = PLAIN
+        log.warning(
+            "queue %s: message %s is redelivered without its delay or its record: ZooKeeper refuses to store it as a "
+            "single item: %s",
+            claim.state.name,
+            claim.id,
+            error,
+            extra=about(claim, self._transaction_id),
+        )
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""
@@ -297,7 +337,9 @@ class ReleaseClaims(EndClaims):
     async def _look_at_all(self) -> None:
         """Remove the remaining locks of this portion, which may or may not have been applied."""
         for claim in list(self._dispositions):
-            if claim.group_lock is None:
+            if claim.bundled:
+                del self._dispositions[claim]  # its session recovers the bundle
+            elif claim.group_lock is None:
                 await self._look(claim, gone=False)
             elif claim in self._dispositions:
                 self._lose(claim)

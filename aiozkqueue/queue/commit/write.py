@@ -6,13 +6,13 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiozkqueue.errors import ClaimLostError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.commit.meter import Meter
@@ -30,6 +30,55 @@ _USUAL: Final = (ClaimLostError, SessionExpiredError, SessionClosedError)
 OPERATION_WEIGHT = 140
 
 
+class SharedOps:
+    """The handler of operations that several writes of a multi share. The committer answers a refusal for all."""
+
+    __slots__ = ("members",)
+
+    def __init__(self) -> None:
+        self.members: list[tuple[AtomicWrite, RefusalHandler]] = []
+        """The writes, and what answers for each."""
+
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Raise an error: the committer asks the handlers of the members."""
+        raise AssertionError(operation) from error
+
+
+class Chain(Protocol):
+    """A znode that each multi about one subject writes at the version that the one before has left.
+
+    At most one such multi is under way, so each is composed from the outcome of all earlier ones.
+    """
+
+    def begin(self) -> None:
+        """Forget the changes of an earlier composition."""
+        ...
+
+    def operations(self) -> Iterable[Operation]:
+        """Return the operations of all changes of this multi."""
+        ...
+
+    def applied(self) -> None:
+        """Adopt the changes of the multi."""
+        ...
+
+    def unknown(self) -> None:
+        """Record that the outcome of a multi is unknown."""
+        ...
+
+
+class PutRun(Protocol):
+    """Puts that may be stored together, in the order in which they are composed."""
+
+    def add(self, composition: Composition, part: RefusalHandler, puts: Sequence[Any]) -> None:
+        """Add puts of the current write."""
+        ...
+
+    def flush(self, composition: Composition) -> None:
+        """Add the operations of all puts so far."""
+        ...
+
+
 class Composition:
     """The operations of one multi in their order, and the handlers of their refusals.
 
@@ -37,7 +86,7 @@ class Composition:
     of a write before its first named handler are answered by the write's part.
     """
 
-    __slots__ = ("_clock", "_handlers", "_now", "_starts", "operations")
+    __slots__ = ("_clock", "_handlers", "_now", "_starts", "chains", "operations", "run", "write")
 
     def __init__(self, clock: ServerClock) -> None:
         self.operations: list[Operation] = []
@@ -46,6 +95,12 @@ class Composition:
         self._now: int | None = None
         self._starts: list[int] = []
         self._handlers: list[RefusalHandler] = []
+        self.write: AtomicWrite | None = None
+        """The write whose operations are being composed."""
+        self.run: PutRun | None = None
+        """The puts that may be stored together; None: each item has its own znode."""
+        self.chains: dict[Chain, SharedOps] = {}
+        """The chains that this multi continues, with the handler of their operations."""
 
     def answer_with(self, handler: RefusalHandler) -> None:
         """Name the handler of all operations from here on."""
@@ -57,6 +112,23 @@ class Composition:
         self._starts.append(len(self.operations))
         self._handlers.append(handler)
         self.operations.append(operation)
+
+    def join(self, chain: Chain, part: RefusalHandler) -> None:
+        """Record that the current write changes the subject of a chain; ``part`` answers a refusal for the write."""
+        shared = self.chains.get(chain)
+        if shared is None:
+            self.chains[chain] = shared = SharedOps()
+            chain.begin()
+        if self.write is not None and (not shared.members or shared.members[-1][0] is not self.write):
+            shared.members.append((self.write, part))
+
+    def compose_shared(self) -> None:
+        """Add the operations that the writes share, after those of all writes."""
+        if self.run is not None:
+            self.run.flush(self)
+        for chain, shared in self.chains.items():
+            self.answer_with(shared)
+            self.operations += chain.operations()
 
     def handler_of(self, index: int, start: int) -> RefusalHandler | None:
         """Return the last handler named for an operation; None if there is none since the operation ``start``."""
@@ -89,6 +161,8 @@ class Part(ABC):
     """The queues whose configuration must be the known one, because the operations depend on it."""
     learns: bool = False
     """Whether it needs the results of its operations; otherwise they are not decoded."""
+    chains: tuple[Chain, ...] = ()
+    """The chains that it continues."""
     unsent: bool = False
     """Whether operations remain to be sent after others have been applied."""
 
@@ -133,7 +207,7 @@ class Part(ABC):
 class Joined(Part):
     """Several parts of one write."""
 
-    __slots__ = ("_parts", "generation", "learns", "stores")
+    __slots__ = ("_parts", "chains", "generation", "learns", "stores")
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__(sum(part.weight for part in parts))
@@ -141,6 +215,7 @@ class Joined(Part):
         self.generation = next((part.generation for part in parts if part.generation is not None), None)
         self.stores = tuple(dict.fromkeys(state for part in parts for state in part.stores))
         self.learns = any(part.learns for part in parts)
+        self.chains = tuple(dict.fromkeys(chain for part in parts for chain in part.chains))
 
     def compose(self, composition: Composition) -> None:
         """Add the operations of all parts."""

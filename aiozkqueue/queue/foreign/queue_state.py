@@ -79,6 +79,10 @@ class ForeignQueueState(QueueState):
         """See `QueueState`."""
         return self._layout.id_of(name)
 
+    def candidate_id(self, name: str) -> str:
+        """See `QueueState`."""
+        return self._layout.id_of(name)
+
     def parse_item(self, name: str) -> ItemName | None:
         """See `QueueState`. Dead letters have names in our layout."""
         if not self._layout.is_item(name):

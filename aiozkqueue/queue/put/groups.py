@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import ItemRef
 from aiozkqueue.queue.commit.put_plan import PutPlan
+from aiozkqueue.queue.state.config_rules import refuse_groups
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -25,12 +26,12 @@ class GroupLane:
     def ready(self) -> bool:
         """See `Place`."""
         self._state.expect_groups()
-        return self._state.ready and not self._state.sticky
+        return self._state.ready and not self._state.sticky and not self._state.config.bundled
 
     async def prepare(self) -> None:
         """Enable groups in the queue's configuration, before the first message of a group is put.
 
-        Raises: ConfigConflictError: the queue is sticky.
+        Raises: ConfigConflictError: the queue is sticky, or has bundles.
         """
         await self._state.open()
         if self._state.sticky:
@@ -39,6 +40,7 @@ class GroupLane:
                 "order; put without group=, or to another queue"
             )
             raise ConfigConflictError(msg)
+        refuse_groups(self._state.name, self._state.config)
 
     def path(self, prefix: str) -> str:
         """See `Place`."""

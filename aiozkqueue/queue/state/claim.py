@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from aiozkqueue.layout import EMPTY_HEADER, lane_at, name_at, priority_of
 
@@ -72,6 +72,9 @@ class Claim:
     The fence is ``version``, the item's data version as read *under* the lock. Taking the lock away raises that
     version, so every multi that checks or deletes the item at ``version`` fails from then on.
     """
+
+    bundled: ClassVar[bool] = False
+    """Whether it is a `BundledClaim`; otherwise the message is a single item."""
 
     __slots__ = (
         "attempts",

@@ -89,6 +89,7 @@ def check_change(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
     _refuse_to_order(queue, config, wanted)
     _refuse_to_widen(queue, config, wanted)
     _refuse_to_stick(queue, config, wanted)
+    _refuse_to_bundle(queue, config, wanted)
 
 
 def with_lane(queue: str, config: StoredConfig, priority: int, *, scheduled: bool) -> StoredConfig:
@@ -193,6 +194,35 @@ def _refuse_to_widen(queue: str, config: StoredConfig, wanted: QueueConfig) -> N
     if excess := excess_of(wanted.shards, tiers.values()):
         most = MOST_LANES // len(tiers)
         raise InvalidOptionError(f"queue {queue!r}: {excess}; use at most {most} shards, or another queue")
+
+
+def refuse_groups(queue: str, config: StoredConfig) -> None:
+    """Raise ConfigConflictError if a queue with bundles is to have messages with a group."""
+    if config.bundled:
+        raise ConfigConflictError(
+            f"queue {queue!r} stores several messages in one znode, which have no group; put without group=, or turn "
+            f"bundles off with `aiozkqueue unbundle {queue}`"
+        )
+
+
+def _refuse_to_bundle(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
+    """Raise ConfigConflictError if a queue is to have bundles together with a setting that excludes them."""
+    changed = config.changed(wanted)
+    if not changed.bundled:
+        return
+    conflicts = {
+        "ordered=True": changed.ordered,
+        "collapse=True": changed.collapse,
+        "max_size": changed.max_size,
+        "affinity='producer'": changed.affinity == "producer",
+        "messages with a group": changed.groups is not None,
+    }
+    for conflict, present in conflicts.items():
+        if present:
+            raise ConfigConflictError(
+                f"queue {queue!r}: {conflict} excludes bundles, which hold several messages in one znode; leave "
+                f"bundle= out, or turn bundles off with `aiozkqueue unbundle {queue}`"
+            )
 
 
 def _refuse_to_stick(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:

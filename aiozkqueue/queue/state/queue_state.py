@@ -17,6 +17,7 @@ from aiozkqueue.layout import (
     MalformedError,
     QueuePaths,
     StoredConfig,
+    candidate_id,
     is_lane,
     is_later,
     item_id,
@@ -194,7 +195,11 @@ class QueueState:
 
     def expect_groups(self) -> None:
         """Make the next `open` enable groups in the configuration."""
-        if self.config.groups is None and not self.sticky and (self.ready or not self._groups_expected):
+        if (
+            self.config.groups is None
+            and not (self.sticky or self.config.bundled)
+            and (self.ready or not self._groups_expected)
+        ):
             self.invalidate()
         self._groups_expected = True
 
@@ -205,6 +210,10 @@ class QueueState:
     def item_id(self, name: str) -> str:
         """Return the id in an item's name. Raises: MalformedError: the name is not an item's."""
         return item_id(name)
+
+    def candidate_id(self, name: str) -> str:
+        """Return the id in the name of an item or a bundle. Raises: MalformedError: it is neither."""
+        return candidate_id(name)
 
     def parse_item(self, name: str) -> ItemName | None:
         """Parse the name of an item or dead letter; return None if it is not one."""
@@ -449,7 +458,7 @@ class QueueState:
             config = replace(config, policy=self._choice.initial)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return  # read again: another process may have stored one first
-        if self._groups_expected and config.groups is None and config.affinity != "producer":
+        if self._groups_expected and config.groups is None and config.affinity != "producer" and not config.bundled:
             config = replace(config, groups=config.shards or 1)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return

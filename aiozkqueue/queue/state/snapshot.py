@@ -33,6 +33,8 @@ class QueueSnapshot:
     """The version of the configuration; -1 before the first read."""
     created: int
     """The zxid that created the queue's znode: a queue that is deleted and created again counts its versions from 0."""
+    bundle: int = 1
+    """The maximum number of messages of a put that may share a znode; 1: each has its own."""
     accepts: Callable[[str], bool] | None = None
     """Whether this session accepts an item, given its name; None: it accepts every item."""
     transform_put: Callable[[Any], Any] | None = None
@@ -46,7 +48,8 @@ class QueueSnapshot:
     @classmethod
     def of(cls, config: StoredConfig, lanes: PutLanes, *, version: int = -1, created: int = 0) -> Self:
         """Return the snapshot of a configuration, without hooks."""
-        return cls(config, config.policy or DEFAULT_POLICY, config.tiers, lanes, version, created)
+        bundle = (config.bundle or 1) if config.bundled and not config.priorities else 1
+        return cls(config, config.policy or DEFAULT_POLICY, config.tiers, lanes, version, created, bundle)
 
     @property
     def revision(self) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import ItemName
+from aiozkqueue.layout import BundleName, ItemName
 from aiozkqueue.queue.candidates.groups import lock_ids
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LaneFacts:
         self.size: int = 0
         """The size of the listing, bytes."""
         self.items: int = 0
-        """The number of children that are items."""
+        """The number of messages in its items and bundles."""
         self.sample: list[str] = []
         """Some of the names."""
         self.foreign: list[str] = []
@@ -63,13 +63,23 @@ class LaneFacts:
         for name in names:
             item = ItemName.parse(name)
             if item is None:
-                self.foreign.append(name)
+                self._take_other(name)
                 continue
             self.items += 1
             if item.id in self._ids:
                 self.met.add(item.id)
             if self._locks:
                 self.locked.update(lock for lock in lock_ids(item) if lock in self._locks)
+
+    def _take_other(self, name: str) -> None:
+        """Add the name of a child that is not an item."""
+        bundle = BundleName.parse(name)
+        if bundle is None:
+            self.foreign.append(name)
+            return
+        self.items += bundle.size
+        self.locked.update({bundle.id}.intersection(self._locks))
+        self.met.update({bundle.id}.intersection(self._ids))
 
 
 def _size(names: list[str]) -> int:

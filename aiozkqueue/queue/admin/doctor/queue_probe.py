@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiozkqueue.layout import StoredConfig, parse_lock, parse_meta
+from aiozkqueue.layout import StoredConfig, parse_lock
 from aiozkqueue.queue.admin.batch_writers import writers
-from aiozkqueue.queue.admin.orphans import Locks, bad_locks, orphan_metas, stray_dues
+from aiozkqueue.queue.admin.orphans import Locks, bad_locks, orphan_metas, record_id, stray_dues
 from aiozkqueue.queue.admin.stats import put_into
 from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -66,7 +66,7 @@ class QueueProbe:
         """Read everything. Raises: NoNodeError, NoAuthError: of the zookeeper package."""
         paths = self._paths
         collectors: dict[str, Callable[[], FolderNames]] = {
-            paths.metas: partial(FolderNames, None, parse_meta),
+            paths.metas: partial(FolderNames, None, record_id),
             paths.due: FolderNames,
             paths.locks: partial(FolderNames, None, parse_lock),
             paths.dlq: partial(FolderNames, OBSTACLE_SAMPLE),

@@ -1,0 +1,42 @@
+"""`aiozkqueue unbundle`: store each message of a queue in a separate znode again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+
+Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of the queues.")]
+
+
+@connected
+async def command(connection: Connection, queues: Queues) -> Exit:
+    """Turn bundles off, and store each message of these queues in a separate znode again.
+
+    Bundles that consumers hold are left: run it again when their messages are finished. Until then, the queue requires
+    programs that know bundles.
+
+    Exit status 1: a queue does not exist, or consumers hold bundles of it.
+
+    Example:
+    [dim]$ aiozkqueue unbundle orders[/dim]
+    """
+    status = Exit.OK
+    async with connection.open() as session:
+        for name in queues:
+            queue = session.queue(name)
+            if not await queue.exists():
+                await connection.note_absent(session, name)
+                status = Exit.NOTHING
+                continue
+            held = await queue.admin.unbundle()
+            if held:
+                output.note(f"queue {name!r}: consumers hold {held} bundles; run this again when they have finished")
+                status = Exit.NOTHING
+            else:
+                output.note(f"queue {name!r} has no bundles")
+    return status

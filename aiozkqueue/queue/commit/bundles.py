@@ -1,0 +1,143 @@
+"""The ends of claims on messages of bundles, and the return of messages that no taker has received.
+
+A message that is finished sets its bit in the record of the bundle. A message that is redelivered later, or that leaves
+the bundle undecided for another reason, becomes a single item in the multi that sets its bit.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import QueueError, SessionExpiredError
+from aiozkqueue.layout import AttemptRecord, LockRecord, decode, single_of
+from aiozkqueue.queue.state.hooks import FREE, LEFT
+from aiozkqueue.zookeeper import Create, SetData
+
+from .write import OPERATION_WEIGHT, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Sequence
+
+    from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
+    from aiozkqueue.queue.state.hooks import RefusalHandler
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+    from .dispositions import Disposition
+    from .meter import Meter
+    from .write import Composition
+
+log: Final = logging.getLogger(__name__)
+
+
+def end_bundled(
+    claim: BundledClaim, disposition: Disposition, due: int | None
+) -> Iterator[tuple[RefusalHandler | None, Operation]]:
+    """Record the end of one message in its bundle; return the other operations of the end, each with its owner.
+
+    ``due`` is when the message is redelivered, ms in ZooKeeper's time; None: immediately.
+    """
+    hold = claim.bundle
+    if hold.gone or disposition.kind == "unlock":
+        return
+    if disposition.kind != "release":
+        hold.end(claim.position)
+    elif due is None and disposition.rewrite is None:
+        if claim.handed and not claim.recorded:
+            hold.count_attempt(claim.position, claim.attempts + 1)
+    else:
+        hold.end(claim.position)
+        record = None
+        if claim.handed:
+            record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
+        for operation in set_apart(claim, record, disposition.rewrite):
+            yield claim.state, operation
+        if due is not None:
+            lock = LockRecord(claim.id, claim.owner, due, disposition.leased)
+            yield claim.state, Create(claim.lock, lock.encode())
+            yield claim.state, Create(claim.state.paths.due_node(due, claim.id), claim.place.encode())
+
+
+def set_apart(claim: BundledClaim, record: AttemptRecord | None, rewrite: bytes | None = None) -> list[Operation]:
+    """Return the operations that store a message of a bundle as a single item.
+
+    An item with a record of attempts has a version above 0, so that its next holder reads the record.
+    """
+    header, body = (claim.header, claim.body) if rewrite is None else decode(rewrite)
+    data = single_of(header, body, claim.created)
+    if record is None:
+        return [Create(claim.path, data)]
+    meta = claim.state.paths.meta(claim.id)
+    return [Create(claim.path, data), SetData(claim.path, data, 0), Create(meta, record.encode())]
+
+
+class ReturnRest(Part):
+    """The return of messages of one bundle that no taker has received.
+
+    The whole bundle is unlocked if nothing has been sent about it. Otherwise the messages become single items.
+    """
+
+    __slots__ = ("_claims", "_hold", "chains", "generation")
+
+    def __init__(self, hold: BundleHold, claims: Sequence[BundledClaim]) -> None:
+        super().__init__(2 * OPERATION_WEIGHT + sum(len(claim.raw) + OPERATION_WEIGHT for claim in claims))
+        self.generation = hold.generation
+        self.chains = (hold,)
+        self._hold = hold
+        self._claims = claims
+
+    def compose(self, composition: Composition) -> None:
+        """Add the operations that return the messages."""
+        hold = self._hold
+        if hold.gone or not self._claims:
+            return
+        composition.join(hold, self)
+        if hold.untouched and len(self._claims) == hold.count:
+            hold.unlock()
+            composition.operations.extend(hold.state.wakeup(hold.state.paths.items, hold.claim_id))
+            return
+        for claim in self._claims:
+            attempts = claim.attempts - claim.recorded
+            record = AttemptRecord(attempts, claim.id, retries=claim.retries) if attempts else None
+            composition.operations += set_apart(claim, record)
+            hold.end(claim.position)
+
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Give the hold up if it is lost; otherwise keep the messages, which ZooKeeper does not let this user store."""
+        hold = self._hold
+        if hold.is_about(operation):
+            hold.lose()
+        else:
+            hold.stuck = True
+            log.warning(
+                "queue %s: %d messages of bundle %s stay with this session: ZooKeeper refuses to store them as "
+                "single items: %s",
+                hold.state.name,
+                len(self._claims),
+                hold.id,
+                error,
+                extra={"queue": hold.state.name},
+            )
+            self._return()
+        return None
+
+    def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
+        """Keep the messages at hand."""
+        self._return()
+        raise error
+
+    def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
+        """Record that the messages are available to all consumers."""
+        claims, self._claims = self._claims, ()
+        for claim in reversed(claims):  # each goes to the front
+            claim.settled(LEFT)
+
+    def failed(self, error: BaseException) -> None:
+        """End the hold if the server has removed the lock."""
+        if isinstance(error, SessionExpiredError):
+            self._hold.over()
+
+    def _return(self) -> None:
+        claims, self._claims = self._claims, ()
+        for claim in reversed(claims):
+            claim.settled(FREE)

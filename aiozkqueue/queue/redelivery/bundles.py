@@ -1,0 +1,175 @@
+"""Dissolving a bundle: it is replaced by its remaining messages as single items, in one multi.
+
+Two kinds of sessions do this. A consumer finds a bundle with a record but without a lock: its holder has died or was
+forced out, possibly because of one of the messages, so each gets a separate lock. And an operator wants to
+change one message. The multi creates the lock and removes it again, so it is refused while another session holds the
+bundle. It deletes the record at the version read, so it is refused if an end was applied since.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.layout import (
+    EMPTY_HEADER,
+    AttemptRecord,
+    BundledMessage,
+    BundleName,
+    BundleRecord,
+    DeadLetter,
+    ItemRef,
+    LockRecord,
+    MalformedError,
+    decode,
+    decode_bundle,
+    encode,
+    plain_prefix,
+    single_of,
+)
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    apply_until_answered,
+)
+
+if TYPE_CHECKING:
+    from aiozkqueue.layout import IdSource, QueuePaths
+    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+
+log: Final = logging.getLogger(__name__)
+
+#: Maximum number of attempts, because others may change the bundle as fast as this session reads it.
+ATTEMPTS: Final = 20
+#: Errors that mean that the bundle has changed since it was read.
+_CHANGED: Final = (NoNodeError, BadVersionError, NodeExistsError)
+
+
+class Dissolved(enum.Enum):
+    """The result of an attempt to dissolve a bundle."""
+
+    DONE = enum.auto()
+    GONE = enum.auto()
+    """The bundle did not exist any more."""
+    HELD = enum.auto()
+    """A consumer holds it."""
+
+
+class BundleState(NamedTuple):
+    """A bundle as read, with its record and its lock."""
+
+    name: BundleName
+    bundle: Versioned
+    record: Versioned | None
+    lock: Versioned | None
+
+    def messages(self) -> list[tuple[BundledMessage, int]]:
+        """Return the messages that are left, and the counted attempts at each. Raises: MalformedError."""
+        messages = decode_bundle(self.bundle.data)
+        if len(messages) != self.name.size:
+            raise MalformedError(f"a bundle named as one of {self.name.size} messages holds {len(messages)}")
+        record = BundleRecord("") if self.record is None else BundleRecord.decode(self.record.data)
+        return [
+            (message, record.attempts.get(position, 0))
+            for position, message in enumerate(messages)
+            if not record.done >> position & 1
+        ]
+
+
+async def read_bundle(
+    zookeeper: ZooKeeper, paths: QueuePaths, place: str, generation: int | None = None
+) -> BundleState | None:
+    """Read a bundle; return None if it is gone, or if its name is not a bundle's."""
+    name = BundleName.parse(ItemRef.parse(place).name)
+    if name is None:
+        return None
+    reads = [paths.at(place), paths.bundle_record(name.id), paths.lock(name.id)]
+    bundle, record, lock = await zookeeper.read_versioned(reads, generation=generation)
+    return None if bundle is None else BundleState(name, bundle, record, lock)
+
+
+async def dissolve(
+    zookeeper: ZooKeeper,
+    paths: QueuePaths,
+    place: str,
+    ids: IdSource,
+    *,
+    now: int,
+    ours: bytes | None = None,
+    generation: int | None = None,
+) -> Dissolved:
+    """Replace a bundle by its remaining messages as single items, unless a consumer holds it.
+
+    ``ours`` is the data of this session's own lock on it, if it has one; ``now`` is ZooKeeper's time, ms.
+
+    Raises: NoAuthError, SessionExpiredError, ClientClosedError: of the zookeeper package.
+    """
+    for _ in range(ATTEMPTS):
+        state = await read_bundle(zookeeper, paths, place, generation)
+        if state is None:
+            return Dissolved.GONE
+        if state.lock is not None and state.lock.data != ours:
+            return Dissolved.HELD
+        lock = LockRecord(ids.next(), ids.client).encode()
+        create = [Create(paths.lock(state.name.id), lock, ephemeral=True)] if state.lock is None else []
+        operations = [*create, *_replacement(paths, place, state, now), Delete(paths.lock(state.name.id))]
+        try:
+            await apply_until_answered(zookeeper, operations, generation=generation)
+        except MultiError as refusal:
+            if not isinstance(refusal.error, _CHANGED):
+                raise refusal.error from refusal
+        else:
+            return Dissolved.DONE
+    return Dissolved.HELD
+
+
+def _replacement(paths: QueuePaths, place: str, state: BundleState, now: int) -> list[Operation]:
+    """Return the operations that delete a bundle and its record, and store its remaining messages."""
+    lane, name = ItemRef.parse(place).lane, state.name
+    removal: list[Operation] = [Delete(paths.at(place), state.bundle.version)]
+    if state.record is not None:
+        removal.append(Delete(paths.bundle_record(name.id), state.record.version))
+    try:
+        left = state.messages()
+        singles = [
+            operation
+            for message, attempts in left
+            for operation in _single(
+                paths,
+                paths.at(ItemRef(lane, plain_prefix(message.id) + name.digits).path),
+                message,
+                attempts,
+                state.bundle.ctime,
+            )
+        ]
+    except MalformedError as error:
+        log.exception(
+            "queue %s: bundle %s does not decode, and becomes one dead letter",
+            paths.name,
+            name.id,
+            extra={"queue": paths.name},
+        )
+        died = DeadLetter(f"the stored bytes of a bundle do not decode: {error}", 0, now)
+        header = replace(EMPTY_HEADER, enqueued_at=state.bundle.ctime, dead=died)
+        dead = paths.dead(plain_prefix(name.id) + name.digits)
+        return [*removal, Create(dead, encode(state.bundle.data, header))]
+    return [*removal, *singles]
+
+
+def _single(paths: QueuePaths, path: str, message: BundledMessage, attempts: int, created: int) -> list[Operation]:
+    """Return the operations that store one message as a single item."""
+    try:
+        data = single_of(*decode(message.data), created)
+    except MalformedError:
+        data = message.data  # the consumer that takes it makes it a dead letter
+    if not attempts:
+        return [Create(path, data)]
+    record = AttemptRecord(attempts, message.id).encode()
+    return [Create(path, data), SetData(path, data, 0), Create(paths.meta(message.id), record)]

@@ -1,0 +1,272 @@
+"""A bundle that this session has claimed, and the claims on its messages. Pure.
+
+The record of a bundle exists from the claim to its end. **Every multi about the bundle writes or deletes the record at
+the version that the multi before it has left**, and at most one such multi is under way. So all of them are in one
+order, each is composed from the outcome of all earlier ones, and a late or repeated one is refused. A session that
+takes the lock away writes the record as well, so everything that the old holder sends after it is refused.
+
+The record is deleted while the bundle stays only by a claim that has sent nothing else: otherwise its versions would
+start again, and a late multi could fit. The last end of a claim deletes the bundle, the record and the lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from aiozkqueue.layout import BundleName, BundleRecord, ItemRef, plain_prefix
+from aiozkqueue.zookeeper import Check, Delete, SetData
+
+from .claim import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
+    from aiozkqueue.zookeeper import Operation
+
+    from .hooks import Fate
+    from .queue_state import QueueState
+
+#: A version that no znode reaches.
+_NEVER = 2**31 - 1
+
+
+class BundleOwner(Protocol):
+    """The part of a session that holds bundles."""
+
+    def claim_over(self, claim: BundledClaim, fate: Fate) -> None:
+        """Handle the end of the claim on one message."""
+        ...
+
+    def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
+        """Handle the end of a hold: the lock is gone; ``unlocked``: the bundle is still there."""
+        ...
+
+    def lost(self, hold: BundleHold) -> None:
+        """Handle a refusal: the lock is no longer ours, or the state of the record is unknown."""
+        ...
+
+
+class BundleHold:
+    """A bundle that this session has locked."""
+
+    __slots__ = (
+        "_attempts",
+        "_counting",
+        "_ending",
+        "_unlocking",
+        "ahead",
+        "budget",
+        "claim_id",
+        "done",
+        "generation",
+        "gone",
+        "live",
+        "name",
+        "owner",
+        "place",
+        "size",
+        "state",
+        "stuck",
+        "version",
+    )
+
+    def __init__(
+        self,
+        owner: BundleOwner,
+        state: QueueState,
+        place: str,
+        name: BundleName,
+        claim_id: str,
+        *,
+        generation: int,
+        budget: EphemeralBudget,
+        size: int,
+    ) -> None:
+        self.owner = owner
+        self.state = state
+        self.place = place
+        self.name = name
+        self.claim_id = claim_id
+        self.generation = generation
+        self.budget = budget
+        self.size = size
+        self.version: int = 0
+        """The version of the record."""
+        self.done: int = 0
+        """The messages that have left the bundle, as a bit set."""
+        self.live: int = 0
+        """The number of messages that are delivered, or assigned to a taker, and not decided."""
+        self.ahead: deque[BundledClaim] = deque()
+        """The messages that are at hand for the next takers, in order."""
+        self.gone: bool = False
+        """Whether the lock is no longer ours."""
+        self.stuck: bool = False
+        """Whether ZooKeeper refuses to store its messages as single items."""
+        self._attempts: dict[int, int] = {}
+        self._ending = 0
+        self._counting: dict[int, int] = {}
+        self._unlocking = False
+
+    @property
+    def id(self) -> str:
+        """The bundle's id."""
+        return self.name.id
+
+    @property
+    def count(self) -> int:
+        """The number of messages that it was made of."""
+        return self.name.size
+
+    @property
+    def path(self) -> str:
+        """The bundle's znode."""
+        return self.state.paths.at(self.place)
+
+    @property
+    def lock(self) -> str:
+        """The lock's znode."""
+        return self.state.paths.lock(self.name.id)
+
+    @property
+    def record(self) -> str:
+        """The record's znode."""
+        return self.state.paths.bundle_record(self.name.id)
+
+    def is_about(self, operation: Operation) -> bool:
+        """Whether an operation is one that the claims of the bundle share."""
+        return operation.path in (self.record, self.path, self.lock)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether this claim has sent nothing about the bundle so far."""
+        return self.version == 0 and not (self._ending or self._counting)
+
+    # -- one multi
+
+    def begin(self) -> None:
+        """Forget the changes of an earlier composition."""
+        self._ending, self._counting, self._unlocking = 0, {}, False
+
+    def end(self, position: int) -> None:
+        """Remove a message from the bundle."""
+        self._ending |= 1 << position
+
+    def count_attempt(self, position: int, attempts: int) -> None:
+        """Set the number of counted attempts at a message."""
+        self._counting[position] = attempts
+
+    def unlock(self) -> None:
+        """Give the whole bundle back, which must be untouched."""
+        self._unlocking = True
+
+    def operations(self) -> Iterator[Operation]:
+        """Return the operations of all changes of this multi."""
+        if self.gone:
+            yield Check(self.record, _NEVER)  # refused, with all ends of this multi
+        elif self._unlocking:
+            yield Delete(self.record, self.version)
+            yield Delete(self.lock)
+        elif self.done | self._ending == (1 << self.count) - 1:
+            yield Delete(self.record, self.version)
+            yield Delete(self.path)
+            yield Delete(self.lock)
+        elif self._ending or self._counting:
+            yield SetData(self.record, self._changed().encode(), self.version)
+
+    def applied(self) -> None:
+        """Adopt the changes of the multi."""
+        if self.gone:
+            return
+        if self._ending or self._counting:
+            self.version += 1
+        changed = self._changed()
+        self.done, self._attempts = changed.done, dict(changed.attempts)
+        unlocked = self._unlocking
+        self.begin()
+        if unlocked or self.done == (1 << self.count) - 1:
+            self.gone = True
+            self.owner.finished(self, unlocked=unlocked)
+
+    def unknown(self) -> None:
+        """Give the hold up: nothing can be composed without knowing the version of the record."""
+        self.lose()
+
+    def _changed(self) -> BundleRecord:
+        done = self.done | self._ending
+        attempts = {**self._attempts, **self._counting}
+        left = {position: number for position, number in attempts.items() if number and not done >> position & 1}
+        return BundleRecord(self.claim_id, done, left)
+
+    # -- events
+
+    def settled(self, claim: BundledClaim, fate: Fate) -> None:
+        """Handle the end of the claim on one message, which has been applied."""
+        if not self.gone:
+            self.owner.claim_over(claim, fate)
+
+    def over(self) -> None:
+        """End the hold: the ZooKeeper session is over, and the lock with it."""
+        if not self.gone:
+            self.gone = True
+            self.ahead.clear()
+            self.owner.finished(self, unlocked=False)
+
+    def lose(self) -> None:
+        """End the hold: the lock has been taken away, or the state of the record is unknown."""
+        if not self.gone:
+            self.gone = True
+            self.ahead.clear()
+            self.owner.lost(self)
+
+
+class BundledClaim(Claim):
+    """A message of a bundle that this session has locked.
+
+    ``place`` and ``path`` are those of the single item that the message becomes if it leaves the bundle undecided, and
+    ``lock`` is that item's lock. The sequence number is the bundle's, so the item sorts where the bundle was.
+    """
+
+    __slots__ = ("bundle", "position")
+
+    bundled: ClassVar[bool] = True
+
+    def __init__(self, hold: BundleHold, message_id: str, position: int, owner: str) -> None:
+        state = hold.state
+        place = ItemRef(ItemRef.parse(hold.place).lane, plain_prefix(message_id) + hold.name.digits).path
+        super().__init__(
+            state,
+            place,
+            message_id,
+            state.paths.at(place),
+            state.paths.lock(message_id),
+            owner,
+            hold.generation,
+            hold.budget,
+            0,
+        )
+        self.bundle: BundleHold = hold
+        self.position: int = position
+
+    @property
+    def plain(self) -> bool:
+        """Whether the item has only its lock: never."""
+        return False
+
+    def renewed(self) -> BundledClaim:
+        """Return a claim on the same message for its next delivery."""
+        claim = BundledClaim(self.bundle, self.id, self.position, self.owner)
+        claim.raw, claim.body, claim.header, claim.created = self.raw, self.body, self.header, self.created
+        claim.attempts, claim.retries, claim.recorded = self.attempts, self.retries, self.recorded
+        claim.since, claim.record_refused = self.since, self.record_refused
+        return claim
+
+    def settled(self, fate: Fate) -> None:
+        """Record that the claim is over, and what has become of the message."""
+        self.bundle.settled(self, fate)
+
+
+def bundles_of(claims: Iterable[Claim]) -> tuple[BundleHold, ...]:
+    """Return the bundles that hold the messages of claims, without duplicates."""
+    return tuple(dict.fromkeys(claim.bundle for claim in claims if isinstance(claim, BundledClaim)))
