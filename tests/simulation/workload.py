@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.errors import ImplicitSettleWarning, UncommittedWarning
-from aiozkqueue.layout import LANE_END, decode
+from aiozkqueue.layout import LANE_END, BundleName, BundleRecord, decode, decode_bundle, is_bundle
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Process, StuckError, VirtualLoop
 from aiozkqueue.testing.simulator.loop import PROCESS, run_virtual
 from tests.simulation.history import Final, History, Status
@@ -30,7 +30,9 @@ from tests.simulation.refusals import watch
 from tests.simulation.weather import SESSION_TIMEOUT, Weather, has_a_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
+
+    from aiozkqueue.testing.simulator.tree import Znode
 
 #: Virtual seconds after which an unfinished history counts as stuck.
 LIMIT = 600.0
@@ -238,6 +240,8 @@ class Run(Recorder):
                 folder, _, name = path[len(base) :].rpartition("/")
                 if folder == "dlq":
                     final.dead[queue].append(decode(node.data)[1].decode())
+                elif is_bundle(name) and folder != "meta":
+                    final.items[queue] += _left_in(base, name, nodes)
                 elif folder == "items" or (folder.startswith(("lanes/", "later/")) and name.startswith("item")):
                     final.items[queue].append(decode(node.data)[1].decode())
                 elif folder == "consumers" and node.owner not in self.ensemble.sessions:
@@ -247,6 +251,17 @@ class Run(Recorder):
         self.history.final = final
         if self.feature is not None and self.feature.finish is not None:
             self.feature.finish(self, nodes)
+
+
+def _left_in(base: str, name: str, nodes: Mapping[str, Znode]) -> list[str]:
+    """Return the tokens of the messages that are left in a bundle."""
+    bundle = BundleName.parse(name)
+    assert bundle is not None
+    lane = next(path for path in nodes if path.startswith(base) and path.endswith(name))
+    record = nodes.get(f"{base}meta/bundle-{bundle.id}")
+    done = 0 if record is None else BundleRecord.decode(record.data).done
+    messages = decode_bundle(nodes[lane].data)
+    return [decode(data)[1].decode() for position, (_, data) in enumerate(messages) if not done >> position & 1]
 
 
 def _innermost(error: BaseException | None) -> BaseException | None:

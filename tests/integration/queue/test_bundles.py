@@ -1,0 +1,470 @@
+"""Bundles on a real server: what they store, and each way in which a message leaves one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.errors import ConfigConflictError
+from aiozkqueue.layout import BundleName, BundleRecord
+from aiozkqueue.testing import Opcode
+from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.observer import Observer
+
+    Expire = Callable[[zq.QueueSession], Awaitable[None]]
+
+NUMBER = 100
+BODIES = [b"%d" % number for number in range(NUMBER)]
+
+
+class Stored:
+    """The znodes of a queue, as an independent client sees them."""
+
+    def __init__(self, view: Observer, root: str) -> None:
+        self._view = view
+        self._base = f"{root}/jobs"
+
+    async def names(self) -> list[str]:
+        return await self._view.children(f"{self._base}/items")
+
+    async def bundles(self) -> list[BundleName]:
+        return [name for text in await self.names() if (name := BundleName.parse(text)) is not None]
+
+    async def singles(self) -> list[str]:
+        return [text for text in await self.names() if text.startswith("item-")]
+
+    async def records(self) -> list[BundleRecord]:
+        names = [name for name in await self._view.children(f"{self._base}/meta") if name.startswith("bundle-")]
+        return [BundleRecord.decode(await self._view.get(f"{self._base}/meta/{name}")) for name in names]
+
+    async def is_empty(self) -> bool:
+        folders = ("items", "locks", "meta", "due")
+        return not any([await self._view.children(f"{self._base}/{folder}") for folder in folders])
+
+
+@pytest.fixture
+def stored(server_view: Observer, queue_root: str) -> Stored:
+    return Stored(server_view, queue_root)
+
+
+async def bundled(
+    session: zq.QueueSession, bodies: list[bytes] | None = None, policy: zq.Policy | None = None
+) -> zq.Queue[bytes]:
+    """Fill a queue with bundles."""
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64, policy=policy))
+    await queue.put_many(BODIES if bodies is None else bodies)
+    return queue
+
+
+async def drain(session: zq.QueueSession, queue: zq.Queue[bytes], patience: float = 1.0) -> list[bytes]:
+    """Take and commit one message after the other until none comes."""
+    values: list[bytes] = []
+    while True:
+        async with session.begin() as tx:
+            message = await tx.take(queue, timeout=patience)
+            if message is None:
+                return values
+            await tx.commit()
+            values.append(message.value)
+
+
+# -- what is stored
+
+
+async def test_many_puts_share_few_znodes_and_are_taken_in_their_order(
+    session: zq.QueueSession, stored: Stored
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    ids = await queue.put_many(BODIES)
+
+    bundles = await stored.bundles()
+    assert [bundle.size for bundle in bundles] == [50, 50]
+    assert [(bundle.first, bundle.last) for bundle in bundles] == [(ids[0], ids[49]), (ids[50], ids[99])]
+    assert await queue.size() == NUMBER
+
+    async with session.begin() as tx:
+        messages = await tx.take_many(queue, NUMBER)
+        assert [(message.id, message.value) for message in messages] == list(zip(ids, BODIES, strict=True))
+        await tx.commit()
+    assert await stored.is_empty()
+
+
+async def test_puts_of_concurrent_tasks_share_a_znode(session: zq.QueueSession, stored: Stored) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    await asyncio.gather(*(queue.put(body) for body in BODIES))
+    assert len(await stored.names()) < NUMBER / 4
+    assert sorted(await drain(session, queue)) == sorted(BODIES)
+
+
+async def test_few_puts_and_puts_with_options_are_items_of_their_own(session: zq.QueueSession, stored: Stored) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    await queue.put_many(BODIES[:31])
+    await queue.put_many(BODIES, key="k")
+    await queue.put_many([b"x" * 1025] * 40)
+    assert await stored.bundles() == []
+
+
+async def test_a_put_with_an_option_keeps_its_place_between_bundled_ones(session: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    async with session.begin() as tx:
+        for body in BODIES[:40]:
+            tx.put(queue, body)
+        tx.put(queue, b"between", key="k")
+        for body in BODIES[40:80]:
+            tx.put(queue, body)
+        await tx.commit()
+    assert await drain(session, queue) == [*BODIES[:40], b"between", *BODIES[40:80]]
+
+
+async def test_a_queue_without_bundles_stores_items_as_before(session: zq.QueueSession, stored: Stored) -> None:
+    await session.queue("jobs").put_many(BODIES)
+    assert len(await stored.singles()) == NUMBER
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        zq.QueueConfig(ordered=True),
+        zq.QueueConfig(collapse=True),
+        zq.QueueConfig(max_size=10),
+        zq.QueueConfig(affinity="producer"),
+    ],
+)
+async def test_settings_that_exclude_bundles_are_refused(session: zq.QueueSession, setting: zq.QueueConfig) -> None:
+    await session.queue("jobs").configure(zq.QueueConfig(bundle=64))
+    with pytest.raises(ConfigConflictError, match=r"jobs.*unbundle"):
+        await session.queue("jobs").configure(setting)
+    await session.queue("others").configure(setting)
+    with pytest.raises(ConfigConflictError, match="others"):
+        await session.queue("others").configure(zq.QueueConfig(bundle=64))
+
+
+async def test_a_message_with_a_group_is_refused(session: zq.QueueSession) -> None:
+    queue = await bundled(session)
+    with pytest.raises(ConfigConflictError, match=r"jobs.*group"):
+        await queue.put(b"x", group="g")
+    assert await queue.size() == NUMBER
+
+
+@pytest.mark.parametrize("size", [0, 65, -1])
+async def test_a_size_out_of_range_is_refused(size: int) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="bundle"):
+        zq.QueueConfig(bundle=size)
+
+
+async def test_a_program_that_lacks_a_required_feature_refuses_the_queue(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs").put(b"x")
+    await server_view.set(f"{queue_root}/jobs", b'{"requires": ["bundles", "time travel"]}')
+    with pytest.raises(zq.PayloadError, match=r"time travel.*update this program"):
+        await other.queue("jobs").put(b"y")
+
+
+# -- the ends of messages
+
+
+async def test_messages_end_one_by_one_in_any_order(session: zq.QueueSession, stored: Stored) -> None:
+    queue = await bundled(session, BODIES[:40])
+    async with session.begin() as first, session.begin() as second:
+        await first.take_many(queue, 20)
+        await second.take_many(queue, 20)
+        await second.commit()
+        (record,) = await stored.records()
+        assert record.done == ((1 << 20) - 1) << 20
+        await first.commit()
+    assert await stored.is_empty()
+
+
+async def test_only_unfinished_messages_return_when_their_holder_is_gone(
+    open_session: Opener, other: zq.QueueSession, expire: Expire
+) -> None:
+    holder = await open_session()
+    queue = await bundled(holder, BODIES[:40])
+    async with holder.begin() as tx:
+        await tx.take_many(queue, 10)
+        await tx.commit()
+    async with holder.begin() as tx:
+        await tx.take_many(queue, 10)
+        await expire(holder)
+        with pytest.raises(zq.SessionExpiredError):
+            await tx.commit()
+    assert await drain(other, other.queue("jobs"), 2) == BODIES[10:40]
+
+
+async def test_a_message_rolled_back_at_once_is_the_next_again(session: zq.QueueSession) -> None:
+    queue = await bundled(session, BODIES[:40], zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    async with session.begin() as tx:
+        message = await tx.take(queue)
+        assert message is not None
+        assert (message.value, message.attempt) == (BODIES[0], 1)
+        await tx.rollback()
+    async with session.begin() as tx:
+        message = await tx.take(queue)
+        assert message is not None
+        assert (message.value, message.attempt) == (BODIES[0], 2)
+        await tx.commit()
+    assert await drain(session, queue) == BODIES[1:40]
+
+
+async def test_a_failed_message_is_delayed_alone(session: zq.QueueSession, stored: Stored) -> None:
+    queue = await bundled(session, BODIES[:40], zq.AtLeastOnce(backoff=zq.Fixed(0.5)))
+    async with session.begin() as tx:
+        assert await tx.take(queue) is not None
+        await tx.rollback()
+    assert len(await stored.singles()) >= 1
+    stats = await queue.stats()
+    assert (stats.size, stats.retrying) == (40, 1)
+    assert await drain(session, queue) == [*BODIES[1:40], BODIES[0]]
+    assert await stored.is_empty()
+
+
+async def test_a_message_that_keeps_failing_becomes_a_dead_letter(session: zq.QueueSession, stored: Stored) -> None:
+    queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
+    attempts: list[int] = []
+    while len(attempts) < 3:
+        async with session.begin() as tx:
+            message = await tx.take(queue)
+            assert message is not None
+            assert message.value == BODIES[0]
+            attempts.append(message.attempt)
+            await tx.rollback()
+    assert attempts == [1, 2, 3]
+    assert await drain(session, queue) == BODIES[1:40]
+    (letter,) = await queue.dead_letters.peek()
+    assert (letter.value, letter.attempts) == (BODIES[0], 3)
+    assert await stored.is_empty()
+
+
+async def test_a_rejected_message_becomes_a_dead_letter_and_its_neighbours_are_finished(
+    session: zq.QueueSession, stored: Stored
+) -> None:
+    queue = await bundled(session, BODIES[:40])
+    async with session.begin() as tx:
+        messages = await tx.take_many(queue, 40)
+        tx.reject(messages[7], "broken")
+        await tx.commit()
+    (letter,) = await queue.dead_letters.peek()
+    assert (letter.id, letter.value, letter.reason) == (messages[7].id, BODIES[7], "broken")
+    assert await stored.is_empty()
+    await queue.dead_letters.redrive()
+    assert await drain(session, queue) == [BODIES[7]]
+
+
+async def test_a_transaction_of_several_bundles_is_applied_whole_or_not_at_all(
+    session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    queue = await bundled(session)
+    async with session.begin() as tx:
+        await tx.take_many(queue, NUMBER)
+        tx.put(session.queue("results"), b"done")
+        (lost, _) = await stored.bundles()
+        await server_view.set(f"{queue_root}/jobs/meta/bundle-{lost.id}", b'{"claim":"x"}')
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+    assert await session.queue("results").size() == 0
+    assert sorted(await drain(session, queue)) == sorted(BODIES)
+
+
+# -- sharing
+
+
+async def test_a_slow_handler_does_not_keep_its_neighbours(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = await bundled(session, BODIES[:40])
+    async with session.begin() as slow:
+        assert await slow.take(queue) is not None
+        async with asyncio.timeout(10):
+            async with other.begin() as tx:
+                first = await tx.take(other.queue("jobs"), timeout=5)
+                assert first is not None
+                await tx.commit()
+        assert sorted([first.value, *await drain(other, other.queue("jobs"), 2)]) == sorted(BODIES[1:40])
+        await slow.commit()
+    assert await queue.size() == 0
+
+
+async def test_an_untouched_bundle_is_given_back_whole(session: zq.QueueSession, locks: Locks) -> None:
+    queue = await bundled(session, BODIES[:40])
+    async with session.begin() as tx:
+        await tx.take_many(queue, 40)
+        await tx.rollback(delay=0)
+    await no_locks(locks)
+    assert await queue.size() == 40
+
+
+async def test_messages_are_shared_among_sessions_and_each_is_finished_once(
+    open_session: Opener, stored: Stored
+) -> None:
+    sessions = [await open_session() for _ in range(4)]
+    bodies = [b"%d" % number for number in range(2000)]
+    await bundled(sessions[0], bodies)
+    taken: list[bytes] = []
+
+    async def work(session: zq.QueueSession) -> None:
+        async with session.queue("jobs").consume(until_idle=1) as deliveries:
+            taken.extend([delivery.value async for delivery in deliveries])
+
+    await asyncio.gather(*(work(session) for session in sessions for _ in range(4)))
+    assert sorted(taken) == sorted(bodies)
+    assert await stored.is_empty()
+
+
+async def test_a_pause_keeps_messages_at_hand_from_takers(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = await bundled(session, BODIES[:40])
+    async with session.begin() as tx:
+        assert await tx.take(queue) is not None
+        await other.queue("jobs").configure(zq.QueueConfig(paused=True))
+        await asyncio.sleep(0.5)
+        async with session.begin() as waiting:
+            assert await waiting.take(queue, timeout=0.5) is None
+        await tx.commit()
+    await other.queue("jobs").configure(zq.QueueConfig(paused=False))
+    assert sorted(await drain(session, queue)) == sorted(BODIES[1:40])
+
+
+@pytest.mark.parametrize("lose", ["lose_before", "lose_after"])
+async def test_no_message_is_lost_or_repeated_when_replies_are_lost(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, lose: str
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue = await bundled(session)
+    values: list[bytes] = []
+    for number in range(NUMBER):
+        async with session.begin() as tx:
+            if number % 5 == 0:
+                getattr(zookeeper_proxy, lose)(Opcode.MULTI)
+            message = await tx.take(queue, timeout=20)
+            assert message is not None
+            if number % 7 == 0:
+                getattr(zookeeper_proxy, lose)(Opcode.MULTI)
+            await tx.commit()
+            values.append(message.value)
+    assert sorted(values) == sorted(BODIES)
+    assert await stored.is_empty()
+
+
+# -- operators
+
+
+async def test_claims_released_by_force_are_lost_and_their_messages_are_redelivered(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = await bundled(session, BODIES[:40])
+    async with session.begin() as tx:
+        await tx.take_many(queue, 40)
+        assert await other.queue("jobs").admin.release_claims() == 40
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+    assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(BODIES[:40])
+
+
+async def test_figures_count_messages_and_not_znodes(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = await bundled(session)
+    stats = await other.queue("jobs").stats()
+    assert (stats.size, stats.waiting, stats.in_flight) == (NUMBER, NUMBER, 0)
+    assert stats.oldest is not None
+    async with session.begin() as tx:
+        await tx.take_many(queue, 60)
+        await tx.commit()
+    async with session.begin() as tx:
+        await tx.take_many(queue, 40)
+        stats = await other.queue("jobs").stats()
+        assert (stats.size, stats.waiting, stats.in_flight) == (40, 0, 40)
+        assert await other.queue("jobs").size() == 40
+
+
+async def test_a_message_is_found_by_its_id(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    ids = await queue.put_many(BODIES)
+    assert [content.id for content in await other.queue("jobs").peek(70)] == ids[:70]
+    state = await other.queue("jobs").state(ids[60])
+    assert (state.id, state.status) == (ids[60], zq.Status.WAITING)
+    async with session.begin() as tx:
+        await tx.take_many(queue, NUMBER)
+        assert (await other.queue("jobs").state(ids[60])).status is zq.Status.CLAIMED
+
+
+async def test_a_message_is_cancelled_and_updated_in_its_bundle(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    ids = await queue.put_many(BODIES[:40])
+    assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.DONE
+    assert await other.queue("jobs").update(b"new", id=ids[5]) is zq.Alteration.DONE
+    assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.NOT_FOUND
+    assert await drain(session, queue) == [*BODIES[:3], BODIES[4], b"new", *BODIES[6:40]]
+
+
+async def test_a_message_of_a_held_bundle_cannot_be_cancelled(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    ids = await queue.put_many(BODIES[:40])
+    async with session.begin() as tx:
+        await tx.take_many(queue, 40)
+        assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.IN_FLIGHT
+        await tx.commit()
+
+
+async def test_a_purge_removes_bundles(session: zq.QueueSession, other: zq.QueueSession, stored: Stored) -> None:
+    await bundled(session)
+    assert await other.queue("jobs").purge() == NUMBER
+    assert await stored.is_empty()
+
+
+async def test_a_move_takes_the_messages_of_bundles_along(session: zq.QueueSession, stored: Stored) -> None:
+    await bundled(session)
+    reference = await session.admin.moves.start("jobs", "others")
+
+    async def done() -> bool:
+        return (await session.admin.moves.status(reference)).ended is not None
+
+    await eventually(done)
+    assert await stored.is_empty()
+    assert sorted(await drain(session, session.queue("others"))) == sorted(BODIES)
+
+
+async def test_unbundling_stores_single_items_and_requires_nothing_any_more(
+    session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    queue = await bundled(session)
+    async with session.begin() as tx:
+        await tx.take_many(queue, 10)
+        assert await other.queue("jobs").admin.unbundle() == 1
+        await tx.commit()
+
+    async def unbundled() -> bool:
+        return await other.queue("jobs").admin.unbundle() == 0
+
+    await eventually(unbundled)
+    assert await stored.bundles() == []
+    assert b"requires" not in await server_view.get(f"{queue_root}/jobs")
+    await queue.put_many(BODIES)
+    assert await stored.bundles() == []
+    assert sorted(await drain(session, queue)) == sorted([*BODIES[10:], *BODIES])
+
+
+async def test_a_damaged_bundle_becomes_a_dead_letter(
+    session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    queue = await bundled(session)
+    name = next(name for name in await stored.names() if name.startswith("bundle-"))
+    await server_view.set(f"{queue_root}/jobs/items/{name}", b"\xf5zqb\x01\xff\xff")
+    assert len(await drain(session, queue)) == NUMBER // 2
+    (letter,) = await queue.dead_letters.peek()
+    assert letter.reason.startswith("the stored bytes of a bundle do not decode")
+    assert await stored.is_empty()
