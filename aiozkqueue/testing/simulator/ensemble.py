@@ -234,6 +234,14 @@ class Ensemble:
         for server in self.servers:
             server.from_leader.send(transaction)
 
+    def committed_tree(self) -> Tree:
+        """Return a copy of the tree with the committed writes: each server has or will have them."""
+        first = self.servers[0]
+        tree = first.tree.copy()
+        for transaction in first.from_leader.under_way:
+            tree.replay(transaction.changes, transaction.zxid, transaction.time)
+        return tree
+
     def welcome(self, server: Server) -> None:
         """Answer the clients whose new session has reached a server."""
         ready = [one for one in self.newcomers if one.server is server and server.tree.applied >= one.zxid]
@@ -271,11 +279,7 @@ class Ensemble:
         """Undo the writes that no majority had: the tree contains the committed writes."""
         if not lost:
             return
-        first = self.servers[0]
-        tree = first.tree.copy()
-        for transaction in first.from_leader.under_way:
-            tree.replay(transaction.changes, transaction.zxid, transaction.time)
-        self.tree = tree
+        self.tree = self.committed_tree()
         for transaction in lost:
             if transaction.ends_session and transaction.session is not None:
                 self._revive(transaction.session)

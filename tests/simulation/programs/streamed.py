@@ -56,7 +56,7 @@ class Batches:
 def observe(run: Recorder) -> None:
     """Observe the state that every server has or will have, and that no election undoes."""
     ensemble = run.ensemble  # type: ignore[attr-defined]  # of the run that this recorder is
-    nodes: Mapping[str, Znode] = ensemble.servers[0].tree.nodes
+    nodes: Mapping[str, Znode] = ensemble.committed_tree().nodes
     batches, now = run.history.part(Batches), run.loop.time()
     there: dict[int, Manifest] = {}
     for path, node in nodes.items():

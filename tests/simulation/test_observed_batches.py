@@ -1,0 +1,34 @@
+"""The observations of a stream's batches, from which the rules of streams derive the owner of each message."""
+
+from __future__ import annotations
+
+from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.internals import core_of
+from aiozkqueue.testing.simulator import run_virtual
+from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe
+from tests.simulation.programs.streams import prepare, release
+from tests.simulation.stories.acts import move
+from tests.simulation.workload import LIMIT, Run
+
+
+def test_a_batch_that_a_lagging_server_never_showed_is_observed_as_released() -> None:
+    """The batch is made and released before the first server has applied either change."""
+
+    async def main() -> None:
+        run = Run("lagging", size=3)
+        run.weather.calm = True
+        async with run.cluster.connect(name="driver") as session:
+            await prepare(run, session)
+            await session.queue(STREAMED).put(b"m1")
+            await move(run, session, "driver", run.ensemble.servers[1])
+            run.ensemble.servers[0].lag = LIMIT
+            ledger = Ledger(core_of(session).handle(STREAMED), GROUP)
+            number = await ledger.next_batch(-1, None)
+            observe(run)
+            batches = run.history.part(Batches)
+            assert [list(held.values()) for held in batches.held.values()] == [["m1"]]
+            await release(run, session)
+            assert batches.given_back == {number}
+            assert not batches.begun
+
+    run_virtual(main, limit=10 * LIMIT)
