@@ -305,6 +305,82 @@ async def test_a_batch_marked_as_done_during_a_release_of_its_ledger_is_not_rele
         assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
 
 
+class Followed:
+    """A client whose first write or read of the ledger's record is followed by something else."""
+
+    def __init__(self, zookeeper: Any, method: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._zookeeper = zookeeper
+        self._method = method
+        self._meanwhile: Callable[[], Awaitable[object]] | None = meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._zookeeper, name)
+        if name != self._method or self._meanwhile is None:
+            return method
+
+        async def followed(*arguments: Any, **options: Any) -> object:
+            result = await method(*arguments, **options)
+            if self._meanwhile is not None:
+                meanwhile, self._meanwhile = self._meanwhile, None
+                await meanwhile()
+            return result
+
+        return followed
+
+
+async def test_a_driver_that_takes_the_ledger_over_during_a_release_fails_once_its_batch_is_released(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release writes the driver's own record again before the driver has seen the version of its write."""
+    await fill(zookeeper, queue_root, 4)
+    async with (
+        driver(zookeeper, queue_root) as dead,
+        driver(zookeeper, queue_root) as ledger,
+        zq.connect(zookeeper, root=queue_root) as session,
+    ):
+        batch = await dead.next_batch(-1, None)
+        reached, go_on = asyncio.Event(), asyncio.Event()
+        give_back = _Releasing._give_back
+
+        async def later(self: _Releasing, manifest: str, page: str) -> int:
+            reached.set()
+            await go_on.wait()
+            return await give_back(self, manifest, page)
+
+        monkeypatch.setattr(_Releasing, "_give_back", later)
+        releasing: list[asyncio.Task[int]] = []
+
+        async def begin_to_release() -> None:
+            releasing.append(asyncio.create_task(release(core_of(session).handle("orders"), "spark")))
+            await reached.wait()
+
+        followed: Any = Followed(ledger._zookeeper, "multi", begin_to_release)
+        ledger._zookeeper = followed
+        handed = await ledger.hand_out(batch, "stream")
+        await handed.reading.of(0, 4).note(core_of(session).zookeeper)
+        go_on.set()
+        assert await releasing[0] == 4
+        with pytest.raises(zq.ClaimLostError):
+            await ledger.acknowledge(batch, "stream")
+        assert await session.queue("orders").size() == 4
+
+
+async def test_a_release_keeps_the_record_of_an_acknowledgement_at_the_same_time(
+    zookeeper: str, queue_root: str
+) -> None:
+    await fill(zookeeper, queue_root, 4)
+    async with driver(zookeeper, queue_root) as ledger, driver(zookeeper, queue_root) as later:
+        batch = await ledger.next_batch(-1, None)
+
+        async def acknowledge() -> None:
+            assert await ledger.acknowledge(batch) == 4
+
+        followed: Any = Followed(ledger._zookeeper, "read", acknowledge)
+        releasing = _Releasing(followed, ledger._state, "spark")
+        assert await releasing.run() == 0
+        assert (await later.state()).done == batch
+
+
 async def test_a_zombie_driver_is_fenced_and_changes_nothing(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:

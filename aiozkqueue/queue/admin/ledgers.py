@@ -13,6 +13,7 @@ from aiozkqueue.queue.admin.ledger_pages import Manifest, is_of_ledger, is_page,
 from aiozkqueue.queue.commit.history import session_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
+    BadVersionError,
     Check,
     Delete,
     MultiError,
@@ -154,9 +155,15 @@ class _Releasing:
             raise NotFoundError(msg) from error
 
     async def _next_epoch(self) -> int:
-        node = await self._zookeeper.read(self._path)
-        (stat,) = await self._zookeeper.multi([SetData(self._path, node.data)])
-        return getattr(stat, "version", -1)
+        while True:
+            node = await self._zookeeper.read(self._path)
+            try:
+                (stat,) = await self._zookeeper.multi([SetData(self._path, node.data, node.stat.version)])
+            except MultiError as refusal:
+                if isinstance(refusal.error, BadVersionError):
+                    continue  # the record of a stream that has written to it since must stay
+                raise
+            return getattr(stat, "version", -1)
 
     async def _unmarked(self, manifest: str) -> Check | None:
         """Return a check that a batch is not marked as done; None if it is, or if it does not exist."""

@@ -62,7 +62,7 @@ class Epoch:
             self._epoch = await self._try_to_take_over()
 
     async def _try_to_take_over(self) -> int | None:
-        """Write to the group's znode; return its version if that is still ours."""
+        """Write to the group's znode; return its version, or None if another write preceded or followed."""
         zookeeper = self._zookeeper
         await zookeeper.sync(self._path)
         try:
@@ -78,16 +78,20 @@ class Epoch:
         except MultiError as refusal:
             if not isinstance(refusal.error, NodeExistsError | NoNodeError | BadVersionError):
                 raise refusal.error from refusal
-        return await self._version_of(data)
+        version = 0 if node is None else node.stat.version + 1
+        return version if await self._is_ours(data, version) else None
 
-    async def _version_of(self, data: bytes) -> int | None:
-        """Return the version of the group's znode after a write of this process; None: another write followed."""
+    async def _is_ours(self, data: bytes, version: int) -> bool:
+        """Whether the last write to the group's znode is one of this process, which gave it this version.
+
+        The data alone does not show that: a release writes it again.
+        """
         await self._zookeeper.sync(self._path)
         try:
             node = await self._zookeeper.read(self._path)
         except NoNodeError:
-            return None
-        return node.stat.version if node.data == data else None
+            return False
+        return (node.data, node.stat.version) == (data, version)
 
     def _encoded(self, record: LedgerRecord) -> bytes:
         return record.encode({"client": self._runtime.ids.client, **json.loads(self._runtime.about or b"{}")})
@@ -99,12 +103,10 @@ class Epoch:
         """
         data, check = self._encoded(record), self._check()
         write = SetData(check.path, data, check.version)
-        version: int | None = check.version + 1
+        version = check.version + 1
 
         async def applied(refusal: MultiError) -> bool:
-            nonlocal version
-            version = await self._version_of(data) if refusal.index == 0 else None
-            return version is not None
+            return refusal.index == 0 and await self._is_ours(data, version)
 
         try:
             await apply_until_answered(self._zookeeper, [write, change], applied=applied)
