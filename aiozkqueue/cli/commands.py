@@ -26,7 +26,7 @@ COMMANDS: Final = (
     ),
     Command("pause", "pause:pause", "Stop delivering messages of these queues until they are resumed.", QUEUES),
     Command("resume", "pause:resume", "Deliver messages of these queues again.", QUEUES),
-    Command("unbundle", "unbundle:command", "Store each message in a separate znode again.", QUEUES),
+    Command("unbundle", "unbundle:command", "Turn bundles off, and store each message in a separate znode.", QUEUES),
     Command("purge", "queues:purge", "Delete all messages that are not in flight; keep dead letters.", QUEUES),
     Command("move", "moves:move", "Move the messages of a queue to another queue.", QUEUES),
     Command("moves", "moves:moves", "List the moves of the last days and their progress.", QUEUES),

@@ -15,7 +15,7 @@ Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of
 
 @connected
 async def command(connection: Connection, queues: Queues) -> Exit:
-    """Turn bundles off, and store each message of these queues in a separate znode again.
+    """Turn bundles off, and store each message in a separate znode.
 
     Bundles that consumers hold are left: run it again when their messages are finished. Until then, the queue requires
     programs that know bundles.
