@@ -365,6 +365,27 @@ async def test_a_driver_that_takes_the_ledger_over_during_a_release_fails_once_i
         assert await session.queue("orders").size() == 4
 
 
+async def test_a_release_ends_although_another_one_takes_the_ledger_over_whenever_it_is_refused(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(zookeeper, queue_root, 4)
+    async with driver(zookeeper, queue_root) as ledger:
+        await ledger.next_batch(-1, None)
+        releasing, other = (_Releasing(ledger._zookeeper, ledger._state, "spark") for _ in range(2))
+        change, changes = _Releasing._change, 0
+
+        async def after_the_other(self: _Releasing, *operations: Operation) -> None:
+            nonlocal changes
+            changes += 1
+            assert changes < 20
+            await other._take_over()
+            await change(self, *operations)
+
+        monkeypatch.setattr(_Releasing, "_change", after_the_other)
+        assert await releasing.run() == 4
+        assert await ledger.batches() == []
+
+
 async def test_a_release_keeps_the_record_of_an_acknowledgement_at_the_same_time(
     zookeeper: str, queue_root: str
 ) -> None:

@@ -125,6 +125,7 @@ class _Releasing:
         self._group = group
         self._path = f"{state.paths.ledgers}/{group}"
         self._epoch = 0
+        self._record: bytes | None = None  # as this release has written it
 
     async def run(self) -> int:
         """Release all messages; return how many."""
@@ -157,12 +158,15 @@ class _Releasing:
     async def _next_epoch(self) -> int:
         while True:
             node = await self._zookeeper.read(self._path)
+            if node.data == self._record:
+                return node.stat.version  # only other releases have written it since; both continue in one epoch
             try:
                 (stat,) = await self._zookeeper.multi([SetData(self._path, node.data, node.stat.version)])
             except MultiError as refusal:
                 if isinstance(refusal.error, BadVersionError):
                     continue  # the record of a stream that has written to it since must stay
                 raise
+            self._record = node.data
             return getattr(stat, "version", -1)
 
     async def _unmarked(self, manifest: str) -> Check | None:
