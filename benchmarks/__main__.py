@@ -18,6 +18,7 @@ from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper, ServerOption
 
 from . import (
     alike,
+    bars,
     features,
     http_clients,
     killbill,
@@ -52,7 +53,7 @@ JVM = ("-XX:TieredStopAtLevel=4", "-XX:+AlwaysPreTouch")
 WIDTH = 160
 
 _RESULTS = Path(__file__).parent / "results"
-_THREE = ("raw: multis of 100 creates", "raw: lock, read, commit in 200s", ours.CASES[0].name, ours.CASES[2].name)
+_THREE = ("raw: multis of 100 creates", "raw: lock, read, commit in 200s", bars.PUT, bars.TAKE)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 import psutil
@@ -68,6 +68,10 @@ class Sample:
     requests: int
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
     """Additional figures of the subject, each name with its unit."""
+
+    def times(self, number: int) -> Self:
+        """Return the sample for items that hold this number of messages each."""
+        return replace(self, messages=self.messages * number)
 
     @property
     def rate(self) -> float:

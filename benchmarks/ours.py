@@ -50,11 +50,15 @@ async def nothing(_: zq.QueueSession) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def opened(server: Server, beside: Beside = nothing) -> AsyncIterator[tuple[zq.QueueSession, zq.Queue[bytes]]]:
+async def opened(
+    server: Server, beside: Beside = nothing, bundle: int = 1
+) -> AsyncIterator[tuple[zq.QueueSession, zq.Queue[bytes]]]:
     """Yield a session and a new, empty queue; remove all znodes afterwards."""
     async with zq.connect(server.hosts, root=ROOT, session_timeout=30) as session:
         queue = session.queue(next(_names))
         await queue.put(b"the first makes the queue")
+        if bundle > 1:
+            await queue.configure(zq.QueueConfig(bundle=bundle))
         async with session.begin() as tx:
             await tx.take(queue)
         async with beside(session):
@@ -68,11 +72,19 @@ def remove(server: Server) -> None:
         connection.remove(ROOT.encode())
 
 
-def put(server: Server, messages: int, *, body: bytes = BODY, direct: bool = False, beside: Beside = nothing) -> Sample:
+def put(
+    server: Server,
+    messages: int,
+    *,
+    body: bytes = BODY,
+    direct: bool = False,
+    beside: Beside = nothing,
+    bundle: int = 1,
+) -> Sample:
     """Put one message per transaction, or directly."""
 
     async def main() -> Sample:
-        async with opened(server, beside) as (session, queue):
+        async with opened(server, beside, bundle) as (session, queue):
 
             async def in_transaction() -> None:
                 async with session.begin() as tx:
@@ -86,11 +98,32 @@ def put(server: Server, messages: int, *, body: bytes = BODY, direct: bool = Fal
     return asyncio.run(main())
 
 
-def drained(server: Server, messages: int, *, drain: Drain, body: bytes = BODY, beside: Beside = nothing) -> Sample:
+def put_many(server: Server, messages: int, *, bundle: int = 1) -> Sample:
+    """Put a thousand messages at a time by one task."""
+
+    async def main() -> Sample:
+        async with opened(server, bundle=bundle) as (_, queue):
+            with Stopwatch(server) as watch:
+                for _ in range(messages // 1000):
+                    await queue.put_many([BODY] * 1000)
+            return watch.sample(messages // 1000 * 1000)
+
+    return asyncio.run(main())
+
+
+def drained(
+    server: Server,
+    messages: int,
+    *,
+    drain: Drain,
+    body: bytes = BODY,
+    beside: Beside = nothing,
+    bundle: int = 1,
+) -> Sample:
     """Fill a queue, and measure how it is drained."""
 
     async def main() -> Sample:
-        async with opened(server, beside) as (session, queue):
+        async with opened(server, beside, bundle) as (session, queue):
             await queue.put_many([body] * messages)
             counts = core_of(queue).dispatcher(state_of(queue)).counts
             before = counts.batches
@@ -158,13 +191,22 @@ async def iterate(session: zq.QueueSession, queue: zq.Queue[bytes], messages: in
                 deliveries.stop()
 
 
+BUNDLED = partial(drained, bundle=64)
+
 CASES = [
     Case("put, a transaction each", "put", 40_000, put),
+    Case("put, a transaction each, bundles", "put", 80_000, partial(put, bundle=64)),
     Case("put, direct", "put", 40_000, partial(put, direct=True)),
+    Case("put_many(1,000), 1 task", "put", 60_000, put_many),
+    Case("put_many(1,000), 1 task, bundles", "put", 200_000, partial(put_many, bundle=64)),
     Case("take + commit, a transaction each", "take", 30_000, partial(drained, drain=take)),
+    Case("take + commit, a transaction each, bundles", "take", 60_000, partial(BUNDLED, drain=take)),
     Case("listener, a result each", "listener", 20_000, partial(drained, drain=listen)),
+    Case("listener, a result each, bundles", "listener", 40_000, partial(BUNDLED, drain=listen)),
     Case("listener, no result", "listener", 20_000, partial(drained, drain=partial(listen, results=False))),
     Case("take_many(100), 1 task", "take_many", 30_000, partial(drained, drain=partial(take_many, tasks=1))),
+    Case("take_many(100), 1 task, bundles", "take_many", 90_000, partial(BUNDLED, drain=partial(take_many, tasks=1))),
     Case("take_many(100), 4 tasks", "take_many", 30_000, partial(drained, drain=partial(take_many, tasks=4))),
     Case("async for, default settings", "iterate", 15_000, partial(drained, drain=iterate)),
+    Case("async for, default settings, bundles", "iterate", 30_000, partial(BUNDLED, drain=iterate)),
 ]

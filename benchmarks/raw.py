@@ -23,6 +23,8 @@ _ITEM = wire.create(_ITEMS + b"/item-", BODY, wire.SEQUENTIAL)
 
 #: Multis in flight.
 FLIGHTS = 4
+#: Bytes of the items of one multi that fills a queue.
+FILL_BYTES = 500_000
 #: Single creates in flight.
 SINGLES = 1000
 
@@ -49,12 +51,12 @@ def multi_creates(server: Server, messages: int, *, batch: int = 100) -> Sample:
     return watch.sample(count * batch)
 
 
-def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGHTS) -> Sample:
+def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGHTS, item: bytes = _ITEM) -> Sample:
     """Lock items, read them under the locks, delete items and locks, in multis and batches of the given sizes."""
     with Connection(server.first) as connection:
         connection.ensure(_ITEMS)
         connection.ensure(_LOCKS)
-        fill(connection, _ITEM, messages)
+        fill(connection, item, messages)
         with Stopwatch(server) as watch:
             names = sorted(connection.children(_ITEMS))
             batches = deque(names[at : at + batch] for at in range(0, len(names), batch))
@@ -84,8 +86,9 @@ def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGH
 
 def fill(connection: Connection, item: bytes, messages: int) -> None:
     """Create this many items of one body, without measuring it."""
-    full, rest = divmod(messages, 500)
-    multis = [(wire.MULTI, wire.creates([item] * 500))] * full
+    batch = min(500, FILL_BYTES // len(item))
+    full, rest = divmod(messages, batch)
+    multis = [(wire.MULTI, wire.creates([item] * batch))] * full
     if rest:
         multis.append((wire.MULTI, wire.creates([item] * rest)))
     connection.pipeline(multis, FLIGHTS)
@@ -105,9 +108,31 @@ def _commit(connection: Connection, names: list[bytes], versions: list[int]) -> 
     connection.send((wire.MULTI, wire.deletes(gone)))
 
 
+def bundle_creates(server: Server, messages: int, *, size: int = 64, batch: int = 8) -> Sample:
+    """Create bundles of messages in multis."""
+    item = wire.create(_ITEMS + b"/bundle-", BODY * size, wire.SEQUENTIAL)
+    with Connection(server.first) as connection:
+        connection.ensure(_ITEMS)
+        multi = wire.MULTI, wire.creates([item] * batch)
+        count = messages // (batch * size)
+        with Stopwatch(server) as watch:
+            connection.pipeline([multi] * count, FLIGHTS)
+        connection.remove(_BASE)
+    return watch.sample(count * batch * size)
+
+
+def bundle_lifecycle(server: Server, messages: int, *, size: int = 64) -> Sample:
+    """Lock bundles, read them, and delete bundles and locks, four at a time."""
+    item = wire.create(_ITEMS + b"/bundle-", BODY * size, wire.SEQUENTIAL)
+    sample = lifecycle(server, messages // size, batch=4, item=item)
+    return sample.times(size)
+
+
 CASES = [
     Case("raw: single creates", "put", 10_000, single_creates),
     Case("raw: multis of 100 creates", "put", 100_000, multi_creates),
+    Case("raw: multis of 8 bundles of 64", "put", 400_000, bundle_creates),
+    Case("raw: lock, read, commit of bundles of 64", "take", 200_000, bundle_lifecycle),
     Case("raw: lock, read, commit in 200s", "take", 40_000, partial(lifecycle, batch=200)),
     Case("raw: lock, read, commit in 100s", "take_many", 40_000, partial(lifecycle, batch=100)),
     Case("raw: the same, one batch at a time", "take_many", 40_000, partial(lifecycle, batch=100, flights=1)),

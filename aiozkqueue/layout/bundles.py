@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import partial
+from operator import lt
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -31,7 +32,7 @@ from .fields import LARGEST_NUMBER, pop_text, read_object, write_object
 from .ids import CLIENT_DIGITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic import JsonValue
 
@@ -94,6 +95,13 @@ class BundledMessage(NamedTuple):
     """The bytes that it would have as an item."""
 
 
+#: Equal to the class itself, but implemented in C.
+_new_message: Callable[[tuple[str, bytes]], BundledMessage] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    BundledMessage,
+)
+
+
 def is_bundle(name: str) -> bool:
     """Whether a name begins as a bundle's does."""
     return name.startswith(_PREFIX)
@@ -143,22 +151,19 @@ def decode_bundle(data: bytes) -> list[BundledMessage]:
     start = _HEAD.size + count * _ENTRY.size
     if magic != BUNDLE_MAGIC or version != _VERSION or not 1 <= count <= MOST_BUNDLED or start > len(data):
         raise MalformedError(f"these {len(data)} bytes are not a bundle of version {_VERSION}: {data[:8]!r}")
-    messages: list[BundledMessage] = []
-    try:
-        client = nonce.decode("ascii")
-        for suffix, length in _ENTRY.iter_unpack(data[_HEAD.size : start]):
-            end = start + length
-            messages.append(BundledMessage(client + suffix.decode("ascii"), data[start:end]))
-            start = end
-    except UnicodeDecodeError as error:
-        raise MalformedError(f"a bundle has an id that is not text: {error}") from error
+    suffixes: list[bytes] = []
+    bodies: list[bytes] = []
+    for suffix, length in _ENTRY.iter_unpack(data[_HEAD.size : start]):
+        end = start + length
+        suffixes.append(suffix)
+        bodies.append(data[start:end])
+        start = end
     if start != len(data):
         raise MalformedError(f"a bundle of {len(data)} bytes has a table of {start}")
-    if not all(message.id.isalnum() for message in messages) or any(
-        one.id >= other.id for one, other in pairwise(messages)
-    ):
-        raise MalformedError("the ids of a bundle do not ascend")
-    return messages
+    if not (nonce + b"".join(suffixes)).isalnum() or not all(map(lt, suffixes, suffixes[1:])):
+        raise MalformedError("the ids of a bundle are not letters and digits, or do not ascend")
+    client = nonce.decode()
+    return [_new_message((client + suffix.decode(), body)) for suffix, body in zip(suffixes, bodies, strict=True)]
 
 
 def single_of(header: Header, payload: bytes, created: int) -> bytes:

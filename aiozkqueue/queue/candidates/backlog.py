@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.layout import ItemRef, MalformedError, candidate_id, name_at
+from aiozkqueue.layout import ItemRef, MalformedError, candidate_id, is_bundle_at, messages_in, name_at
 
 from .collectors import Dealt, Earliest
 from .partition import FIRST_WAIT, Partition
@@ -281,7 +281,7 @@ class Backlog:
             self._listed = listed[cut:] + listed[:cut]
 
     def pop(self, limit: int, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Take the oldest of this consumer's candidates, except excluded ids.
+        """Take the oldest of this consumer's candidates, except excluded ids, until they hold ``limit`` messages.
 
         Up to `PASSED_OVER` names are examined at a time; there may be more candidates if it is then `unfinished`.
         """
@@ -289,7 +289,7 @@ class Backlog:
         places: list[str] = []
         for source in (self._front, self._heard):
             if source is self._heard:
-                self._pop_listed(places, limit, excluded, now)
+                limit = self._pop_listed(places, limit, excluded, now)
             if self.unfinished:
                 break
             chosen = set(places)  # items freed or reported since the listing may also be in it
@@ -298,6 +298,8 @@ class Backlog:
                 if place not in chosen and self._free(name_at(place), excluded):
                     places.append(place)
                     chosen.add(place)
+                    if is_bundle_at(place):
+                        limit -= messages_in(name_at(place)) - 1
         return places
 
     def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
@@ -403,18 +405,19 @@ class Backlog:
                     first = due
         return first
 
-    def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> None:
+    def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> int:
+        """Add listed candidates; return the limit, less the messages that bundles hold beyond one."""
         listed, alone, lane, locked = self._listed, self._share.alone, self._lane, self._locked
         chosen, lock_id = set(places), self._lock_id
         for _ in range(PASSED_OVER):
             if len(places) >= limit:
-                return
+                return limit
             if not listed:
                 listed = self._listed = list(islice(self._more, REFILL))[::-1]
                 if len({name[-SEQUENCE_DIGITS:] for name in listed}) < len(listed):  # items of one bundle
                     listed.sort(key=_order_and_id, reverse=True)
                 if not listed:
-                    return
+                    return limit
             name = listed.pop()
             if not alone and self._distance(lane, name):  # the shares have changed since the listing
                 self._others.setdefault(lane, {}).setdefault(name, now)
@@ -425,7 +428,10 @@ class Backlog:
                 continue
             if lock not in locked and not excluded(lock) and (place := f"{lane}/{name}") not in chosen:
                 places.append(place)
+                if name[0] == "b":  # it may be a bundle
+                    limit -= messages_in(name) - 1
         self.unfinished = True
+        return limit
 
     def _remove(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
         for lane, name in chosen:

@@ -293,6 +293,11 @@ class HeldBundles:
             claim.bundle.live -= 1
             self._keep_at_hand(claim)
 
+    def consumed(self, hold: BundleHold, number: int) -> None:
+        """See `BundleOwner`."""
+        hold.live -= number
+        self._finished += number
+
     def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
         """See `BundleOwner`."""
         self._forget(hold)

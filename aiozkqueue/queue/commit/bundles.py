@@ -7,19 +7,23 @@ the bundle undecided for another reason, becomes a single item in the multi that
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord, decode, single_of
+from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.hooks import FREE, LEFT
 from aiozkqueue.zookeeper import Create, SetData
 
+from .dispositions import CONSUME
 from .write import OPERATION_WEIGHT, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
+    from aiozkqueue.queue.state.bundle_hold import BundleHold
+    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -28,6 +32,31 @@ if TYPE_CHECKING:
     from .write import Composition
 
 log: Final = logging.getLogger(__name__)
+
+
+def consumes_bundled(dispositions: Mapping[Claim, Disposition]) -> bool:
+    """Whether all are messages of bundles that end well, without a further operation."""
+    return all(
+        disposition is CONSUME and isinstance(claim, BundledClaim) and not claim.state.snapshot.end_hooks
+        for claim, disposition in dispositions.items()
+    )
+
+
+def end_all(
+    holds: Iterable[BundleHold], dispositions: Mapping[Claim, Disposition], composition: Composition, part: Part
+) -> None:
+    """Record the ends of messages in their bundles."""
+    for hold in holds:
+        composition.join(hold, part)
+    for claim in dispositions:
+        if isinstance(claim, BundledClaim):
+            claim.bundle.end(claim.position)
+
+
+def settle_all(dispositions: Mapping[Claim, Disposition]) -> None:
+    """Settle messages of bundles that have ended well."""
+    for hold, number in Counter(claim.bundle for claim in dispositions if isinstance(claim, BundledClaim)).items():
+        hold.consumed(number)
 
 
 def end_bundled(

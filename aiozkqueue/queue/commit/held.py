@@ -22,7 +22,7 @@ from aiozkqueue.zookeeper import (
     new_delete,
 )
 
-from .bundles import end_bundled
+from .bundles import consumes_bundled, end_all, end_bundled, settle_all
 from .dispositions import CONSUME, Disposition, bury, fate, guard, refusal_of, weigh_disposition, write_meta
 from .unique_keys import freed_by
 from .write import OPERATION_WEIGHT, Part
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
     from aiozkqueue.queue.commit.meter import Meter
+    from aiozkqueue.queue.state.bundle_hold import BundleHold
     from aiozkqueue.queue.state.claim import Claim, GroupHold
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from .write import Composition
 
 log: Final = logging.getLogger(__name__)
+
+#: The approximate size in a multi of the end of one message of a bundle, bytes.
+BUNDLED_WEIGHT: Final = 8
 
 
 class Ended(NamedTuple):
@@ -56,13 +60,24 @@ class Ended(NamedTuple):
 class EndClaims(Part):
     """The ends of the claims of a commit. A refusal fails it."""
 
-    __slots__ = ("_dispositions", "_now", "_plain", "_shared", "_transaction_id", "chains", "generation")
+    __slots__ = (
+        "_consumed",
+        "_dispositions",
+        "_holds",
+        "_now",
+        "_plain",
+        "_shared",
+        "_transaction_id",
+        "chains",
+        "generation",
+    )
 
     def __init__(self, transaction_id: str, dispositions: dict[Claim, Disposition], generation: int | None) -> None:
         weight, bundled = 0, False
         for claim, disposition in dispositions.items():
             weight += weigh(claim, disposition)
-            bundled = bundled or claim.bundled
+            if claim.bundled:
+                bundled = True
         self.weight = weight  # here, as in `Puts`
         self.repairs = 0
         self.generation = generation
@@ -71,7 +86,9 @@ class EndClaims(Part):
         self._now = 0  # ZooKeeper's time of the last composition, if it is not plain
         self._shared = False  # whether the ends of several claims share operations
         self._plain = True  # whether each end only removes the item and its lock
-        self.chains = bundles_of(dispositions) if bundled else ()
+        self._consumed = False  # whether each end only ends a message of a bundle
+        self._holds: tuple[BundleHold, ...] = bundles_of(dispositions) if bundled else ()
+        self.chains = self._holds
 
     def compose(self, composition: Composition) -> None:
         """Add the operations that end each claim."""
@@ -87,6 +104,10 @@ class EndClaims(Part):
             sent.append(new_delete((claim.lock, -1)))
         if not self._plain:
             del sent[start:]
+            self._consumed = bool(self.chains) and consumes_bundled(self._dispositions)
+            if self._consumed:
+                end_all(self._holds, self._dispositions, composition, self)
+                return
             self._now = composition.now()
             for claim, disposition in self._dispositions.items():
                 self._end(claim, disposition, composition)
@@ -183,7 +204,9 @@ class EndClaims(Part):
         if meter is not None:
             for claim, disposition in self._dispositions.items():
                 meter.ended(claim, disposition.kind)
-        if self._plain:
+        if self._consumed:
+            settle_all(self._dispositions)
+        elif self._plain:
             for claim in reversed(self._dispositions):
                 claim.settled(GONE)
         else:
@@ -326,7 +349,10 @@ def _is_about(claim: Claim, operation: Operation) -> bool:
 
 def weigh(claim: Claim, disposition: Disposition) -> int:
     """Return the approximate size of a claim's end in a multi with the queue's features, in bytes."""
-    weight = 3 * OPERATION_WEIGHT if disposition is CONSUME else weigh_disposition(claim, disposition)
+    if disposition is CONSUME:
+        weight = BUNDLED_WEIGHT if claim.bundled else 3 * OPERATION_WEIGHT
+    else:
+        weight = weigh_disposition(claim, disposition)
     if claim.state.snapshot.end_hooks:
         weight += sum(end_hook.weight(claim, disposition) for end_hook in claim.state.snapshot.end_hooks)
     return weight

@@ -281,10 +281,11 @@ class ForeignBacklog(Backlog):
         now = self._server_now()
         return min((due for due in ahead if due > now), default=None)
 
-    def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> None:
+    def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> int:
         ahead = self._split_ahead()
-        super()._pop_listed(places, limit, excluded, now)
+        limit = super()._pop_listed(places, limit, excluded, now)
         self._listed = ahead + self._listed
+        return limit
 
     def _split_ahead(self) -> list[str]:
         """Remove and return the names that are not due yet: they are the last by time, so the first of the list."""

@@ -12,7 +12,7 @@ start again, and a late multi could fit. The last end of a claim deletes the bun
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from aiozkqueue.layout import BundleName, BundleRecord, ItemRef, plain_prefix
 from aiozkqueue.zookeeper import Check, Delete, SetData
@@ -39,6 +39,10 @@ class BundleOwner(Protocol):
         """Handle the end of the claim on one message."""
         ...
 
+    def consumed(self, hold: BundleHold, number: int) -> None:
+        """Handle the ends of messages that were delivered and finished."""
+        ...
+
     def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
         """Handle the end of a hold: the lock is gone; ``unlocked``: the bundle is still there."""
         ...
@@ -46,6 +50,15 @@ class BundleOwner(Protocol):
     def lost(self, hold: BundleHold) -> None:
         """Handle a refusal: the lock is no longer ours, or the state of the record is unknown."""
         ...
+
+
+class _SingleParts(NamedTuple):
+    """The parts of the names of a bundle's messages as single items, around the id."""
+
+    place: str
+    path: str
+    end: str
+    lock: str
 
 
 class BundleHold:
@@ -65,6 +78,7 @@ class BundleHold:
         "live",
         "name",
         "owner",
+        "parts",
         "place",
         "size",
         "state",
@@ -88,6 +102,10 @@ class BundleHold:
         self.state = state
         self.place = place
         self.name = name
+        place_head = ItemRef(ItemRef.parse(place).lane, plain_prefix("")[:-1]).path
+        self.parts: _SingleParts = _SingleParts(
+            place_head, state.paths.at(place_head), f"-{name.digits}", state.paths.lock("")
+        )
         self.claim_id = claim_id
         self.generation = generation
         self.budget = budget
@@ -201,6 +219,11 @@ class BundleHold:
 
     # -- events
 
+    def consumed(self, number: int) -> None:
+        """Handle the ends of messages that were delivered and finished."""
+        if not self.gone:
+            self.owner.consumed(self, number)
+
     def settled(self, claim: BundledClaim, fate: Fate) -> None:
         """Handle the end of the claim on one message, which has been applied."""
         if not self.gone:
@@ -233,14 +256,13 @@ class BundledClaim(Claim):
     bundled: ClassVar[bool] = True
 
     def __init__(self, hold: BundleHold, message_id: str, position: int, owner: str) -> None:
-        state = hold.state
-        place = ItemRef(ItemRef.parse(hold.place).lane, plain_prefix(message_id) + hold.name.digits).path
+        place, path, end, lock = hold.parts
         super().__init__(
-            state,
-            place,
+            hold.state,
+            f"{place}{message_id}{end}",
             message_id,
-            state.paths.at(place),
-            state.paths.lock(message_id),
+            f"{path}{message_id}{end}",
+            f"{lock}{message_id}",
             owner,
             hold.generation,
             hold.budget,
