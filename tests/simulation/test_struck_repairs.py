@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.queue.internals import core_of
@@ -10,8 +11,29 @@ from aiozkqueue.testing.simulator import Fault, run_virtual
 from aiozkqueue.zookeeper import Create, SetData
 from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
 
+if TYPE_CHECKING:
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.hooks import Fate
+
 PATH = "/app/copied"
 FIRST = 3
+
+
+class Fates:
+    """Hears how the claims of one session end."""
+
+    def __init__(self) -> None:
+        self.settled: list[Fate] = []
+
+    def claim_settled(self, claim: Claim, fate: Fate) -> None:
+        del claim
+        self.settled.append(fate)
+
+    def retry_at(self, due: int, message_id: str) -> None:
+        del due, message_id
+
+    def keep(self, claim: Claim, delay: float) -> None:
+        del claim, delay
 
 
 def put_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Seen:
@@ -37,6 +59,47 @@ def put_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Seen:
             names = sorted(await zookeeper.children(PATH))
             if len(names) != FIRST + 1:
                 seen.trouble.append(f"stored {names}")
+
+    run_virtual(main)
+    return seen
+
+
+def commit_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> Seen:
+    """Commit a message and a put to such a queue, with a fault at request ``number`` of the commit."""
+    seen = Seen()
+
+    async def main() -> None:
+        async with stage(1) as (cluster, other):
+            zookeeper = core_of(other).zookeeper
+            await other.curator_queue("/app/original").put(b"copied")
+            (name,) = await zookeeper.children("/app/original")
+            data = (await zookeeper.read(f"/app/original/{name}")).data
+            await zookeeper.ensure(PATH)
+            for copy in range(FIRST, 2 * FIRST):
+                await zookeeper.multi([Create(f"{PATH}/{name[:-10]}{copy:010d}", data)])
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
+                jobs, fates = session.queue("jobs"), Fates()
+                await jobs.put(b"taken")
+                core_of(session).queue_state("jobs").claim_listeners += (fates,)
+                tx = await session.transaction().__aenter__()
+                assert await tx.take(jobs) is not None
+                tx.put(session.curator_queue(PATH), b"put")
+                seen.strike(cluster.ensemble, number, fault)
+                committed = True
+                try:
+                    await tx.commit()
+                except zq.QueueError as error:
+                    committed = False
+                    if not isinstance(error, zq.SessionExpiredError):
+                        seen.trouble.append(repr(error))
+                spare(cluster.ensemble)
+                if len(fates.settled) != 1:
+                    seen.trouble.append(f"settled {fates.settled}")
+                async with session.begin() as later:
+                    again = await later.take(jobs, timeout=0 if committed else 30)
+                stored = len(await zookeeper.children(PATH)) - FIRST
+                if (again is None) is not committed or stored != committed:
+                    seen.trouble.append(f"committed {committed}, taken again {again}, stored {stored}")
 
     run_virtual(main)
     return seen
@@ -80,6 +143,19 @@ def test_a_fault_while_a_put_passes_over_taken_numbers_does_not_fail_it() -> Non
         for number in range(1, undisturbed.requests + 1)
         for fault in (*Fault, None)
         if (seen := put_to_a_copied_queue(number, fault)).trouble
+    }
+    assert not wrong
+
+
+def test_a_commit_whose_session_ends_during_a_repair_settles_its_claim_and_the_message_is_redelivered() -> None:
+    undisturbed = commit_to_a_copied_queue()
+    assert undisturbed.trouble == []
+    assert undisturbed.requests > 5
+    wrong = {
+        f"{number}, {fault}": seen.trouble
+        for number in range(1, undisturbed.requests + 1)
+        for fault in (*Fault, None)
+        if (seen := commit_to_a_copied_queue(number, fault)).trouble
     }
     assert not wrong
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.errors import NotFoundError
+from aiozkqueue.errors import AccessDeniedError, NotFoundError
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, fenced_puts
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -18,11 +18,13 @@ from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.zookeeper import Create, SetData
 from tests.integration.queue.conftest import eventually
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from aiozkqueue.queue.batches.staging import Fence
+    from tests.observer import Observer
 
 
 class Writer:
@@ -34,6 +36,8 @@ class Writer:
         self.state = core_of(session).queue_state(queue)
         self.staging = BatchWriter(QueueHandle(core_of(session), self.state), name)
         self._written = 0
+        self.made = False
+        """Whether the znode of the next progress has been made."""
 
     async def begin(self, batch: int = 0, run: str = "first") -> Fence:
         fence = await self.staging.begin(batch, run)
@@ -43,7 +47,8 @@ class Writer:
     async def put(self, fence: Fence, *bodies: str, **options: Any) -> None:
         progress = f"{self.staging.path}/p{self._written}"
         self._written += 1
-        await self._runtime.zookeeper.multi([Create(progress)])
+        if not self.made:
+            await self._runtime.zookeeper.multi([Create(progress)])
         puts = [fence.staged(prepare(self._runtime, self._queue, body.encode(), options)) for body in bodies]
         await make_ready(puts)
         await self._runtime.settle(
@@ -279,3 +284,21 @@ async def test_a_write_that_no_run_can_continue_is_abandoned_after_a_day_without
         with pytest.raises(zq.NotCommittedError, match="has been discarded"):
             await killed.staging.complete(0)
         assert (await named.staging.begin(0, "other")) is not None
+
+
+@pytest.mark.parametrize("denied", ["fence", "progress"])
+async def test_a_put_of_a_batch_whose_znodes_an_acl_denies_is_refused_as_access_denied_not_as_over(
+    denied: str, zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        writer = Writer(session)
+        fence = await writer.begin()
+        await writer.put(fence, "stored")
+        progress = f"{writer.staging.path}/p1"
+        await server_view.create(progress)
+        writer.made = True
+        path = progress if denied == "progress" else fence.path
+        await set_acl(server_view, path, readable=denied == "progress")
+        with pytest.raises(AccessDeniedError, match=path):
+            await writer.put(fence, "refused")
+        assert len(await server_view.children(f"{queue_root}/orders/items")) == 1
