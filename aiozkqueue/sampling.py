@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError
 from aiozkqueue.layout import check_queue_name
+from aiozkqueue.queue.admin.bundles import Bundled, count_bundled, first_bundled
 from aiozkqueue.queue.admin.ended_locks import count_ended
 from aiozkqueue.queue.admin.listing import first_items
 from aiozkqueue.queue.admin.stats import configuration, count, count_scheduled, count_staged, lanes_of, put_into
@@ -226,12 +227,15 @@ class Sampler:
         later = any(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/"))
         scheduled = await self._list_for(name, "scheduled", partial(count_scheduled, handle, counts)) if later else 0
         staged = await count_staged(handle, config)
-        size = sum(counts.values())
-        oldest = await self._find_oldest(name, folders, size)
+        bundled = Bundled({}, 0)
+        if config is not None and config.bundled and sum(counts.values()) <= LISTED:
+            bundled = await count_bundled(handle, list(counts))
+        size = sum(counts.values()) + sum(bundled.more.values())
+        oldest = await self._find_oldest(name, folders, size, bundled=bool(bundled.more))
         return Sample(
             at=time.time(),
             size=size,
-            in_flight=max(0, locks - due - staged),
+            in_flight=max(0, locks - due - staged + bundled.in_flight),
             retrying=max(0, due - ended),
             scheduled=scheduled,
             dead=dead,
@@ -252,7 +256,7 @@ class Sampler:
         self._listed[name, what] = now + 20 * (now - begun) - EVERY / 2, number
         return number
 
-    async def _find_oldest(self, name: str, folders: list[str], size: int) -> float | None:
+    async def _find_oldest(self, name: str, folders: list[str], size: int, *, bundled: bool) -> float | None:
         """Return the time when the oldest message was put; look for that message only if the last known one is gone."""
         runtime = core_of(self._session)
         path, created = self._oldest.get(name, ("", 0.0))
@@ -262,13 +266,18 @@ class Sampler:
         if not 0 < size <= LISTED:
             return None
         state = runtime.queue_state(name)
-        first = [item for folder in folders for item in await first_items(QueueHandle(runtime, state), [folder], 1)]
-        for item in sorted(first, key=lambda item: (item.generation, item.item.sequence))[:1]:
-            stat = await runtime.zookeeper.exists(item.path)
-            if stat is not None:
-                self._oldest[name] = item.path, stat.ctime / 1000
-                return stat.ctime / 1000
-        return None
+        handle = QueueHandle(runtime, state)
+        first = [item for folder in folders for item in await first_items(handle, [folder], 1)]
+        paths = [item.path for item in sorted(first, key=lambda item: (item.generation, item.item.sequence))[:1]]
+        if bundled:
+            paths += [state.paths.at(found.place) for found in await first_bundled(handle, folders, 1)]
+        stats = [(path, await runtime.zookeeper.exists(path)) for path in paths]
+        created_at = min(((stat.ctime / 1000, path) for path, stat in stats if stat is not None), default=None)
+        if created_at is None:
+            return None
+        created, path = created_at
+        self._oldest[name] = path, created
+        return created
 
 
 def rates_between(earlier: Sample, later: Sample) -> Rates:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
 from aiozkqueue.queue.internals import core_of
 
 if TYPE_CHECKING:
-    import aiozkqueue as zq
     from tests.http.conftest import Service, Starter
     from tests.observer import Observer
 
@@ -313,3 +313,21 @@ async def test_openapi_lists_each_operation(service: Service) -> None:
             ("GET", "_move/{reference}"),
         ):
             assert (method, f"/{kind}/1/{path}") in rows
+
+
+async def test_messages_of_bundles_are_peeked_polled_and_acknowledged(
+    service: Service, session: zq.QueueSession
+) -> None:
+    await service.post("/queue/1/q/send", json="first")
+    await session.queue("q").configure(zq.QueueConfig(bundle=64))
+    await session.queue("q").put_many([b"%d" % number for number in range(100)])
+    assert (await service.get("/queue/1/q/size")).json() == 101
+    peeked = (await service.get("/queue/1/q/peek", params={"limit": 60})).json()
+    assert [message["payload"] for message in peeked] == ["first", *range(59)]
+    polled: list[dict[str, Any]] = []
+    while batch := await service.poll("q", limit=40, ttl=30):
+        polled += batch
+        answer = await service.post("/queue/1/q/ack", json=[message["id"] for message in batch])
+        assert answer.status_code == 200
+    assert sorted(message["payload"] for message in polled if message["payload"] != "first") == list(range(100))
+    assert (await service.get("/queue/1/q/size")).json() == 0

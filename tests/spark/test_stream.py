@@ -173,3 +173,21 @@ def test_an_undecodable_payload_becomes_a_dead_letter_and_the_others_become_rows
     assert all("does not decode" in row.reason for row in dead)
     with pytest.raises(PySparkException, match="a batch read changes nothing"):
         spark.read.format("aiozkqueue").options(**options, mode="DEADLETTER").load().collect()
+
+
+def test_a_stream_writes_each_message_of_bundles_once(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    numbers = [b"%d" % n for n in range(500)]
+
+    async def fill() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            queue = session.queue(options["queue"])
+            await queue.configure(zq.QueueConfig(bundle=64))
+            await queue.put_many(numbers)
+
+    asyncio.run(fill())
+    files = Files(spark, options, tmp_path)
+    files.drain()
+    assert sorted(files.bodies()) == sorted(numbers)
+    assert left(options) == (0, 0, 0)

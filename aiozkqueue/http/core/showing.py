@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import parse_lock
+from aiozkqueue.queue.admin.bundles import dissolve_first
 from aiozkqueue.queue.admin.ended_locks import ended_locks
 from aiozkqueue.queue.admin.listing import collect_children, first_items
 from aiozkqueue.queue.admin.stats import configuration, lanes
@@ -26,6 +27,7 @@ COMPARED: Final = 4_000
 
 async def everything(handle: QueueHandle[SessionCore], limit: int) -> list[ItemSnapshot]:
     """Return the first messages, including held ones. Raises: AccessDeniedError, PayloadError."""
+    await _take_apart(handle, 2 * limit)
     placed = await first_items(handle, await lanes(handle), 2 * limit)
     return await _read(handle, placed, limit, lambda _: True)
 
@@ -38,6 +40,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     config = await configuration(handle)
     if config is None:
         return []
+    await _take_apart(handle, 2 * limit)
     held = await collect_children(handle, handle.paths.locks, lambda: Matching(parse_lock))
     locked = {parse_lock(name) for name in held.names} - await ended_locks(handle)
     now = handle.runtime.server_clock.now()
@@ -56,6 +59,13 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     if collapse:
         placed = _newest(placed)[: 2 * limit]
     return await _read(handle, placed, limit, lambda one: one.lock is None or (one.end or now + 1) <= now)
+
+
+async def _take_apart(handle: QueueHandle[SessionCore], messages: int) -> None:
+    """Dissolve the oldest bundles: this interface shows, claims and acknowledges single items."""
+    config = await configuration(handle)
+    if config is not None and config.bundled:
+        await dissolve_first(handle, await lanes(handle), messages)
 
 
 def _newest(placed: Sequence[Placed]) -> list[Placed]:

@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiozkqueue.queue.admin.bundles import find_bundled, payload_of
 from aiozkqueue.queue.admin.history import find_record
 from aiozkqueue.queue.admin.listing import first_items
 from aiozkqueue.queue.admin.message_state import Status
-from aiozkqueue.queue.admin.stats import content, lanes
+from aiozkqueue.queue.admin.stats import configuration, content, lanes
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import item_pages, read_all
 from aiozkqueue.queue.internals import core_of, state_of
@@ -102,6 +103,13 @@ async def payload(queue: Queue[bytes], message_id: str) -> str | None:
         (node,) = await read_all(QueueHandle(runtime, state), [one.path])
         if node is not None:
             return content(state, one.item, node, 0).body.decode("utf-8", "replace")
+    config = await configuration(QueueHandle(runtime, state))
+    if (
+        config is not None
+        and config.bundled
+        and (found := await find_bundled(QueueHandle(runtime, state), folders, message_id))
+    ):
+        return payload_of(found.message.data).decode("utf-8", "replace")
     record = await find_record(QueueHandle(runtime, state), message_id)
     return None if record is None or record.payload is None else record.payload.decode("utf-8", "replace")
 

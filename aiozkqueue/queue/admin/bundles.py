@@ -261,6 +261,14 @@ async def force_open(handle: QueueHandle[Runtime], folders: Sequence[str]) -> tu
     return released, refused
 
 
+def payload_of(data: bytes) -> bytes:
+    """Return the payload of a message of a bundle from its bytes, or the bytes if they do not decode."""
+    try:
+        return decode(data)[1]
+    except MalformedError:
+        return data
+
+
 def put_at(data: bytes, created: int) -> int:
     """Return when a message of a bundle was put, ms, from its bytes and the time of the bundle's creation."""
     try:

@@ -207,7 +207,12 @@ def _key(state: QueueState, folders: Sequence[str]) -> Callable[[str], Any]:
     """Return the sort key of names in folders of one rank."""
     if state.dialect is not None and _foreign(state, folders):
         return state.dialect.order
-    return _scheduled if folders[0].startswith(f"{state.paths.later}/") else sequence_of
+    return _scheduled if folders[0].startswith(f"{state.paths.later}/") else _by_age
+
+
+def _by_age(name: str) -> str:
+    """Return the sort key of items: the sequence number, then the id, for the messages of a dissolved bundle."""
+    return f"{sequence_of(name)}{name}"
 
 
 def _scheduled(name: str) -> tuple[int, int, str]:
