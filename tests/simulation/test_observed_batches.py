@@ -32,3 +32,27 @@ def test_a_batch_that_a_lagging_server_never_showed_is_observed_as_released() ->
             assert not batches.begun
 
     run_virtual(main, limit=10 * LIMIT)
+
+
+def test_a_message_that_a_consumer_ends_during_a_release_was_not_acknowledged_by_the_stream() -> None:
+    """Another consumer takes and commits the message before the call of the operator returns."""
+
+    async def main() -> None:
+        run = Run("consumed", size=1)
+        run.weather.calm = True
+        batches = run.history.part(Batches)
+        async with run.cluster.connect(name="driver") as session:
+            await prepare(run, session)
+            await session.queue(STREAMED).put(b"m1")
+            number = await Ledger(core_of(session).handle(STREAMED), GROUP).next_batch(-1, None)
+            observe(run)
+            batches.releasing += 1
+            await session.queue(STREAMED).admin.release_ledger(GROUP)
+            async with session.begin() as tx:
+                assert await tx.take(session.queue(STREAMED), timeout=1) is not None
+                await tx.commit()
+            observe(run)
+        assert batches.given_back == {number}
+        assert not batches.begun
+
+    run_virtual(main, limit=LIMIT)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import decode
 from aiozkqueue.queue.admin.ledger_pages import Manifest, is_page
+from aiozkqueue.queue.batches.records import LedgerRecord
 from aiozkqueue.testing.simulator.loop import EPOCH
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 STREAMED, GROUP = "streamed", "spark"
 BASE = f"/zms/{STREAMED}"
-MANIFEST = f"{BASE}/ledger/{GROUP}/batch-"
+LEDGER = f"{BASE}/ledger/{GROUP}"
+MANIFEST = f"{LEDGER}/batch-"
 
 
 @dataclass
@@ -58,6 +60,7 @@ def observe(run: Recorder) -> None:
     ensemble = run.ensemble  # type: ignore[attr-defined]  # of the run that this recorder is
     nodes: Mapping[str, Znode] = ensemble.committed_tree().nodes
     batches, now = run.history.part(Batches), run.loop.time()
+    done = LedgerRecord.decode(nodes[LEDGER].data).done if LEDGER in nodes else -1  # written with each mark
     there: dict[int, Manifest] = {}
     for path, node in nodes.items():
         if path.startswith(MANIFEST) and "/" not in (name := path.removeprefix(MANIFEST)):
@@ -71,7 +74,8 @@ def observe(run: Recorder) -> None:
         marked = number in there and there[number].done
         if number in batches.given_back:
             continue
-        if marked or gone:
+        # During a release other consumers may already have ended messages of a batch that was never acknowledged.
+        if marked or (gone and (number <= done or not batches.releasing)):
             batches.begun.setdefault(number, now)
             batches.gone[number] = gone
         elif batches.releasing:
