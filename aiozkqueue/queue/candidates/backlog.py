@@ -41,12 +41,6 @@ STEALABLE_LIMIT = 2_000
 #: Seconds after which even a consumer with enough own items takes others' items; each further consumer in line
 #: waits as long again.
 STALE_AFTER = 0.5
-#: The last candidates of a listing: other consumers may have taken some of them, so their locks are read again.
-LAST_LIMIT = 128
-#: A claim of the last candidates is for one in this many of them, as long as other consumers may take some too.
-LAST_PARTS = 4
-#: A consumer with nothing nearer steals one in this many of its equal part of all stale items.
-STOLEN_PARTS = 8
 
 
 class Backlog:
@@ -72,9 +66,6 @@ class Backlog:
         self._dropped_at: float | None = None  # when an item was last reported that is not kept
         self._marks: tuple[int, int] = (0, 0)
         self._digested = 0  # names of the listing
-        self._seen_at = 0.0  # when the lane was listed
-        self._refused = False  # whether a claim has been refused since the listing
-        self._last: int | None = None  # free candidates by the last look at their locks; None: there was no look
         self.replaced: list[set[str] | dict[str, str]] = []
         """All that the last listing has replaced, which may be released in parts."""
         self.unfinished: bool = False
@@ -164,7 +155,6 @@ class Backlog:
         if not self._share.alone:
             self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now, busy=dealt.own.held > 0)
         self._lane, self._listed, self._more = lane, [], dealt.own.in_order()
-        self._seen_at, self._refused = now, False
 
     def _drop_seen(self, lane: str, locked: set[str]) -> None:
         """Forget the places of a lane that were reported before its listing: the listing contains them."""
@@ -284,34 +274,11 @@ class Backlog:
 
     def put_last(self, places: Iterable[str]) -> None:
         """Move candidates behind all others, and continue somewhere else: other consumers work where these were."""
-        self._refused = True
         self._heard.extend(places)
         listed = self._listed
         if len(listed) > 1:
             cut = self._random.randrange(len(listed))
             self._listed = listed[cut:] + listed[:cut]
-
-    def unsure(self, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Return this consumer's last candidates if others may have taken some of them since the listing.
-
-        Idle consumers take from the other end of this share. If one of their items were in a claim of many, the whole
-        claim would be refused.
-        """
-        self._last = None
-        if self._share.alone or (now - self._seen_at < FIRST_WAIT and not self._refused):
-            return []
-        if len(self._listed) <= LAST_LIMIT:
-            self._listed = list(islice(self._more, REFILL))[::-1] + self._listed
-        if not (self._listed or self._refused):
-            return []  # reported by watches: these are new
-        if len(self._front) + len(self._listed) + len(self._heard) > LAST_LIMIT:
-            return []
-        places = [*self._front, *(f"{self._lane}/{name}" for name in reversed(self._listed)), *self._heard]
-        return [place for place in places if self._free(name_at(place), excluded)]
-
-    def saw_last(self, free: int) -> None:
-        """Record how many of the last candidates are free: the next claims are for a part of them each."""
-        self._last = free
 
     def pop(self, limit: int, excluded: Callable[[str], bool], now: float) -> list[str]:
         """Take the oldest of this consumer's candidates, except excluded ids, until they hold ``limit`` messages.
@@ -319,8 +286,6 @@ class Backlog:
         Up to `PASSED_OVER` names are examined at a time; there may be more candidates if it is then `unfinished`.
         """
         self.unfinished = False
-        if self._last is not None:
-            limit = min(limit, max(1, self._last // LAST_PARTS))
         places: list[str] = []
         for source in (self._front, self._heard):
             if source is self._heard:
@@ -412,24 +377,15 @@ class Backlog:
         return stale
 
     def _sample(self, stale: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return a few of other consumers' stale items: of the newer half of each share, those nearest in line.
+        """Return a few of other consumers' stale items.
 
-        Their own consumers take the older half first, and other consumers that look now are nearer to other items.
+        This consumer is near to them in line, so others that look now take other items. Of these it takes the newer
+        ones, which their own consumers take last.
         """
-        shares: dict[int, list[tuple[str, str]]] = {}
-        for item in stale:
-            shares.setdefault(self._owner(*item), []).append(item)
-        newer: list[tuple[int, tuple[str, str]]] = []
-        for items in shares.values():
-            items.sort(key=lambda item: self._order(item[1]))
-            newer += [(self._distance(*item), item) for item in items[len(items) // 2 :]]
-        if not newer:
-            return []
-        newer.sort(key=itemgetter(0))
-        nearest = newer[0][0]
-        near = sum(distance == nearest for distance, _ in newer)
-        few = max(1, near // nearest, len(stale) // (STOLEN_PARTS * self._share.count))
-        return [item for _, item in newer[:few]]
+        few = max(1, len(stale) // self._share.count)
+        near = sorted(stale, key=lambda item: self._distance(*item))[:few]
+        near.sort(key=lambda item: self._order(item[1]), reverse=True)
+        return near[:few]
 
     def next_steal(self, excluded: Callable[[str], bool]) -> float | None:
         """When the first of other consumers' items may be stolen, on the clock of ``now``; None: no item.
@@ -501,11 +457,6 @@ class Backlog:
         if self._index is None:
             return self._share.distance(name, self._offset(lane))
         return self._share.distance(self._index.lock_id(name))
-
-    def _owner(self, lane: str, name: str) -> int:
-        if self._index is None:
-            return self._share.owner(name, self._offset(lane))
-        return self._share.owner(self._index.lock_id(name))
 
     def _patience(self, lane: str, name: str) -> float:
         if self._index is None:

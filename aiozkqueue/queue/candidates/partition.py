@@ -63,10 +63,6 @@ class Partition:
         """Return the rotation of the deal for a lane: each lane numbers its items from 0."""
         return crc32(f"{self._queue}/{lane}".encode()) % self.count
 
-    def owner(self, name: str, offset: int = 0) -> int:
-        """Return the rank of the consumer that an item belongs to."""
-        return (self._number(name) + offset) % self.count
-
     def distance(self, name: str, offset: int = 0) -> int:
         """Return how many live consumers come before this one for an item; 0: it is its own."""
         if self.count == 1:

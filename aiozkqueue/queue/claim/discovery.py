@@ -286,7 +286,7 @@ class CandidateSource(CandidateIndex):
         if level is None:
             return await self._look_by_urgency(limit, generation, ripe=ripe)
         if not level.must_list:
-            places = await self._pop(level, limit, generation)
+            places = await self._pop(level, limit)
             if places:
                 return places
             if self._demand.flying:
@@ -313,7 +313,7 @@ class CandidateSource(CandidateIndex):
         above: list[PriorityLevel] = []
         empty: set[PriorityLevel] | None = None
         for level in self._priority_index:
-            places = [] if level.must_list else await self._pop(level, limit, generation)
+            places = [] if level.must_list else await self._pop(level, limit)
             if not places and ripe and not (level.must_list or self._demand.flying):
                 places = await self._take_over(level, limit, generation)
             if not places and not self._is_quiet(level):
@@ -327,7 +327,7 @@ class CandidateSource(CandidateIndex):
                         return None
                     places = await self._list_lanes(level, limit, generation)
             if not places and empty is not None and level in empty:  # delayed items
-                places = await self._pop(level, limit, generation) or self._of_others(level, limit)
+                places = await self._pop(level, limit) or self._of_others(level, limit)
             if places:
                 return await self._guard(above, places, generation)
             above.append(level)
@@ -398,9 +398,8 @@ class CandidateSource(CandidateIndex):
                     empty.discard(level)
         return empty
 
-    async def _pop(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
+    async def _pop(self, level: PriorityLevel, limit: int) -> list[str]:
         """Return the next candidates of a level. Other tasks run while many names are passed over."""
-        await self._work_stealer.check_last(level.backlog, generation)
         while True:
             places = level.backlog.pop(limit, self.held.__contains__, self._clock.monotonic())
             if heads := self._heads(places):
@@ -425,7 +424,7 @@ class CandidateSource(CandidateIndex):
                 level.last_shard = (level.last_shard + 1) % len(shards)
                 for lane in shards[level.last_shard]:
                     await self._list(level, lane, generation)
-                    places = await self._pop(level, limit, generation)
+                    places = await self._pop(level, limit)
                     if places:
                         level.seen_all = (
                             self._selector is not None and self._watch.armed and self._selector.kept_all(level.lanes)

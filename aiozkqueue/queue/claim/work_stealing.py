@@ -1,7 +1,5 @@
 """Work stealing: an idle consumer takes other consumers' stale items after reading only their locks.
 
-A consumer whose items may be taken reads their locks again before it claims the last ones.
-
 Watches report which items exist. Many consumers may be idle at the same time. If each of them listed the queue to find
 out which items are locked, the listings would cost the server more than the messages do.
 """
@@ -9,8 +7,6 @@ out which items are locked, the listings would cost the server more than the mes
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-
-from aiozkqueue.zookeeper import NoAuthError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,27 +46,11 @@ class WorkStealer:
         stale = backlog.stealable(self._excluded, READ_LIMIT, self._clock.monotonic())
         if not stale:
             return stale
-        if await self._look(backlog, stale, generation) is None:
-            return None
-        return backlog.take_over(stale, limit, self._excluded, self._clock.monotonic())
-
-    async def check_last(self, backlog: Backlog, generation: int) -> None:
-        """Find out which of this consumer's last candidates other consumers have taken.
-
-        Raises: SessionExpiredError, ConnectionLossError of the zookeeper package.
-        """
-        if last := backlog.unsure(self._excluded, self._clock.monotonic()):
-            backlog.saw_last(len(last) - (await self._look(backlog, last, generation) or 0))
-
-    async def _look(self, backlog: Backlog, places: Sequence[str], generation: int) -> int | None:
-        """Record which of these places are locked; return how many are; None: another user's lock is unreadable."""
-        locks, locked = self._lock_ids(places), set[str]()
+        locks, locked = self._lock_ids(stale), set[str]()
         backlog.begin_look()
         try:
             nodes = await self._zookeeper.read_many([self._paths.lock(lock) for lock in locks], generation=generation)
             locked.update(lock for lock, node in zip(locks, nodes, strict=True) if node is not None)
-        except NoAuthError:
-            return None
         finally:
             backlog.end_look(locked)
-        return len(locked)
+        return backlog.take_over(stale, limit, self._excluded, self._clock.monotonic())

@@ -94,7 +94,7 @@ async def test_four_sessions_share_a_backlog_with_few_failed_claims(
     assert await server_view.children(f"{queue_root}/jobs/items") == []
     await no_locks(locks)
     in_vain = sum(counts(one).locks_in_vain + counts(one).ghosts for one in sessions)
-    assert in_vain <= 0.05 * len(bodies), [counts(one) for one in sessions]
+    assert in_vain <= 0.2 * len(bodies), [counts(one) for one in sessions]
     assert all(took for took in crowd.took)
 
 
