@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,7 @@ def test_every_name_that_completion_shows_is_documented() -> None:
     ]
     assert missing == []
     assert set(SHOWN).isdisjoint(INTERNAL)
-    arguments = re.findall(r"^ {8}(\w+): ", zq.QueueConfig.__doc__ or "", re.MULTILINE)
+    arguments = re.findall(r"^ {4}(\w+): ", inspect.getdoc(zq.QueueConfig) or "", re.MULTILINE)
     assert set(arguments) - {"InvalidOptionError"} == CONFIG
 
 
