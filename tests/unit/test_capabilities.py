@@ -25,7 +25,7 @@ def test_every_named_test_exists() -> None:
 def test_the_capability_table_covers_each_file_of_acceptance_tests() -> None:
     files = {file.name for file in (TESTS / "acceptance").glob("test_*.py")}
     named = set(re.findall(r"test_\w+\.py", TABLE))
-    named_by_their_tests, of_none = {"test_together.py", "test_leases.py"}, {"test_pause.py"}
+    named_by_their_tests, of_none = {"test_combined_features.py", "test_leases.py"}, {"test_pause.py"}
     assert files - named == named_by_their_tests | of_none
 
 
