@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import BundleRecord
 from aiozkqueue.queue.claim import bundles as claim_bundles
-from aiozkqueue.queue.commit import bundles as commit_bundles
 from aiozkqueue.queue.commit import group_commit
 from aiozkqueue.queue.redelivery import bundles as redelivery_bundles
 from aiozkqueue.queue.state import bundle_hold
@@ -92,17 +91,6 @@ def dissolve_forgets_attempts(patch: pytest.MonkeyPatch) -> None:
         return single(paths, path, message, 0, created)
 
     patch.setattr(redelivery_bundles, "_single", fresh)
-
-
-@mutation(bundled)
-def message_set_apart_and_left_in_its_bundle(patch: pytest.MonkeyPatch) -> None:
-    compose = commit_bundles.ReturnRest.compose
-
-    def left(self: commit_bundles.ReturnRest, composition: Any) -> None:
-        compose(self, composition)
-        self._hold._ending = 0
-
-    patch.setattr(commit_bundles.ReturnRest, "compose", left)
 
 
 @mutation(bundled)
