@@ -29,7 +29,7 @@ from aiozkqueue.queue.commit.bundles import ReturnRest
 from aiozkqueue.queue.commit.dispositions import Disposition, exhausted
 from aiozkqueue.queue.commit.orphan_locks import LockRef
 from aiozkqueue.queue.commit.write import AtomicWrite
-from aiozkqueue.queue.redelivery.bundles import dissolve
+from aiozkqueue.queue.redelivery.bundles import Dissolved, dissolve
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
 from aiozkqueue.queue.state.hooks import FREE
 from aiozkqueue.zookeeper import (
@@ -37,6 +37,7 @@ from aiozkqueue.zookeeper import (
     Create,
     Delete,
     MultiError,
+    NoAuthError,
     NoNodeError,
     ZooKeeperError,
     apply_until_answered,
@@ -126,27 +127,11 @@ class HeldBundles:
         pending = {place: lock for place, lock in zip(places, ids, strict=True) if self._name_of(place) is not None}
         kept = 0
         try:
-            nodes: list[Versioned | None] = []
-            while pending:
-                try:
-                    nodes = await self._lock(list(pending), claim_id, generation)
-                    break
-                except ReadFailedError as failure:
-                    kept = len(places)  # the room in the budget is freed when the locks are gone
-                    raise failure.error from failure
-                except UnreadableError as failure:
-                    for place, own in list(pending.items()):
-                        await self._abandon(own, generation)
-                        self._claimer.log_sealed(f"of bundle {own}", failure.error)
-                        batch.sealed.append(pending.pop(place))
-                except AttachedOpError as refused:
-                    place = list(pending)[refused.index // 2]
-                    if isinstance(refused.error, NoNodeError):  # it has ended
-                        batch.ghosts.append(pending.pop(place))
-                    else:  # its holder has died, or was forced out
-                        await self._dissolve(place, generation)
-                        batch.lost.append(pending.pop(place))
-            holds: list[BundleHold] = []
+            try:
+                nodes = await self._lock_existing(pending, claim_id, generation, batch)
+            except ReadFailedError as failure:
+                kept = len(places)  # the room in the budget is freed when the locks are gone
+                raise failure.error from failure
             for place, bundle, record in zip(pending, nodes[::2], nodes[1::2], strict=True):
                 name = self._name_of(place)
                 assert name is not None  # noqa: S101 - checked above
@@ -166,14 +151,40 @@ class HeldBundles:
                     batch.lost.append(hold.id)
                     continue
                 self._held[hold.id] = hold
-                holds.append(hold)
-                await self._open(hold, bundle, batch)
+                self._open(hold, bundle, batch)
             self._claimer.counts.batches += 1
             self._claimer.counts.claimed += len(batch.claims)
             return batch
         finally:
             if kept < len(places):
                 budget.free(size * (len(places) - kept))
+
+    async def _lock_existing(
+        self, pending: dict[str, str], claim_id: str, generation: int, batch: Batch
+    ) -> list[Versioned | None]:
+        """Lock the bundles that can be claimed, and read them; ``pending`` and ``batch`` lose and get the others."""
+        while pending:
+            try:
+                return await self._lock(list(pending), claim_id, generation)
+            except UnreadableError as failure:
+                for own in pending.values():
+                    await self._abandon(own, generation)
+                first, *others = pending
+                if others:  # claim the first alone, and the others later
+                    batch.lost.extend(pending.pop(place) for place in others)
+                else:
+                    self._claimer.log_sealed(f"of bundle {pending[first]}", failure.error)
+                    batch.sealed.append(pending.pop(first))
+            except AttachedOpError as refused:
+                place = list(pending)[refused.index // 2]
+                own = pending.pop(place)
+                if isinstance(refused.error, NoNodeError):  # it has ended
+                    batch.ghosts.append(own)
+                elif await self._take_apart(place, own, generation):  # its holder has died, or was forced out
+                    batch.lost.append(own)
+                else:
+                    batch.sealed.append(own)
+        return []
 
     async def _lock(self, places: Sequence[str], claim_id: str, generation: int) -> list[Versioned | None]:
         """Create the locks and the records; return the bundles and records read under the locks."""
@@ -206,14 +217,19 @@ class HeldBundles:
         with suppress(MultiError):  # it was taken away meanwhile
             await apply_until_answered(self._zookeeper, operations, generation=generation)
 
-    async def _open(self, hold: BundleHold, bundle: Versioned, batch: Batch) -> None:
+    async def _take_apart(self, place: str, own: str, generation: int) -> bool:
+        """Dissolve a bundle whose holder is gone; return False if it is to be left alone for a while."""
+        try:
+            return await self._dissolve(place, generation) is not Dissolved.OBSTRUCTED
+        except NoAuthError as error:  # this user may not store its messages
+            self._claimer.log_sealed(f"of bundle {own}", error)
+            return False
+
+    def _open(self, hold: BundleHold, bundle: Versioned, batch: Batch) -> None:
         """Add the claims on the messages of a bundle to a batch."""
         messages = _decoded(bundle.data, hold.count)
         if messages is None:
-            hold.gone = True
-            self.finished(hold, unlocked=False)
-            ours = LockRecord(hold.claim_id, self._ids.client).encode()
-            await self._dissolve(hold.place, hold.generation, ours)
+            hold.lose()  # it becomes a dead letter
             return
         hold.live = hold.count
         owner, now = self._ids.client, self._server_clock.now()
@@ -231,10 +247,13 @@ class HeldBundles:
                 continue
             batch.claims.append(claim)
 
-    async def _dissolve(self, place: str, generation: int, ours: bytes | None = None) -> None:
+    async def _dissolve(self, place: str, generation: int, ours: bytes | None = None) -> Dissolved:
         now = self._server_clock.now()
-        await dissolve(self._zookeeper, self._state.paths, place, self._ids, now=now, ours=ours, generation=generation)
+        dissolved = await dissolve(
+            self._zookeeper, self._state.paths, place, self._ids, now=now, ours=ours, generation=generation
+        )
         self._candidate_source.relist()
+        return dissolved
 
     def _name_of(self, place: str) -> BundleName | None:
         return BundleName.parse(name_at(place))

@@ -134,6 +134,8 @@ class ReturnRest(Part):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Give the hold up if it is lost; otherwise keep the messages, which ZooKeeper does not let this user store."""
         hold = self._hold
+        if hold.keeps(operation, error):
+            return None
         if hold.is_about(operation):
             hold.lose()
         else:

@@ -117,6 +117,8 @@ class EndClaims(Part):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Answer the refusal of a plain end."""
         claim = next(claim for claim in self._dispositions if _is_about(claim, operation))
+        if isinstance(claim, BundledClaim) and claim.bundle.keeps(operation, error):
+            return None
         return self.refused(claim, None, operation, error)
 
     def refused(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import (
@@ -36,8 +37,10 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     SetData,
     apply_until_answered,
+    until_answered,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +63,8 @@ class Dissolved(enum.Enum):
     """The bundle did not exist any more."""
     HELD = enum.auto()
     """A consumer holds it."""
+    OBSTRUCTED = enum.auto()
+    """Its messages are single items now, and it stays without messages: another program has made znodes below it."""
 
 
 class BundleState(NamedTuple):
@@ -69,6 +74,15 @@ class BundleState(NamedTuple):
     bundle: Versioned
     record: Versioned | None
     lock: Versioned | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its record says that no message is left."""
+        try:
+            done = 0 if self.record is None else BundleRecord.decode(self.record.data).done
+        except MalformedError:
+            return False
+        return done == (1 << self.name.size) - 1
 
     def messages(self) -> list[tuple[BundledMessage, int]]:
         """Return the messages that are left, and the counted attempts at each. Raises: MalformedError."""
@@ -111,31 +125,57 @@ async def dissolve(
 
     Raises: NoAuthError, SessionExpiredError, ClientClosedError: of the zookeeper package.
     """
+    obstructed = False
     for _ in range(ATTEMPTS):
-        state = await read_bundle(zookeeper, paths, place, generation)
+        state = await until_answered(
+            zookeeper, partial(read_bundle, zookeeper, paths, place, generation), generation=generation
+        )
         if state is None:
             return Dissolved.GONE
         if state.lock is not None and state.lock.data != ours:
             return Dissolved.HELD
         lock = LockRecord(ids.next(), ids.client).encode()
         create = [Create(paths.lock(state.name.id), lock, ephemeral=True)] if state.lock is None else []
-        operations = [*create, *_replacement(paths, place, state, now), Delete(paths.lock(state.name.id))]
+        if obstructed and state.is_empty:
+            return Dissolved.OBSTRUCTED
+        replacement = _replacement(paths, place, state, now, obstructed=obstructed)
+        operations = [*create, *replacement, Delete(paths.lock(state.name.id))]
         try:
             await apply_until_answered(zookeeper, operations, generation=generation)
         except MultiError as refusal:
-            if not isinstance(refusal.error, _CHANGED):
+            if isinstance(refusal.error, NotEmptyError) and not obstructed:
+                obstructed = True
+                _log_obstructed(paths, place)
+            elif not isinstance(refusal.error, _CHANGED):
                 raise refusal.error from refusal
         else:
-            return Dissolved.DONE
+            return Dissolved.OBSTRUCTED if obstructed else Dissolved.DONE
     return Dissolved.HELD
 
 
-def _replacement(paths: QueuePaths, place: str, state: BundleState, now: int) -> list[Operation]:
+def _log_obstructed(paths: QueuePaths, place: str) -> None:
+    log.error(
+        "queue %s: a bundle cannot be removed, and stays without messages: delete the znodes below %s",
+        paths.name,
+        paths.at(place),
+        extra={"queue": paths.name},
+    )
+
+
+def _removal(paths: QueuePaths, place: str, state: BundleState, *, obstructed: bool) -> list[Operation]:
+    """Return the operations that remove a bundle and its record, or record that none of its messages is left."""
+    path, record = paths.bundle_record(state.name.id), state.record
+    if obstructed:
+        empty = BundleRecord("", (1 << state.name.size) - 1).encode()
+        return [Create(path, empty) if record is None else SetData(path, empty, record.version)]
+    removal: list[Operation] = [Delete(paths.at(place), state.bundle.version)]
+    return removal if record is None else [Delete(path, record.version), *removal]
+
+
+def _replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, obstructed: bool) -> list[Operation]:
     """Return the operations that delete a bundle and its record, and store its remaining messages."""
     lane, name = ItemRef.parse(place).lane, state.name
-    removal: list[Operation] = [Delete(paths.at(place), state.bundle.version)]
-    if state.record is not None:
-        removal.append(Delete(paths.bundle_record(name.id), state.record.version))
+    removal = _removal(paths, place, state, obstructed=obstructed)
     try:
         left = state.messages()
         singles = [

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from aiozkqueue.layout import BundleName, BundleRecord, ItemRef, plain_prefix
-from aiozkqueue.zookeeper import Check, Delete, SetData
+from aiozkqueue.zookeeper import Check, Delete, NotEmptyError, SetData
 
 from .claim import Claim
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .hooks import Fate
     from .queue_state import QueueState
@@ -77,6 +77,7 @@ class BundleHold:
         "gone",
         "live",
         "name",
+        "obstructed",
         "owner",
         "parts",
         "place",
@@ -120,6 +121,8 @@ class BundleHold:
         """The messages that are at hand for the next takers, in order."""
         self.gone: bool = False
         """Whether the lock is no longer ours."""
+        self.obstructed: bool = False
+        """Whether the bundle cannot be deleted: another program has made znodes below it."""
         self.stuck: bool = False
         """Whether ZooKeeper refuses to store its messages as single items."""
         self._attempts: dict[int, int] = {}
@@ -156,6 +159,12 @@ class BundleHold:
         """Whether an operation is one that the claims of the bundle share."""
         return operation.path in (self.record, self.path, self.lock)
 
+    def keeps(self, operation: Operation, error: ZooKeeperError) -> bool:
+        """Whether a refusal means that the bundle has children; its last end then leaves it without messages."""
+        if operation.path == self.path and isinstance(error, NotEmptyError):
+            self.obstructed = True
+        return self.obstructed and isinstance(error, NotEmptyError)
+
     @property
     def untouched(self) -> bool:
         """Whether this claim has sent nothing about the bundle so far."""
@@ -187,8 +196,11 @@ class BundleHold:
             yield Delete(self.record, self.version)
             yield Delete(self.lock)
         elif self.done | self._ending == (1 << self.count) - 1:
-            yield Delete(self.record, self.version)
-            yield Delete(self.path)
+            if self.obstructed:  # it stays without messages
+                yield SetData(self.record, self._changed().encode(), self.version)
+            else:
+                yield Delete(self.record, self.version)
+                yield Delete(self.path)
             yield Delete(self.lock)
         elif self._ending or self._counting:
             yield SetData(self.record, self._changed().encode(), self.version)

@@ -13,6 +13,7 @@ from aiozkqueue.layout import BundleName, BundleRecord
 from aiozkqueue.sampling import Sample, Sampler
 from aiozkqueue.testing import Opcode
 from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks
+from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -490,3 +491,55 @@ async def test_samples_count_messages_and_find_the_oldest(session: zq.QueueSessi
         assert (during.size, during.in_flight) == (NUMBER, NUMBER)
         await tx.commit()
     assert (await sample()).oldest is None
+
+
+# -- znodes of other programs
+
+
+async def test_an_unreadable_bundle_does_not_keep_the_others(
+    session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await bundled(session, [b"%d" % number for number in range(192)])
+    first = (await stored.names())[0]
+    await set_acl(server_view, f"{queue_root}/jobs/items/{first}", readable=False)
+    hidden = BundleName.parse(first)
+    assert hidden is not None
+    assert len(await drain(session, queue, 2)) == 192 - hidden.size
+    assert "may not read it" in caplog.text
+
+
+@pytest.mark.parametrize("when", ["before", "while held"])
+async def test_znodes_below_a_bundle_do_not_keep_its_messages(
+    session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str, when: str
+) -> None:
+    queue = await bundled(session)
+    obstructed = f"{queue_root}/jobs/items/{(await stored.names())[0]}/child"
+    if when == "before":
+        await server_view.create(obstructed)
+    async with session.begin() as tx:
+        messages = await tx.take_many(queue, NUMBER)
+        if when == "while held":
+            await server_view.create(obstructed)
+        assert len(messages) == NUMBER
+        await tx.commit()
+    assert await queue.size() == 0
+    await queue.put(b"after")
+    assert await drain(session, queue) == [b"after"]
+
+
+async def test_messages_of_a_bundle_with_znodes_below_it_survive_their_holder(
+    open_session: Opener, other: zq.QueueSession, expire: Expire, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    holder = await open_session()
+    queue = await bundled(holder, BODIES[:40])
+    await server_view.create(f"{queue_root}/jobs/items/{(await stored.names())[0]}/child")
+    async with holder.begin() as tx:
+        await tx.take_many(queue, 10)
+        await tx.commit()
+    async with holder.begin() as tx:
+        await tx.take_many(queue, 10)
+        await expire(holder)
+        with pytest.raises(zq.SessionExpiredError):
+            await tx.commit()
+    assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(BODIES[10:40])
+    assert await queue.size() == 0
