@@ -95,6 +95,18 @@ if not SEED:
         half = 1
 
 
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_history_with_bundles_breaks_a_guarantee(part: int) -> None:
+    feature_of(0)  # joins all features
+    broken = [
+        f"bundles {seed}: {violation}"
+        for seed in range(part, HISTORIES // 8, PARTS)
+        for violation in check(run(f"bundles {seed}", rough=seed % ROUGH == 0, feature="bundles"))
+    ]
+    assert broken == []
+
+
 load("tests.simulation.stories")
 
 

@@ -68,4 +68,4 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await queue.configure(zq.QueueConfig(bundle=3))
 
 
-join(Feature("bundles", prepare, [put, put, take, take, look]))
+join(Feature("bundles", prepare, [put, put, take, take, look], apart=True))
