@@ -72,7 +72,7 @@ async def test_the_number_of_lanes_changes_while_sessions_put_and_take(
 ) -> None:
     producers = [await open_session() for _ in range(2)]
     consumers = [await open_session() for _ in range(3)]
-    expected = 3 * 400
+    expected = 3 * 400 + 24
     taken: list[bytes] = []
     done = asyncio.Event()
 
@@ -97,9 +97,10 @@ async def test_the_number_of_lanes_changes_while_sessions_put_and_take(
         await asyncio.gather(
             produce(producers[0], everything[:400]),
             produce(producers[1], everything[400:800]),
-            produce(producers[1], everything[800:]),
+            produce(producers[1], everything[800:1200]),
             reconfigure(),
         )
+        await produce(producers[0], everything[1200:])  # a lane is created by its first put
         await done.wait()
     assert Counter(taken) == Counter(everything)
     assert await lanes.total() == 0
