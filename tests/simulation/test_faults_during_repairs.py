@@ -12,6 +12,8 @@ from aiozkqueue.zookeeper import Create, SetData
 from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import Fate
 
@@ -134,40 +136,26 @@ def fail_a_move(number: int = 0, fault: Fault | None = None) -> Seen:
     return seen
 
 
-def test_a_fault_while_a_put_passes_over_taken_numbers_does_not_fail_it() -> None:
-    undisturbed = put_to_a_copied_queue()
+def troubles(run: Callable[..., Seen]) -> dict[str, list[str]]:
+    """Run once undisturbed, and then with each fault at each request; return what went wrong, by request and fault."""
+    undisturbed = run()
     assert undisturbed.trouble == []
     assert undisturbed.requests > 5
-    wrong = {
+    return {
         f"{number}, {fault}": seen.trouble
         for number in range(1, undisturbed.requests + 1)
         for fault in (*Fault, None)
-        if (seen := put_to_a_copied_queue(number, fault)).trouble
+        if (seen := run(number, fault)).trouble
     }
-    assert not wrong
+
+
+def test_a_fault_while_a_put_passes_over_taken_numbers_does_not_fail_it() -> None:
+    assert troubles(put_to_a_copied_queue) == {}
 
 
 def test_a_commit_whose_session_ends_during_a_repair_settles_its_claim_and_the_message_is_redelivered() -> None:
-    undisturbed = commit_to_a_copied_queue()
-    assert undisturbed.trouble == []
-    assert undisturbed.requests > 5
-    wrong = {
-        f"{number}, {fault}": seen.trouble
-        for number in range(1, undisturbed.requests + 1)
-        for fault in (*Fault, None)
-        if (seen := commit_to_a_copied_queue(number, fault)).trouble
-    }
-    assert not wrong
+    assert troubles(commit_to_a_copied_queue) == {}
 
 
 def test_a_fault_at_any_request_of_a_failing_move_leaves_no_trace_of_the_work_on_it() -> None:
-    undisturbed = fail_a_move()
-    assert undisturbed.trouble == []
-    assert undisturbed.requests > 5
-    wrong = {
-        f"{number}, {fault}": seen.trouble
-        for number in range(1, undisturbed.requests + 1)
-        for fault in (*Fault, None)
-        if (seen := fail_a_move(number, fault)).trouble
-    }
-    assert not wrong
+    assert troubles(fail_a_move) == {}

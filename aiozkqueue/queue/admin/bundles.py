@@ -7,6 +7,7 @@ messages count as in flight.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -76,12 +77,14 @@ async def count_bundled(handle: QueueHandle[Runtime], folders: Sequence[str]) ->
     in_flight = 0
     for folder in folders:
         names = (await collect_children(handle, folder, lambda: Matching(is_bundle))).names
-        for text in names:
+        for number, text in enumerate(names, 1):
             name = BundleName.parse(text)
             if name is not None:
                 left = name.size - done.get(name.id, 0)
                 more[folder] += left - 1
                 in_flight += left - 1 if name.id in done else 0
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
     return Bundled(more, in_flight)
 
 
@@ -164,7 +167,7 @@ async def dissolve_all(
         for place in places:
             with translate_denials(handle.name):
                 dissolved = await dissolve(handle.zookeeper, handle.paths, place, handle.runtime.ids, now=now)
-            if dissolved is Dissolved.HELD:
+            if dissolved in (Dissolved.HELD, Dissolved.REFUSED):
                 held.append(place)
     return held
 
@@ -204,7 +207,7 @@ async def remove_bundles(handle: QueueHandle[Runtime], folders: Sequence[str]) -
     removed, refused = 0, list[str]()
     places = [place async for place in bundle_places(handle, folders)]
     for start in range(0, len(places), REMOVED_AT_ONCE):
-        counts: list[int] = []
+        counts: list[tuple[str, int]] = []
         changes: list[Change] = []
         for place in places[start : start + REMOVED_AT_ONCE]:
             try:
@@ -214,9 +217,11 @@ async def remove_bundles(handle: QueueHandle[Runtime], folders: Sequence[str]) -
                 refused.append(candidate_id(name_at(place)))
                 continue
             if state is not None and state.lock is None:
-                counts.append(max(1, len(_messages_of(state))))
+                counts.append((state.name.id, max(1, len(_messages_of(state)))))
                 changes.append(_removal(handle, place, state))
-        for count, part in zip(counts, await settle_allowed(handle.runtime, changes), strict=True):
+        for (own, count), part in zip(counts, await settle_allowed(handle.runtime, changes), strict=True):
+            if isinstance(part.error, AccessDeniedError):
+                refused.append(own)
             removed += count if part.error is None else 0
     return removed, refused
 

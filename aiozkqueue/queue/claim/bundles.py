@@ -70,7 +70,7 @@ DEEP: Final = 10
 
 
 class Services(NamedTuple):
-    """What the bundles of a queue need of the session."""
+    """The parts of the session that `HeldBundles` uses."""
 
     committer: GroupCommitter
     tasks: TaskOwner
@@ -220,7 +220,7 @@ class HeldBundles:
     async def _take_apart(self, place: str, own: str, generation: int) -> bool:
         """Dissolve a bundle whose holder is gone; return False if it is to be left alone for a while."""
         try:
-            return await self._dissolve(place, generation) is not Dissolved.OBSTRUCTED
+            return await self._dissolve(place, generation) not in (Dissolved.OBSTRUCTED, Dissolved.REFUSED)
         except NoAuthError as error:  # this user may not store its messages
             self._claimer.log_sealed(f"of bundle {own}", error)
             return False
@@ -299,10 +299,7 @@ class HeldBundles:
         """See `BundleOwner`."""
         if fate is not FREE:
             claim.bundle.live -= 1
-            if claim.handed:
-                self._finished += 1
-            elif self._candidate_source.alone:
-                self._candidate_source.put_back([claim.place])  # returned, and next in order
+            self._finished += claim.handed
             return
         claim = claim.renewed()
         if claim.attempts and claim.used_up:
@@ -317,6 +314,13 @@ class HeldBundles:
         hold.live -= number
         self._finished += number
 
+    def returned(self, claims: Sequence[BundledClaim]) -> None:
+        """See `BundleOwner`. A lone consumer takes them next, because they are the oldest."""
+        for claim in claims:
+            claim.bundle.live -= 1
+        if self._candidate_source.alone:
+            self._candidate_source.put_back([claim.place for claim in claims])
+
     def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
         """See `BundleOwner`."""
         self._forget(hold)
@@ -329,7 +333,8 @@ class HeldBundles:
         """See `BundleOwner`."""
         self._forget(hold)
         self._candidate_source.settled(hold.id, gone=False)
-        self._tasks.spawn(self._recover, hold, name="bundle that was lost")
+        if not self._closed:  # otherwise the lock goes with the session
+            self._tasks.spawn(self._recover, hold, name="bundle that was lost")
 
     def start_over(self) -> None:
         """Forget everything: a new ZooKeeper session begins."""

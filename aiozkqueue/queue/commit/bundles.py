@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import QueueError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord, decode, single_of
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
-from aiozkqueue.queue.state.hooks import FREE, LEFT
+from aiozkqueue.queue.state.hooks import FREE
 from aiozkqueue.zookeeper import Create, SetData
 
 from .dispositions import CONSUME
@@ -106,7 +106,7 @@ class ReturnRest(Part):
     The whole bundle is unlocked if nothing has been sent about it. Otherwise the messages become single items.
     """
 
-    __slots__ = ("_claims", "_hold", "chains", "generation")
+    __slots__ = ("_claims", "_hold", "_wakes", "chains", "generation")
 
     def __init__(self, hold: BundleHold, claims: Sequence[BundledClaim]) -> None:
         super().__init__(2 * OPERATION_WEIGHT + sum(len(claim.raw) + OPERATION_WEIGHT for claim in claims))
@@ -114,6 +114,7 @@ class ReturnRest(Part):
         self.chains = (hold,)
         self._hold = hold
         self._claims = claims
+        self._wakes = True  # whether idle consumers are woken
 
     def compose(self, composition: Composition) -> None:
         """Add the operations that return the messages."""
@@ -123,7 +124,8 @@ class ReturnRest(Part):
         composition.join(hold, self)
         if hold.untouched and len(self._claims) == hold.count:
             hold.unlock()
-            composition.operations.extend(hold.state.wakeup(hold.state.paths.items, hold.claim_id))
+            if self._wakes:  # a watch on items misses the removal of a lock
+                composition.operations.extend(hold.state.wakeup(hold.state.paths.items, hold.claim_id))
             return
         for claim in self._claims:
             attempts = claim.attempts - claim.recorded
@@ -136,7 +138,9 @@ class ReturnRest(Part):
         hold = self._hold
         if hold.keeps(operation, error):
             return None
-        if hold.is_about(operation):
+        if operation.path == hold.state.paths.items:
+            self._wakes = False  # idle consumers also poll
+        elif hold.is_about(operation):
             hold.lose()
         else:
             hold.stuck = True
@@ -160,8 +164,7 @@ class ReturnRest(Part):
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """Record that the messages are available to all consumers."""
         claims, self._claims = self._claims, ()
-        for claim in reversed(claims):  # each goes to the front
-            claim.settled(LEFT)
+        self._hold.returned(claims)
 
     def failed(self, error: BaseException) -> None:
         """End the hold if the server has removed the lock."""

@@ -157,7 +157,7 @@ class ReleaseClaims(EndClaims):
     def _refused_single(
         self, claim: Claim, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Leave out a claim whose item or lock is not as it was read, or the part of it that is refused."""
+        """Leave out a claim whose item or lock has changed since it was read; otherwise leave out the refused part."""
         if claim.group_lock is not None and (operation.path == claim.lock or isinstance(error, _NOT_AS_READ)):
             self._lose(claim)  # the claims of a group share one lock, which is lost, or not known to be ours
             return None

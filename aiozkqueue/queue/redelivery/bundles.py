@@ -65,6 +65,8 @@ class Dissolved(enum.Enum):
     """A consumer holds it."""
     OBSTRUCTED = enum.auto()
     """Its messages are single items now, and it stays without messages: another program has made znodes below it."""
+    REFUSED = enum.auto()
+    """It is unchanged: another program has made znodes under the names of its messages, or changes it all the time."""
 
 
 class BundleState(NamedTuple):
@@ -150,7 +152,15 @@ async def dissolve(
                 raise refusal.error from refusal
         else:
             return Dissolved.OBSTRUCTED if obstructed else Dissolved.DONE
-    return Dissolved.HELD
+    log.error(
+        "queue %s: bundle %s cannot be taken apart, and is left alone: delete the znodes with the ids of its messages, "
+        "or %s",
+        paths.name,
+        place,
+        paths.at(place),
+        extra={"queue": paths.name},
+    )
+    return Dissolved.REFUSED
 
 
 def _log_obstructed(paths: QueuePaths, place: str) -> None:

@@ -20,7 +20,7 @@ from aiozkqueue.zookeeper import Check, Delete, NotEmptyError, SetData
 from .claim import Claim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
@@ -41,6 +41,10 @@ class BundleOwner(Protocol):
 
     def consumed(self, hold: BundleHold, number: int) -> None:
         """Handle the ends of messages that were delivered and finished."""
+        ...
+
+    def returned(self, claims: Sequence[BundledClaim]) -> None:
+        """Handle the return of messages that no taker has received: they are single items now."""
         ...
 
     def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
@@ -235,6 +239,11 @@ class BundleHold:
         """Handle the ends of messages that were delivered and finished."""
         if not self.gone:
             self.owner.consumed(self, number)
+
+    def returned(self, claims: Sequence[BundledClaim]) -> None:
+        """Handle the return of messages, which has been applied."""
+        if not self.gone:
+            self.owner.returned(claims)
 
     def settled(self, claim: BundledClaim, fate: Fate) -> None:
         """Handle the end of the claim on one message, which has been applied."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 import aiozkqueue as zq
+from tests.integration.queue.bundles import Stored
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
@@ -114,3 +115,9 @@ async def take_one(session: zq.QueueSession, queue: str = "jobs", patience: floa
         message = await tx.take(session.queue(queue), timeout=patience)
         assert message is not None
     return message
+
+
+@pytest.fixture
+def stored(server_view: Observer, queue_root: str) -> Stored:
+    """The znodes of the queue "jobs", read by an independent client."""
+    return Stored(server_view, queue_root)

@@ -57,7 +57,7 @@ def several_multis_of_one_bundle_under_way(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(bundled_rough)
 def dissolve_ignores_what_has_ended(patch: pytest.MonkeyPatch) -> None:
-    decode = BundleRecord.decode.__func__  # type: ignore[attr-defined]
+    decode = BundleRecord.decode.__func__  # type: ignore[attr-defined]  # of a class method
 
     def undone(cls: type[BundleRecord], data: bytes) -> BundleRecord:
         record: BundleRecord = decode(cls, data)

@@ -1,0 +1,240 @@
+"""Bundles beside operators, and beside other programs that change their znodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from kazoo.security import make_acl
+
+import aiozkqueue as zq
+from aiozkqueue.layout import BundleName
+from aiozkqueue.sampling import Sample, Sampler
+from tests.faults.account import CLAIM
+from tests.integration.queue.bundles import BODIES, NUMBER, Stored, bundled, drain, half_done
+from tests.integration.queue.conftest import Opener, eventually
+from tests.integration.queue.test_obstacles import set_acl
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.bundles import Expire
+    from tests.observer import Observer
+
+
+# -- operators
+
+
+async def test_claims_released_by_force_are_lost_and_their_messages_are_redelivered(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = await bundled(session, BODIES[:40])
+    async with session.begin() as tx:
+        await tx.take_many(queue, 40)
+        assert await other.queue("jobs").admin.release_claims() == 40
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+    assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(BODIES[:40])
+
+
+async def test_figures_count_messages_and_not_znodes(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = await bundled(session)
+    stats = await other.queue("jobs").stats()
+    assert (stats.size, stats.waiting, stats.in_flight) == (NUMBER, NUMBER, 0)
+    assert stats.oldest is not None
+    async with session.begin() as tx:
+        await tx.take_many(queue, 60)
+        await tx.commit()
+    async with session.begin() as tx:
+        await tx.take_many(queue, 40)
+        stats = await other.queue("jobs").stats()
+        assert (stats.size, stats.waiting, stats.in_flight) == (40, 0, 40)
+        assert await other.queue("jobs").size() == 40
+
+
+async def test_a_message_is_found_by_its_id(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    ids = await queue.put_many(BODIES)
+    assert [content.id for content in await other.queue("jobs").peek(70)] == ids[:70]
+    state = await other.queue("jobs").state(ids[60])
+    assert (state.id, state.status) == (ids[60], zq.Status.WAITING)
+    async with session.begin() as tx:
+        await tx.take_many(queue, NUMBER)
+        assert (await other.queue("jobs").state(ids[60])).status is zq.Status.CLAIMED
+
+
+async def test_a_message_is_cancelled_and_updated_in_its_bundle(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    ids = await queue.put_many(BODIES[:40])
+    assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.DONE
+    assert await other.queue("jobs").update(b"new", id=ids[5]) is zq.Alteration.DONE
+    assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.NOT_FOUND
+    assert await drain(session, queue) == [*BODIES[:3], BODIES[4], b"new", *BODIES[6:40]]
+
+
+async def test_a_message_of_a_held_bundle_cannot_be_cancelled(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    ids = await queue.put_many(BODIES[:40])
+    async with session.begin() as tx:
+        await tx.take_many(queue, 40)
+        assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.IN_FLIGHT
+        await tx.commit()
+
+
+async def test_a_purge_removes_bundles(session: zq.QueueSession, other: zq.QueueSession, stored: Stored) -> None:
+    await bundled(session)
+    assert await other.queue("jobs").purge() == NUMBER
+    assert await stored.is_empty()
+
+
+async def test_a_move_takes_the_messages_of_bundles_along(session: zq.QueueSession, stored: Stored) -> None:
+    await bundled(session)
+    reference = await session.admin.moves.start("jobs", "others")
+
+    async def done() -> bool:
+        return (await session.admin.moves.status(reference)).ended is not None
+
+    await eventually(done)
+    assert await stored.is_empty()
+    assert sorted(await drain(session, session.queue("others"))) == sorted(BODIES)
+
+
+async def test_unbundling_stores_single_items_and_requires_nothing_any_more(
+    session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    queue = await bundled(session)
+    async with session.begin() as tx:
+        await tx.take_many(queue, 10)
+        assert await other.queue("jobs").admin.unbundle() == 1
+        await tx.commit()
+
+    async def unbundled() -> bool:
+        return await other.queue("jobs").admin.unbundle() == 0
+
+    await eventually(unbundled)
+    assert await stored.bundles() == []
+    assert b"requires" not in await server_view.get(f"{queue_root}/jobs")
+    await queue.put_many(BODIES)
+    assert await stored.bundles() == []
+    assert sorted(await drain(session, queue)) == sorted([*BODIES[10:], *BODIES])
+
+
+async def test_a_damaged_bundle_becomes_a_dead_letter(
+    session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    queue = await bundled(session)
+    name = next(name for name in await stored.names() if name.startswith("bundle-"))
+    await server_view.set(f"{queue_root}/jobs/items/{name}", b"\xf5zqb\x01\xff\xff")
+    assert len(await drain(session, queue)) == NUMBER // 2
+    (letter,) = await queue.dead_letters.peek()
+    assert letter.reason.startswith("the stored bytes of a bundle do not decode")
+    assert await stored.is_empty()
+
+
+async def test_samples_count_messages_and_find_the_oldest(session: zq.QueueSession) -> None:
+    queue = await bundled(session)
+    sampler = Sampler(session)
+
+    async def sample() -> Sample:
+        await sampler.look_at("jobs")
+        return sampler.latest["jobs"]
+
+    before = await sample()
+    assert (before.size, before.in_flight) == (NUMBER, 0)
+    assert before.oldest is not None
+    async with session.begin() as tx:
+        await tx.take_many(queue, NUMBER)
+        during = await sample()
+        assert (during.size, during.in_flight) == (NUMBER, NUMBER)
+        await tx.commit()
+    assert (await sample()).oldest is None
+
+
+# -- znodes of other programs
+
+
+async def test_an_unreadable_bundle_does_not_keep_the_others(
+    session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await bundled(session, [b"%d" % number for number in range(192)])
+    first = (await stored.names())[0]
+    await set_acl(server_view, f"{queue_root}/jobs/items/{first}", readable=False)
+    hidden = BundleName.parse(first)
+    assert hidden is not None
+    assert len(await drain(session, queue, 2)) == 192 - hidden.size
+    assert "may not read it" in caplog.text
+
+
+@pytest.mark.parametrize("when", ["before", "while held"])
+async def test_znodes_below_a_bundle_do_not_keep_its_messages(
+    session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str, when: str
+) -> None:
+    queue = await bundled(session)
+    obstructed = f"{queue_root}/jobs/items/{(await stored.names())[0]}/child"
+    if when == "before":
+        await server_view.create(obstructed)
+    async with session.begin() as tx:
+        messages = await tx.take_many(queue, NUMBER)
+        if when == "while held":
+            await server_view.create(obstructed)
+        assert len(messages) == NUMBER
+        await tx.commit()
+    assert await queue.size() == 0
+    await queue.put(b"after")
+    assert await drain(session, queue) == [b"after"]
+
+
+async def test_messages_of_a_bundle_with_znodes_below_it_survive_their_holder(
+    open_session: Opener, other: zq.QueueSession, expire: Expire, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    await bundled(other, BODIES[:40])
+    await server_view.create(f"{queue_root}/jobs/items/{(await stored.names())[0]}/child")
+    queue = await half_done(open_session, expire)
+    assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(BODIES[10:40])
+    assert await queue.size() == 0
+
+
+async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_keep_the_others(
+    open_session: Opener,
+    other: zq.QueueSession,
+    expire: Expire,
+    stored: Stored,
+    server_view: Observer,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await bundled(other)
+    (first, _) = await stored.bundles()
+    await server_view.create(f"{queue_root}/jobs/items/item-i{first.last}-{first.digits}", b"of another program")
+    await half_done(open_session, expire)
+    assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted([*BODIES[50:], b"of another program"])
+    assert "cannot be taken apart" in caplog.text
+    assert [bundle.id for bundle in await stored.bundles()] == [first.id]
+
+
+async def test_a_bundle_that_no_taker_wants_is_unlocked_by_a_user_who_cannot_wake_others(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue = await bundled(session, BODIES[:40])
+    allowed = [make_acl("world", "anyone", read=True, create=True, delete=True, admin=True)]
+    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", allowed))
+    claim = zookeeper_proxy.hold_request(CLAIM)
+    async with session.begin() as tx:
+        taking = asyncio.ensure_future(tx.take(queue, timeout=None))
+        await claim.struck()
+        taking.cancel()
+        claim.release()
+        await asyncio.wait([taking])
+    locks = f"{queue_root}/jobs/locks"
+
+    async def unlocked() -> bool:
+        return not await server_view.children(locks) and not await stored.records()
+
+    await eventually(unlocked)
+    assert [bundle.size for bundle in await stored.bundles()] == [40]
