@@ -51,6 +51,15 @@ browser:
 	  echo "No Chromium: the dashboard's tests in a browser are skipped (apt-get install chromium)." >&2; \
 	fi
 
+# For the tests of the alert rules, from Debian's archive; nothing of it is installed. Without it they are skipped.
+PROMTOOL := $(BIN)/promtool
+$(PROMTOOL): | $(STAMP)
+	@folder=$$(mktemp -d) && cd "$$folder" && \
+	{ { apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } && \
+	  dpkg -x prometheus_*.deb . && install -m 755 usr/bin/promtool "$(abspath $@)"; } >/dev/null 2>&1 || \
+	echo "promtool could not be fetched: the tests of the alert rules are skipped." >&2; \
+	rm -rf "$$folder"
+
 # A hundred ZooKeeper servers are started; with it each takes half the time. Without it they start as well.
 ARCHIVE := $(VENV)/zookeeper.jsa
 $(ARCHIVE): $(STAMP)
@@ -63,10 +72,10 @@ PYTEST := $(BIN)/python -m pytest --dist loadscope
 SIMULATED := $(addprefix tests/simulation/test_,histories.py matrix.py mutations.py order.py repetition.py)
 .PHONY: test
 ifdef PYTEST_ARGS
-test: $(ARCHIVE) browser  ## run all tests, a soak of three minutes among them (PYTEST_ARGS="tests/unit -x" for some)
+test: $(ARCHIVE) $(PROMTOOL) browser  ## run all tests, a soak of three minutes among them (PYTEST_ARGS="tests/unit -x" for some)
 	@$(PYTEST) -n 2 $(PYTEST_ARGS)
 else
-test: $(ARCHIVE) browser
+test: $(ARCHIVE) $(PROMTOOL) browser
 	@status=0; beside=$$(mktemp); \
 	{ trap 'kill $$!; exit 143' TERM; \
 	  $(PYTEST) tests/soak & wait $$!; soak=$$?; \

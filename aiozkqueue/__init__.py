@@ -6,6 +6,7 @@ types of operators' tools.
 
 from __future__ import annotations
 
+from aiozkqueue.app import App
 from aiozkqueue.errors import (
     RETRY_SCHEDULE,
     AccessDeniedError,
@@ -43,25 +44,26 @@ from aiozkqueue.layout import (
     QueueConfig,
     Schedule,
 )
-from aiozkqueue.queue.admin.alter import Alteration
-from aiozkqueue.queue.admin.dead_letters import DeadLetters
-from aiozkqueue.queue.admin.message_state import Status
-from aiozkqueue.queue.connect import connect
-from aiozkqueue.queue.connection_state import ConnectionState
-from aiozkqueue.queue.consumer import Consumer
-from aiozkqueue.queue.delivery import Delivery
-from aiozkqueue.queue.foreign_queue import CuratorQueue, ForeignQueue
-from aiozkqueue.queue.foreign_shards import CuratorShards
-from aiozkqueue.queue.leases import Lease, Leases
-from aiozkqueue.queue.listener import Listener
+from aiozkqueue.operations.alter import Alteration
+from aiozkqueue.operations.dead_letters import DeadLetters
+from aiozkqueue.operations.message_state import Status
 from aiozkqueue.queue.message import DeadLetter, Message
-from aiozkqueue.queue.middleware import Middleware
 from aiozkqueue.queue.options import PutOptions, Seconds
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.queue import Queue
-from aiozkqueue.queue.run import run
-from aiozkqueue.queue.session import QueueSession
-from aiozkqueue.queue.transaction import Transaction
+from aiozkqueue.session.connect import connect
+from aiozkqueue.session.connection_state import ConnectionState
+from aiozkqueue.session.consumer import Consumer
+from aiozkqueue.session.delivery import Delivery
+from aiozkqueue.session.foreign_queue import CuratorQueue, ForeignQueue
+from aiozkqueue.session.foreign_shards import CuratorShards
+from aiozkqueue.session.leases import Lease, Leases
+from aiozkqueue.session.listener import Listener
+from aiozkqueue.session.listener_options import ListenerOptions
+from aiozkqueue.session.middleware import Middleware
+from aiozkqueue.session.queue import Queue
+from aiozkqueue.session.run import run
+from aiozkqueue.session.session import QueueSession
+from aiozkqueue.session.transaction import Transaction
 from aiozkqueue.zookeeper import Acl, Auth
 
 __all__ = [
@@ -71,6 +73,7 @@ __all__ = [
     "All",
     "Alteration",
     "AnyOf",
+    "App",
     "AtLeastOnce",
     "Auth",
     "Backoff",
@@ -97,6 +100,7 @@ __all__ = [
     "Lease",
     "Leases",
     "Listener",
+    "ListenerOptions",
     "Message",
     "MessageTooLargeError",
     "Middleware",

@@ -7,16 +7,16 @@ The tools themselves are properties of a queue and of a session. This module has
 from __future__ import annotations
 
 from aiozkqueue.layout import HistoryRecord
-from aiozkqueue.queue.admin.batch_writers import WriterInfo
-from aiozkqueue.queue.admin.cleaning import Cleaned
-from aiozkqueue.queue.admin.consumers import ConsumerInfo
-from aiozkqueue.queue.admin.doctor.diagnosis import Diagnosis, EnsembleFacts, Finding, QueueFacts, Severity
-from aiozkqueue.queue.admin.history_pins import Pin
-from aiozkqueue.queue.admin.ledgers import LedgerInfo
-from aiozkqueue.queue.admin.message_state import MessageState, Process
-from aiozkqueue.queue.admin.moves import Moves, MoveStatus
-from aiozkqueue.queue.admin.stats import QueueStats
-from aiozkqueue.queue.administration import QueueAdmin, SessionAdmin
+from aiozkqueue.operations.batch_writers import WriterInfo
+from aiozkqueue.operations.cleaning import Cleaned
+from aiozkqueue.operations.consumers import ConsumerInfo
+from aiozkqueue.operations.doctor.diagnosis import Diagnosis, EnsembleFacts, Finding, QueueFacts, Severity
+from aiozkqueue.operations.history_pins import Pin
+from aiozkqueue.operations.ledgers import LedgerInfo
+from aiozkqueue.operations.message_state import MessageState, Process
+from aiozkqueue.operations.moves import Moves, MoveStatus
+from aiozkqueue.operations.stats import QueueStats
+from aiozkqueue.session.administration import QueueAdmin, SessionAdmin
 
 __all__ = [
     "Cleaned",

@@ -7,17 +7,19 @@ QueueError
 │   ├── ItemNotEmptyError        the message's item has child znodes, so ZooKeeper does not delete it
 │   ├── TransactionTooLargeError the transaction exceeds one ZooKeeper request, or the locks of one session
 │   ├── QueueFullError           the queue is at its limit
+│   ├── QueueInUseError          the queue to delete holds messages, or others consume it
 │   ├── ConflictError            other clients have taken or changed what the commit was to change
 │   └── DuplicateKeyError        a message with the unique key exists already
 ├── OutcomeUnknownError          the commit's outcome is not known yet; `session.outcome(id)` returns it later
 ├── ConnectionLostError          no server could be reached in time
+├── NoReplyError                 (TimeoutError) a call got no reply in time
 ├── CheckpointError              the checkpoint of a Spark stream does not belong to the ledger
 │   └── UnreadBatchError         Spark committed a batch that no task has read
 ├── AccessDeniedError            ZooKeeper refused the credentials, or a znode's ACL refused the access
 │   └── PartlyDeniedError        an ACL refuses some messages only; the operation was carried out on the others
 ├── ConfigConflictError          the queue has another policy or configuration
 ├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name exists already
-├── NotFoundError                (LookupError) there is no job, notification queue or subscriber group of this name
+├── NotFoundError                (LookupError) there is no queue, job, notification queue or bus group of this name
 ├── UnknownMoveError             (LookupError) there is no move with this reference
 ├── MissingExtraError            (ModuleNotFoundError) a package of an extra is not installed, or has another version
 ├── TransactionClosedError       (RuntimeError) the transaction or delivery has already been settled
@@ -35,11 +37,11 @@ UncommittedWarning, DirectPutWarning, ImplicitSettleWarning, BlockedLoopWarning 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from datetime import timedelta
 
 __all__ = [
     "AccessDeniedError",
@@ -59,6 +61,7 @@ __all__ = [
     "ItemNotEmptyError",
     "MessageTooLargeError",
     "MissingExtraError",
+    "NoReplyError",
     "NotCommittedError",
     "NotFoundError",
     "OutcomeUnknownError",
@@ -66,6 +69,7 @@ __all__ = [
     "PayloadError",
     "QueueError",
     "QueueFullError",
+    "QueueInUseError",
     "Reject",
     "Retry",
     "SessionClosedError",
@@ -106,12 +110,28 @@ class ItemNotEmptyError(NotCommittedError):
         self.message_id = message_id
 
 
+class NoReplyError(QueueError, TimeoutError):
+    """`Queue.call` got no reply in time. The message may still be handled: it is neither cancelled nor repeated."""
+
+    def __init__(self, message: str, message_id: str) -> None:
+        super().__init__(message)
+        self.message_id = message_id
+
+
 class TransactionTooLargeError(NotCommittedError):
     """The transaction is larger than one ZooKeeper request, or holds more locks than a session may."""
 
 
 class QueueFullError(NotCommittedError):
     """The queue is at its limit, and there was no room in time."""
+
+
+class QueueInUseError(NotCommittedError):
+    """The queue to delete holds messages or dead letters, or others consume it; ``uses`` describes them."""
+
+    def __init__(self, message: str, uses: str) -> None:
+        super().__init__(message)
+        self.uses: str = uses
 
 
 class ConflictError(NotCommittedError):
@@ -167,7 +187,7 @@ class AlreadyExistsError(QueueError):
 
 
 class NotFoundError(QueueError, LookupError):
-    """There is no job, notification queue or subscriber group of this name."""
+    """There is no queue, job, notification queue or subscriber group of this name."""
 
 
 class MissingExtraError(QueueError, ModuleNotFoundError):
@@ -236,6 +256,9 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
         exhausted: Callable[[Any], Awaitable[None]] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        if delay is not None and (isinstance(delay, bool) or not isinstance(delay, int | float | timedelta)):
+            msg = f"Retry: delay takes seconds (float or timedelta), not {type(delay).__name__}"
+            raise InvalidOptionError(msg)
         wait = f"{delay} s" if isinstance(delay, int | float) else delay
         super().__init__("retry" if delay is None else f"retry after {wait}")
         if schedule is not None and delay is not None:
@@ -253,17 +276,17 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
 class Reject(Exception):  # noqa: N818 - as Retry
     """Raise in a handler: move the message to the dead letters, with this reason."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str = "rejected by its handler") -> None:
         super().__init__(reason)
         self.reason = reason
 
 
 class UncommittedWarning(UserWarning):
-    """``session.transaction()`` was left without an error and without a commit; its takes or puts were rolled back."""
+    """The block of ``transaction(autocommit=False)`` ended without a commit; its takes and puts were rolled back."""
 
 
 class DirectPutWarning(UserWarning):
-    """``await queue.put()`` inside an open transaction is immediate and not part of it."""
+    """``await queue.put()`` inside an open transaction or a delivery is immediate and not part of it."""
 
 
 class ImplicitSettleWarning(UserWarning):
@@ -271,7 +294,7 @@ class ImplicitSettleWarning(UserWarning):
 
 
 class BlockedLoopWarning(UserWarning):
-    """The event loop was blocked for at least a third of the session timeout; after all of it, claims are lost."""
+    """The event loop was blocked for at least a third of the session timeout. Claims are lost after a whole timeout."""
 
 
 class UnknownMoveError(QueueError, LookupError):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from aiozkqueue.app import App
 from aiozkqueue.errors import (
     ConnectionLostError,
     DuplicateKeyError,
@@ -20,11 +22,13 @@ from aiozkqueue.errors import (
     SessionClosedError,
 )
 from aiozkqueue.extras import needs
-from aiozkqueue.queue.connect import connect
 from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.session import QueueSession
-from aiozkqueue.queue.transaction import Transaction
+from aiozkqueue.session.connect import connect
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.session.session import QueueSession
+from aiozkqueue.session.transaction import Transaction
+from aiozkqueue.zookeeper import State
 
 with needs("fastapi"):
     from fastapi import Depends, HTTPException, Request
@@ -34,11 +38,13 @@ with needs("fastapi"):
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from contextlib import AbstractAsyncContextManager
+    from typing import Unpack
 
     from starlette.applications import Starlette
     from starlette.responses import Response
 
     from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.session.connect import ConnectOptions
 
     Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
@@ -59,22 +65,23 @@ def state(session: QueueSession) -> dict[str, QueueSession]:
 
 
 def lifespan(
-    hosts: str,
-    **options: Any,  # noqa: ANN401 - those of connect, which checks them
+    hosts: str | App, **options: Unpack[ConnectOptions]
 ) -> Callable[[Starlette], AbstractAsyncContextManager[dict[str, QueueSession]]]:
     """Return a lifespan with one session for the whole application: ``FastAPI(lifespan=lifespan("zk1:2181"))``.
 
-    The options are those of `aiozkqueue.connect`. The application does not start without a connection. When it stops,
-    active operations are settled first.
+    Give the addresses of the servers or an `aiozkqueue.App`, whose queues then work in endpoints. The options are those
+    of `aiozkqueue.connect`; with an `aiozkqueue.App` they replace its own. The application does not start without a
+    connection. When it stops, active operations are settled first. It runs no handlers: use ``aiozkqueue worker``.
 
     Raises:
         InvalidOptionError: immediately, if an option is out of range or the hosts do not parse.
     """
-    connect(hosts, **options)  # checks them
+    connecting = hosts.connect if isinstance(hosts, App) else partial(connect, hosts)
+    connecting(**options)  # checks them
 
     @asynccontextmanager
     async def opened(_app: Starlette) -> AsyncIterator[dict[str, QueueSession]]:
-        async with connect(hosts, **options) as session:
+        async with connecting(**options) as session:
             yield state(session)
 
     return opened
@@ -112,6 +119,8 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as
 
     ``commit_timeout`` is the maximum time that the response waits for ZooKeeper's answer, seconds. A failed commit
     raises the errors of `Transaction.commit`, and the client gets an error: 500, or the response of `error_handlers`.
+    While the session is known to have no connection, a request fails at once with `ConnectionLostError`, and a commit
+    with `NotCommittedError`: nothing of it was sent.
 
     Raises:
         InvalidOptionError: the timeout is not a finite number of seconds.
@@ -119,17 +128,24 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as
     limit = required_seconds(commit_timeout, "commit_timeout")
 
     async def transaction(request: Request, session: SessionDep) -> AsyncIterator[Transaction]:
-        async with session.begin() as tx:
+        if not _connected(session):
+            msg = "there is no connection to ZooKeeper now; nothing was sent; try again later"
+            raise ConnectionLostError(msg)
+        async with session.transaction() as tx:
             yield tx
             if tx.outcome is not Outcome.OPEN:
                 return
             if await request.is_disconnected():
                 await tx.rollback(delay=0)
                 raise HTTPException(_CLIENT_GONE, "the client has gone; its transaction was rolled back")
-            await tx.commit(timeout=limit)
+            await tx.commit(timeout=limit if _connected(session) else 0)
 
     # By default, a dependency ends after the response has been sent, and the commit would come too late.
     return Depends(transaction, scope="function")
+
+
+def _connected(session: QueueSession) -> bool:
+    return core_of(session).zookeeper.state is State.CONNECTED
 
 
 TransactionDep = Annotated[Transaction, in_transaction()]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.extras import needs
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import Sampler
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import State, ZooKeeperError
 
 with needs("observability"):
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from aiozkqueue.queue.commit.meter import Histogram, QueueFigures
-    from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.sampling import Sample
+    from aiozkqueue.session.session import QueueSession
 
 __all__ = ["SessionCollector", "collector"]
 
@@ -181,6 +181,11 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[Sample], float]]]] = {
         "Messages that were delivered before and are redelivered at a known time.",
         lambda sample: sample.retrying,
     ),
+    "aiozkqueue_queue_scheduled": (
+        "Messages that were put with a delay or a time that has not come.",
+        lambda sample: sample.scheduled,
+    ),
+    "aiozkqueue_queue_paused": ("1 if the queue is paused: no message is claimed.", lambda sample: sample.paused),
     "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda sample: sample.dead),
     "aiozkqueue_queue_consumers": ("Sessions that take from the queue.", lambda sample: sample.consumers),
 }
@@ -190,9 +195,15 @@ def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> It
     """Return the metrics of queues from their last samples, by name, and of the queues that could not be read."""
     for name, (description, value_of) in _GAUGES.items():
         yield _gauge(name, description, ((queue, value_of(sample)) for queue, sample in samples.items()))
+    limits = ((queue, sample.max_size) for queue, sample in samples.items() if sample.max_size is not None)
+    yield _gauge("aiozkqueue_queue_max_size", "Maximum number of messages; absent if it is unlimited.", limits)
     now = time.time()
     ages = ((queue, max(0.0, now - sample.oldest)) for queue, sample in samples.items() if sample.oldest is not None)
-    yield _gauge("aiozkqueue_queue_oldest_age_seconds", "Age of the oldest message.", ages)
+    yield _gauge(
+        "aiozkqueue_queue_oldest_waiting_age_seconds",
+        "Time since the put, or the end of the delay, of the oldest waiting message; absent if no message waits.",
+        ages,
+    )
     yield _gauge(
         "aiozkqueue_queue_unreadable",
         "1 if a queue could not be read: access denied, a configuration that does not decode, or too slow.",

@@ -13,22 +13,24 @@ import logging
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError
 from aiozkqueue.layout import check_queue_name
-from aiozkqueue.queue.admin.bundles import Bundled, count_bundled, first_bundled
-from aiozkqueue.queue.admin.ended_locks import count_ended
-from aiozkqueue.queue.admin.listing import first_items
-from aiozkqueue.queue.admin.stats import configuration, count, count_scheduled, count_staged, lanes_of, put_into
-from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.operations.bundles import count_bundled
+from aiozkqueue.operations.ended_locks import count_ended
+from aiozkqueue.operations.oldest import Oldest, oldest_waiting
+from aiozkqueue.operations.stats import configuration, count, count_scheduled, count_staged, lanes_of, put_into
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.layout import StoredConfig
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.session.session import QueueSession
     from aiozkqueue.zookeeper import Stat
 
 log: Final = logging.getLogger(__name__)
@@ -37,11 +39,13 @@ EVERY: Final = 10.0
 KEPT: Final = 360
 #: Maximum number of queues to sample, the first by name.
 MOST_QUEUES: Final = 500
-#: Maximum size of a queue that is listed, at most once per sample, to find a new oldest message.
+#: Maximum number of znodes of a queue that are listed for each sample, for the oldest message and for bundles.
 LISTED: Final = 20_000
+#: Maximum number of znodes of a deep queue, which are listed once a minute.
+MOST_LISTED: Final = 100_000
 #: Maximum seconds for the sample of one queue.
 PATIENCE: Final = 3.0
-#: Seconds after which a queue that took longer is tried again.
+#: Seconds after which a queue that took longer is tried again, and a deep queue is listed again.
 RETRY: Final = 60.0
 #: Maximum number of lanes, and hours of scheduled messages, of a queue to sample.
 MOST_FOLDERS: Final = 10_000
@@ -63,7 +67,11 @@ class Sample(NamedTuple):
     put: int
     """Messages ever put, as counted by the server; only differences are meaningful."""
     oldest: float | None
-    """The time when the oldest message was put, in seconds since 1970; None if there is none, or if it is unknown."""
+    """The time since which the oldest waiting message waits, in seconds since 1970; None if no message waits, or if
+    it is unknown."""
+    paused: bool
+    max_size: int | None
+    """The maximum number of messages; None: unlimited."""
 
     @property
     def delayed(self) -> int:
@@ -74,6 +82,15 @@ class Sample(NamedTuple):
     def waiting(self) -> int:
         """Messages that can be taken now."""
         return max(0, self.size - self.in_flight - self.delayed)
+
+
+class _Bundles(NamedTuple):
+    """The bundles of a queue when they were last listed."""
+
+    at: float
+    average: float
+    """The messages of bundles beyond one for each znode, for each znode of the queue."""
+    in_flight: int
 
 
 class UnreadableError(QueueError):
@@ -98,7 +115,8 @@ class Sampler:
         self._unreadable: dict[str, str] = {}
         self._slow: dict[str, float] = {}
         self._listed: dict[tuple[str, str], tuple[float, int]] = {}
-        self._oldest: dict[str, tuple[str, float]] = {}
+        self._oldest: dict[str, tuple[float, Oldest | None]] = {}
+        self._bundles: dict[str, _Bundles] = {}
         self._looked = float("-inf")
         self._kept = float("-inf")
         self._looking = asyncio.Lock()
@@ -133,6 +151,8 @@ class Sampler:
                 log.warning("%s", unreadable[name], extra={"queue": name})
             self._latest, self._unreadable = samples, unreadable
             self._listed = {key: counted for key, counted in self._listed.items() if key[0] in samples}
+            self._oldest = {name: known for name, known in self._oldest.items() if name in samples}
+            self._bundles = {name: known for name, known in self._bundles.items() if name in samples}
             self._slow = {name: at for name, at in self._slow.items() if name in unreadable}
             self._looked = time.monotonic()
             if begun - self._kept < EVERY / 2:
@@ -145,6 +165,10 @@ class Sampler:
     async def look_at(self, name: str) -> None:
         """Sample one queue now. Raises: UnreadableError; as `look`."""
         self._latest[name] = await self._try(name)
+
+    def forget(self, name: str) -> None:
+        """Drop the last sample of a queue that was deleted."""
+        self._latest.pop(name, None)
 
     @property
     def latest(self) -> dict[str, Sample]:
@@ -227,23 +251,41 @@ class Sampler:
         later = any(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/"))
         scheduled = await self._list_for(name, "scheduled", partial(count_scheduled, handle, counts)) if later else 0
         staged = await count_staged(handle, config)
-        bundled = Bundled({}, 0)
-        if config is not None and config.bundled and sum(counts.values()) <= LISTED:
-            bundled = await count_bundled(handle, list(counts))
-        size = sum(counts.values()) + sum(bundled.more.values())
-        oldest = await self._find_oldest(name, folders, size, bundled=bool(bundled.more))
-        return Sample(
+        more, in_bundles = 0, 0
+        if config is not None and config.bundled:
+            more, in_bundles = await self._count_bundled(handle, counts)
+        sample = Sample(
             at=time.time(),
-            size=size,
-            in_flight=max(0, locks - due - staged + bundled.in_flight),
+            size=sum(counts.values()) + more,
+            in_flight=max(0, locks - due - staged + in_bundles),
             retrying=max(0, due - ended),
             scheduled=scheduled,
             dead=dead,
             consumers=consumers,
             put=sum(map(put_into, stats.values())),
-            # On the system's clock, like the other times here; an injected clock may be ahead of it.
-            oldest=None if oldest is None else oldest - runtime.clock.moved,
+            oldest=None,
+            paused=config is not None and bool(config.paused),
+            max_size=None if config is None else config.max_size or None,
         )
+        oldest = await self._find_oldest(handle, config, counts, sample, locks)
+        # On the system's clock, like the other times here; an injected clock may be ahead of it.
+        return sample if oldest is None else sample._replace(oldest=oldest / 1000 - runtime.clock.moved)
+
+    async def _count_bundled(self, handle: QueueHandle[Runtime], counts: Mapping[str, int]) -> tuple[int, int]:
+        """Return the messages of bundles beyond one for each znode: all, and those in flight.
+
+        The bundles of a deep queue are listed once a minute. In between, the average of that time is used.
+        """
+        znodes = sum(counts.values())
+        known = self._bundles.get(handle.name)
+        deep = znodes > LISTED
+        if not deep or (znodes <= MOST_LISTED and (known is None or time.monotonic() - known.at > RETRY)):
+            found = await count_bundled(handle, list(counts))
+            known = _Bundles(time.monotonic(), sum(found.more.values()) / max(1, znodes), found.in_flight)
+            self._bundles[handle.name] = known
+        if known is None:
+            return 0, 0
+        return round(known.average * znodes), known.in_flight
 
     async def _list_for(self, name: str, what: str, count: Callable[[], Coroutine[object, object, int]]) -> int:
         """Return a number that needs a listing. The number is cached for twenty times as long as the listing takes."""
@@ -256,31 +298,61 @@ class Sampler:
         self._listed[name, what] = now + 20 * (now - begun) - EVERY / 2, number
         return number
 
-    async def _find_oldest(self, name: str, folders: list[str], size: int, *, bundled: bool) -> float | None:
-        """Return the time when the oldest message was put; look for that message only if the last known one is gone."""
-        runtime = core_of(self._session)
-        path, created = self._oldest.get(name, ("", 0.0))
-        if path and size and await runtime.zookeeper.exists(path) is not None:
-            return created
-        self._oldest.pop(name, None)
-        if not 0 < size <= LISTED:
+    async def _find_oldest(
+        self,
+        handle: QueueHandle[Runtime],
+        config: StoredConfig | None,
+        counts: Mapping[str, int],
+        sample: Sample,
+        locks: int,
+    ) -> int | None:
+        """Return since when the oldest waiting message waits, ms; None if no message waits, or if it is unknown.
+
+        The last known one is looked for again if it is taken, or if an older one may have been released; in a deep
+        queue only once a minute.
+        """
+        looked, known = self._oldest.pop(handle.name, (float("-inf"), None))
+        if not sample.waiting:
             return None
-        state = runtime.queue_state(name)
-        handle = QueueHandle(runtime, state)
-        first = [item for folder in folders for item in await first_items(handle, [folder], 1)]
-        paths = [item.path for item in sorted(first, key=lambda item: (item.generation, item.item.sequence))[:1]]
-        if bundled:
-            paths += [state.paths.at(found.place) for found in await first_bundled(handle, folders, 1)]
-        stats = [(path, await runtime.zookeeper.exists(path)) for path in paths]
-        created_at = min(((stat.ctime / 1000, path) for path, stat in stats if stat is not None), default=None)
-        if created_at is None:
-            return None
-        created, path = created_at
-        self._oldest[name] = path, created
-        return created
+        znodes = sum(counts.values())
+        taken = known is None or await self._is_taken(handle, known)
+        if znodes <= LISTED:
+            again = taken or locks > 0
+        else:
+            again = taken and znodes <= MOST_LISTED and time.monotonic() - looked > RETRY
+        if again:
+            looked = time.monotonic()
+            known = await oldest_waiting(handle, config, [folder for folder, number in counts.items() if number])
+        elif taken and time.monotonic() - looked > RETRY:
+            known = None
+        self._oldest[handle.name] = looked, known
+        return None if known is None else known.since
+
+    async def _is_taken(self, handle: QueueHandle[Runtime], known: Oldest) -> bool:
+        item, lock = await asyncio.gather(*map(handle.zookeeper.exists, (known.path, known.lock)))
+        return item is None or lock is not None
 
 
-def rates_between(earlier: Sample, later: Sample) -> Rates:
+class Counted(Protocol):
+    """The figures of a queue from which rates follow."""
+
+    @property
+    def at(self) -> float:
+        """Seconds since 1970."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """All messages."""
+        ...
+
+    @property
+    def put(self) -> int:
+        """Messages ever put."""
+        ...
+
+
+def rates_between(earlier: Counted, later: Counted) -> Rates:
     """Return the messages put and removed per second between two samples."""
     seconds = max(later.at - earlier.at, 0.001)
     put = max(0, later.put - earlier.put)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.session.internals import core_of, state_of
 from aiozkqueue.worker import settled_heap
 
 from .alike import default_loop, use_loop
@@ -40,7 +40,7 @@ async def take(sessions: list[zq.QueueSession], queue: str, tasks: int) -> dict[
     async def work(session: zq.QueueSession) -> None:
         ours = session.queue(queue)
         while True:
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 if await tx.take(ours, timeout=EMPTY) is None:
                     return
             last[0] = time.monotonic()
@@ -92,7 +92,7 @@ async def main(hosts: str, queue: str, mode: str, sessions: int, tasks: int) -> 
         for _ in range(sessions):
             session = await stack.enter_async_context(zq.connect(hosts, root=ROOT, session_timeout=30))
             if mode != "first":
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     await tx.take(session.queue(queue))  # the queue is empty: this opens it, and registers the consumer
             opened.append(session)
         stack.enter_context(settled_heap())

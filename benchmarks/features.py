@@ -29,7 +29,7 @@ async def all_in_use(session: zq.QueueSession) -> AsyncIterator[None]:
     full, grouped, sticky = (session.queue(name) for name in ("full", "grouped", "sticky"))
     await full.configure(ALL)
     await sticky.configure(zq.QueueConfig(affinity="producer"))
-    await full.put(b"urgent", priority=-5, filters={"size": 3})
+    await full.put(b"urgent", priority=-5, tags={"size": 3})
     await full.put(b"later", delay=3600)
     await full.put(b"only one", key="k", unique=True)
     await grouped.put_many([b"1", b"2"], group="g")

@@ -128,13 +128,16 @@ def spark() -> Local:
     return Local()
 
 
-def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0) -> Sample:
-    """Warm up and measure; with ``depth``, the queue already holds this many times the messages."""
+def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0, bundle: int = 1) -> Sample:
+    """Warm up and measure; with ``depth``, the queue already holds this many times the messages.
+
+    ``bundle`` is the maximum number of messages in one znode.
+    """
     local = spark()
     try:
         for number in (WARM, messages):
             options = {"hosts": server.hosts, "root": ROOT, "queue": next(_names)}
-            asyncio.run(_fill(options, number * depth))
+            asyncio.run(_fill(options, number * depth, bundle))
             with Stopwatch(server, [_Tree(local)]) as watch:
                 figures = work(local, options, number)
         return watch.sample(messages, **{**local.memory(), **figures})
@@ -142,9 +145,10 @@ def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0)
         remove(server)
 
 
-async def _fill(options: Mapping[str, str], messages: int) -> None:
+async def _fill(options: Mapping[str, str], messages: int, bundle: int) -> None:
     async with zq.connect(options["hosts"], root=ROOT) as session:
         queue = session.queue(options["queue"])
+        await queue.configure(zq.QueueConfig(bundle=bundle))
         await queue.put(b"the first makes the queue")
         await spread(TASKS, messages // TOGETHER, lambda: queue.put_many([BODY] * TOGETHER))
 
@@ -158,10 +162,12 @@ def write(local: Local, options: Mapping[str, str], messages: int, *, partitions
     return {}
 
 
-def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> Mapping[str, float]:
-    """Take this many messages with a stream, in batches of a quarter, and acknowledge them."""
+def drain(
+    local: Local, options: Mapping[str, str], messages: int, *, partitions: int, most: int | None = None
+) -> Mapping[str, float]:
+    """Take this many messages with a stream, in batches of ``most`` or a quarter, and acknowledge them."""
     stream = local.session.readStream.format("aiozkqueue").options(**options).schema("body binary")
-    stream = stream.option("minPartitions", partitions).option("maxOffsetsPerTrigger", max(1, messages // 4))
+    stream = stream.option("minPartitions", partitions).option("maxOffsetsPerTrigger", most or max(1, messages // 4))
     writer = stream.load().writeStream.format("noop").option("checkpointLocation", str(local.folder / options["queue"]))
     query = writer.trigger(processingTime="0 seconds").start()
     try:
@@ -211,8 +217,19 @@ def put_directly(server: Server, messages: int) -> Sample:
     return asyncio.run(main())
 
 
-def _case(name: str, work: UnitOfWork, *, messages: int = 50_000, depth: int = 0) -> Case:
-    return Case(name, "spark", messages, partial(measured, work=work, depth=depth), rounds=2)
+def _case(name: str, work: UnitOfWork, *, messages: int = 50_000, depth: int = 0, bundle: int = 1) -> Case:
+    return Case(name, "spark", messages, partial(measured, work=work, depth=depth, bundle=bundle), rounds=2)
+
+
+def _bundled(bundle: int) -> list[Case]:
+    """The same with and without bundles."""
+    messages, stored = 300_000, "" if bundle == 1 else f", bundles of {bundle}"
+    case = partial(_case, messages=messages, bundle=bundle)
+    return [
+        case(f"Spark: write of {messages:,}{stored}", partial(write, partitions=2)),
+        case(f"Spark: read of {messages:,}{stored}", read, depth=1),
+        case(f"Spark: stream in batches of 20,000{stored}", partial(drain, partitions=2, most=20_000), depth=1),
+    ]
 
 
 PARTITIONS = (1, 2, 4)
@@ -231,5 +248,6 @@ CASES = [
         )
         for depth in DEPTHS
     ),
-    *(_case(f"Spark: read of {10_000 * depth:,}", read, messages=10_000 * depth, depth=1) for depth in DEPTHS),
+    *(_case(f"Spark: read of {10_000 * depth:,}", read, messages=10_000 * depth, depth=1) for depth in DEPTHS[:-1]),
+    *(case for bundle in (1, 64) for case in _bundled(bundle)),
 ]

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.session.internals import core_of, state_of
 
 from .measure import BODY, Case, Stopwatch
 from .wire import Connection
@@ -57,9 +57,8 @@ async def opened(
     async with zq.connect(server.hosts, root=ROOT, session_timeout=30) as session:
         queue = session.queue(next(_names))
         await queue.put(b"the first makes the queue")
-        if bundle > 1:
-            await queue.configure(zq.QueueConfig(bundle=bundle))
-        async with session.begin() as tx:
+        await queue.configure(zq.QueueConfig(bundle=bundle))
+        async with session.transaction() as tx:
             await tx.take(queue)
         async with beside(session):
             yield session, queue
@@ -87,7 +86,7 @@ def put(
         async with opened(server, beside, bundle) as (session, queue):
 
             async def in_transaction() -> None:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     tx.put(queue, body)
 
             one = partial(queue.put, body) if direct else in_transaction
@@ -140,7 +139,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int) 
     """Take and commit one message per transaction."""
 
     async def one() -> None:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             if await tx.take(queue, timeout=30) is None:
                 raise RuntimeError("a message is missing")
 
@@ -154,7 +153,7 @@ async def take_many(session: zq.QueueSession, queue: zq.Queue[bytes], messages: 
     async def work() -> None:
         nonlocal left
         while left > 0:
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 taken = await tx.take_many(queue, 100, timeout=0.2)
             left -= len(taken)
 

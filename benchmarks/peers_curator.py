@@ -75,9 +75,8 @@ class Curator:
 
     def _start(self, server: Server) -> subprocess.Popen[str]:
         if self._process is None:
-            command = [java(), "-cp", class_path_with_curator(), "-XX:+UseSerialGC", "-Xmx256m", "-Dlog4j2.level=OFF"]
             self._process = subprocess.Popen(  # noqa: S603 - our own source, the embedded server's Java
-                [*command, "org.codehaus.janino.SimpleCompiler", str(_SOURCE), "CuratorQueue", server.hosts],
+                [*curator_driver(), server.hosts],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -107,6 +106,15 @@ def cases(curator: Curator) -> list[Case]:
         Case("Curator: consume, safe", "take", 1_000, partial(curator.consume, safe=True)),
         Case("Curator: consume, safe, 8 threads", "take", 2_000, partial(curator.consume, safe=True, threads=8)),
     ]
+
+
+def curator_driver() -> list[str]:
+    """Return the command that starts the driver; the servers and milliseconds of session timeout follow.
+
+    Raises: AbsentError.
+    """
+    options = ["-cp", class_path_with_curator(), "-XX:+UseSerialGC", "-Xmx256m", "-Dlog4j2.level=OFF"]
+    return [java(), *options, "org.codehaus.janino.SimpleCompiler", str(_SOURCE), "CuratorQueue"]
 
 
 def class_path_with_curator() -> str:

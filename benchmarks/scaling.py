@@ -55,7 +55,7 @@ def depth(server: Server, messages: int, *, waiting: int) -> Sample:
             await queue.put_many([BODY] * waiting)
 
             async def one() -> None:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     if await tx.take(queue, timeout=30) is None:
                         raise RuntimeError("a message is missing")
                     tx.put(queue, BODY)

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.session.internals import core_of, state_of
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def _median_ms(act: Callable[[], Awaitable[object]], rounds: int = ROUNDS)
 
 async def _round_trip(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
     await queue.put(BODY)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take(queue, timeout=5)
 
 

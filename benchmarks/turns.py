@@ -1,8 +1,9 @@
 """The longest turns of the event loop on very deep queues: ``python -m benchmarks.turns --messages 1000000``.
 
 A turn is the time for which the loop runs one step before others get their next step, in seconds of CPU of its thread.
-Each public operation runs once, with each kind of queue that it depends on. With ``--where`` the stack is shown in
-which a turn exceeds the limit.
+Each public operation runs once, with each kind of queue that it depends on. The longest collection of garbage is shown
+with it, because each string in a list or set makes it longer. With ``--where`` the stack is shown in which a
+turn exceeds the limit.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import aiozkqueue as zq
-from aiozkqueue.http.dashboard import reading
+from aiozkqueue.http.dashboard.readings.letters import Sought, search
+from aiozkqueue.http.dashboard.readings.message import details
 from aiozkqueue.layout import key_hash
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import Sampler
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 from aiozkqueue.zookeeper import Create
 
@@ -47,10 +49,19 @@ PATIENCE = 240
 
 
 class Turns:
-    """The longest turn of the loop, seconds of CPU."""
+    """The longest turn of the loop, and the longest collection of garbage, seconds of CPU."""
 
     def __init__(self) -> None:
         self.longest = 0.0
+        self.collecting = 0.0
+        self._began = 0.0
+
+    def collect(self, phase: str, _: object) -> None:
+        """Note that a collection starts or stops."""
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            self.collecting = max(self.collecting, time.thread_time() - self._began)
 
     async def watch(self) -> None:
         """Take a step whenever the loop allows."""
@@ -70,9 +81,11 @@ async def watched() -> AsyncIterator[Turns]:
     turns = Turns()
     watch = asyncio.create_task(turns.watch())
     await asyncio.sleep(0)
+    gc.callbacks.append(turns.collect)
     try:
         yield turns
     finally:
+        gc.callbacks.remove(turns.collect)
         watch.cancel()
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         gc.unfreeze()
@@ -133,7 +146,7 @@ def _plain(_: int, one: str) -> str:
 async def _take(
     session: zq.QueueSession, queue: zq.Queue[bytes], number: int = TAKEN, filters: zq.Filter | None = None
 ) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         taken = await tx.take_many(session.queue(queue.name), number, timeout=60, filters=filters)
         if len(taken) != number:
             raise RuntimeError(f"{len(taken)} messages taken, not {number}")
@@ -186,13 +199,13 @@ def _reads(bench: Bench, queue: zq.Queue[bytes]) -> list[Call]:
 
 
 async def _take_now(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(session.queue(queue.name), 10)
         await tx.rollback()
 
 
 async def _beside(bench: Bench, queue: zq.Queue[bytes]) -> None:
-    async with bench.other.begin() as tx:
+    async with bench.other.transaction() as tx:
         await tx.take(bench.other.queue(queue.name), timeout=60)
         await _take(bench.session, queue)
         await tx.rollback()
@@ -264,8 +277,8 @@ async def _ordered(bench: Bench) -> list[Call]:
 @_kind
 async def _filters(bench: Bench) -> list[Call]:
     queue = await bench.open("filters")
-    await queue.put(b"", filters={"kind": "a"})
-    await queue.put(b"", filters={"kind": "b"})
+    await queue.put(b"", tags={"kind": "a"})
+    await queue.put(b"", tags={"kind": "b"})
     zookeeper, paths = bench.zookeeper, bench.core.queue_state("filters").paths
     digests = await zookeeper.children(paths.filters)
     await bench.items("filters", lambda number, one: f"item-f{digests[number % 2]}-i{one}-")
@@ -434,9 +447,9 @@ async def _dead(bench: Bench) -> list[Call]:
         Call("stats", queue.stats),
         Call("clean", lambda: bench.session.admin.clean("dead")),
         Call("diagnose", lambda: bench.session.admin.diagnose("dead", budget=120)),
-        Call("dashboard", lambda: reading.search(queue, "", payloads=False)),
-        Call("dashboard, search", lambda: reading.search(queue, "nothing", payloads=True)),
-        Call("dashboard, payload", lambda: reading.payload(queue, f"Bench{bench.messages // 2:013d}")),
+        Call("dashboard", lambda: search(queue, Sought(), payloads=False)),
+        Call("dashboard, search", lambda: search(queue, Sought("nothing"), payloads=True)),
+        Call("dashboard, message", lambda: details(queue, f"Bench{bench.messages // 2:013d}")),
     ]
 
 
@@ -445,7 +458,7 @@ async def _history(bench: Bench) -> list[Call]:
     queue = await bench.open("history", zq.QueueConfig(history=zq.History(most=10_000_000)))
     paths = bench.core.queue_state("history").paths
     await queue.put(b"")
-    async with bench.session.begin() as tx:
+    async with bench.session.transaction() as tx:
         await tx.take(queue, timeout=10)
     (hour,) = (one for one in await bench.zookeeper.children(paths.history) if not one.startswith("."))
     (name,) = await bench.zookeeper.children(paths.record(hour))
@@ -478,7 +491,7 @@ async def _foreign(bench: Bench) -> list[Call]:
     queue = bench.session.kazoo_queue("/foreign")
 
     async def take_foreign() -> None:
-        async with bench.session.begin() as tx:
+        async with bench.session.transaction() as tx:
             await tx.take_many(queue, TAKEN, timeout=60)
             await tx.rollback()
 
@@ -525,7 +538,8 @@ async def _measure(call: Call) -> None:
         except (zq.QueueError, TimeoutError, RuntimeError) as error:
             failure = f"  {type(error).__name__}: {error}"[:150]
     took, mark = time.monotonic() - begun, "  *" if turns.longest > LIMIT else ""
-    print(f"  {call.name:28} {turns.longest * MS:7.1f} ms  in {took:6.2f} s{mark}{failure}", flush=True)
+    longest, garbage = turns.longest * MS, turns.collecting * MS
+    print(f"  {call.name:28} {longest:7.1f} ms, garbage {garbage:7.1f} ms, in {took:6.2f} s{mark}{failure}", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,19 @@ COPIED: Final = {
     "LICENSE": "licence.txt",
     "benchmarks/JOURNAL.md": "benchmarks/journal.md",
     "benchmarks/results/first.json": "benchmarks/first.json",
+    "benchmarks/results/bundles.json": "benchmarks/bundles.json",
     "benchmarks/results/first.png": "benchmarks/first.png",
     "benchmarks/results/slower.json": "benchmarks/slower.json",
+    "deploy/Dockerfile": "deploy/Dockerfile.txt",
+    "deploy/compose.yml": "deploy/compose.yml",
+    "deploy/grafana/aiozkqueue.json": "deploy/grafana.json",
+    "deploy/kubernetes/dashboard.yaml": "deploy/dashboard.yaml",
+    "deploy/kubernetes/kustomization.yaml": "deploy/kustomization.yaml",
+    "deploy/kubernetes/scaledobject.yaml": "deploy/scaledobject.yaml",
+    "deploy/kubernetes/worker.yaml": "deploy/worker.yaml",
+    "deploy/prometheus/alerts.yml": "deploy/alerts.yml",
+    "deploy/prometheus/alerts_test.yml": "deploy/alerts_test.yml",
+    "deploy/prometheus/prometheus.yml": "deploy/prometheus.yml",
 }
 EXAMPLES: Final = "examples.md"
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")

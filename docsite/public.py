@@ -19,6 +19,7 @@ MODULES: Final = (
     "aiozkqueue",
     "aiozkqueue.admin",
     "aiozkqueue.errors",
+    "aiozkqueue.listeners",
     "aiozkqueue.bus",
     "aiozkqueue.schedule",
     "aiozkqueue.fastapi",
@@ -38,7 +39,7 @@ INTERNAL: Final = {
     "Fault": {"released", "strike", "takes"},
     "Keys": {"caller"},
     "HistoryRecord": {"decode", "encode", "place", "unknown"},
-    "OpenTelemetry": {"around", "creating", "handling", "received", "sending", "settling"},
+    "OpenTelemetry": {"creating", "handling", "processing", "received", "sending", "settling"},
 }
 
 #: The least number of members whose common errors are listed with their class.

@@ -68,7 +68,6 @@ async def relay(session: zq.QueueSession, database: str) -> None:
                 for _, body in rows:
                     tx.put(orders, body.encode())
                 tx.put(cursors, rows[-1][0], key="cursor", unique=True)
-                await tx.commit()
         except zq.NotCommittedError as error:
             print(f"{error}; once more", file=sys.stderr)
         else:

@@ -21,7 +21,7 @@ from aiozkqueue.testing.runtime import class_path, java
 async def _serve(options: ServerOptions) -> None:
     async with EmbeddedZooKeeper(options) as server, zq.connect(server.hosts) as session:
         await session.queue("orders").put(b"one")
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(session.queue("orders")) is not None
 
 

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 T = TypeVar("T")
 
@@ -66,6 +66,10 @@ class Observer:
         """Delete a znode and its descendants in one transaction, so that no client can create another one meanwhile."""
         await self._ask(lambda: self._delete_at_once(path))
 
+    async def replace(self, old: Iterable[str], new: Mapping[str, bytes]) -> None:
+        """Delete znodes and create others in one transaction."""
+        await self._ask(lambda: self._replace(list(old), new))
+
     async def until(self, condition: Callable[[], bool], timeout: float = 30.0) -> None:
         """Wait until a condition, evaluated in a thread, holds. Raises: TimeoutError."""
         async with asyncio.timeout(timeout):
@@ -93,6 +97,14 @@ class Observer:
             for path in paths[start : start + 500]:
                 transaction.create(path)
             assert not [one for one in transaction.commit() if isinstance(one, Exception)]
+
+    def _replace(self, old: list[str], new: Mapping[str, bytes]) -> None:
+        transaction = self._client.transaction()
+        for path in old:
+            transaction.delete(path)
+        for path, data in new.items():
+            transaction.create(path, data)
+        assert not [one for one in transaction.commit() if isinstance(one, Exception)]
 
     def _children(self, path: str) -> list[str]:
         try:

@@ -16,11 +16,11 @@ from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.put_plan import PutPlan, join
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.write import AtomicWrite
-from aiozkqueue.queue.internals import add_headers, core_of, state_of, work_of
-from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.session.internals import add_headers, core_of, state_of, work_of
+from aiozkqueue.session.middleware import check_awaited
 
 from .events import DONE, EVENT, EventTypes
 from .groups import Groups, GroupsChangedError
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Policy
     from aiozkqueue.queue.commit.puts import Put
-    from aiozkqueue.queue.delivery import Delivery
-    from aiozkqueue.queue.listener import Listener
     from aiozkqueue.queue.options import PutOptions, Seconds
-    from aiozkqueue.queue.queue import Queue
-    from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.queue.transaction import Transaction
+    from aiozkqueue.session.core import SessionCore
+    from aiozkqueue.session.delivery import Delivery
+    from aiozkqueue.session.listener import Listener
+    from aiozkqueue.session.queue import Queue
+    from aiozkqueue.session.session import QueueSession
+    from aiozkqueue.session.transaction import Transaction
 
 log: Final = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ class Bus(Generic[E]):
         if state.config.policy not in (None, policy, self._compared[state.name]):
             self._compared[state.name] = state.config.policy
             log.warning(
-                "bus %s: queue %s has the policy %r, which is followed, and not %r; change it for all processes with "
+                "bus %s: queue %s uses its stored policy %r instead of %r; change it for all processes with "
                 "`await bus.queue().configure(QueueConfig(policy=...))`",
                 self.name,
                 state.name,

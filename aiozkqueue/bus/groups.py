@@ -22,7 +22,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 

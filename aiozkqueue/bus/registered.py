@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import AccessDeniedError, NotFoundError, PayloadError
 from aiozkqueue.layout.buses import BusPaths, BusRecord, buses_base
 from aiozkqueue.layout.errors import MalformedError
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.session.session import QueueSession
 
 
 class Buses:

@@ -22,18 +22,24 @@ async def cancel(
     queue: QueueName,
     message: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     by_key: _ByKey = False,
+    running: Annotated[
+        bool, typer.Option("--running", help="Also remove messages in flight, and cancel their handlers.")
+    ] = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Remove a message that is not in flight.
+    """Remove a message, by default only if it is not in flight.
 
     Exit status 1: the message is in flight or does not exist.
 
     Examples:
     [dim]$ aiozkqueue cancel orders gx8YSxIzUYf8000002
+    $ aiozkqueue cancel orders gx8YSxIzUYf8000002 --running
     $ aiozkqueue cancel reminders --key invoice-7[/dim]
     """
     async with connection.look_at(queue) as target:
-        outcome = await (target.cancel(key=message) if by_key else target.cancel(id=message))
+        outcome = await (
+            target.cancel(key=message, running=running) if by_key else target.cancel(id=message, running=running)
+        )
     return _told(queue, message, "cancelled", outcome, as_json=as_json)
 
 

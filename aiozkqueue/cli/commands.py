@@ -17,10 +17,16 @@ SERVERS: Final = "Servers"
 COMMANDS: Final = (
     Command("put", "put:put", "Put messages into a queue and print their ids.", WORK),
     Command("consume", "consume:consume", "Take messages and print or process each in its own transaction.", WORK),
-    Command("worker", "worker:worker", "Run listeners until SIGTERM or SIGINT; then let their handlers finish.", WORK),
+    Command(
+        "worker",
+        "worker:worker",
+        "Run an application or listeners until SIGTERM or SIGINT; then let their handlers finish.",
+        WORK,
+    ),
     Command("dump", "dump:dump", "Show where each task of a worker waits.", WORK),
+    Command("queues", "queues:queues", "List the names of all queues.", QUEUES),
     Command("stats", "queues:stats", "Show the figures of queues: messages by state, dead letters, consumers.", QUEUES),
-    Command("top", "top:top", "Show all queues live; Ctrl-C ends it.", QUEUES),
+    Command("top", "top:top", "Show all queues live; q or Ctrl-C ends it.", QUEUES),
     Command(
         "configure", "configure:command", "Show the configuration of a queue, after changing the given options.", QUEUES
     ),
@@ -28,6 +34,7 @@ COMMANDS: Final = (
     Command("resume", "pause:resume", "Deliver messages of these queues again.", QUEUES),
     Command("unbundle", "unbundle:command", "Turn bundles off, and store each message in a separate znode.", QUEUES),
     Command("purge", "queues:purge", "Delete all messages that are not in flight; keep dead letters.", QUEUES),
+    Command("delete", "delete:delete", "Delete a queue with all its data.", QUEUES),
     Command("move", "moves:move", "Move the messages of a queue to another queue.", QUEUES),
     Command("moves", "moves:moves", "List the moves of the last days and their progress.", QUEUES),
     Command("consumers", "records:consumers", "Show the consumers of a queue and the messages they hold.", QUEUES),
@@ -35,11 +42,14 @@ COMMANDS: Final = (
     Command(
         "reap", "records:reap", "Release messages of a sticky queue that their node has not taken for too long.", QUEUES
     ),
-    Command("peek", "queues:peek", "Show the oldest messages without taking them.", MESSAGES),
+    Command("peek", "peek:peek", "Show the oldest messages without taking them.", MESSAGES),
     Command("why", "why:why", "Explain what happened to a message and why it is where it is.", MESSAGES),
     Command("state", "records:state", "Show the state of a message.", MESSAGES),
-    Command("history", "records:history", "Show ended messages, the oldest first.", MESSAGES),
-    Command("cancel", "alter:cancel", "Remove a message that is not in flight.", MESSAGES),
+    Command("history", "records:history", "Show ended messages, the newest first.", MESSAGES),
+    Command(
+        "report", "report.command:report", "Show times, attempts and dead letters from a queue's history.", MESSAGES
+    ),
+    Command("cancel", "alter:cancel", "Remove a message, by default only if it is not in flight.", MESSAGES),
     Command("update", "alter:update", "Replace the payload of a message that is not in flight.", MESSAGES),
     Commands(
         "dlq",

@@ -14,6 +14,7 @@ from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.layout import IN_FORCE, is_default
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,30 +107,35 @@ async def configure(
     exhausted: Annotated[
         Exhausted | None, typer.Option(help="What happens to a message after its last attempt.")
     ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the queue, with these settings, if it does not exist.")
+    ] = False,
     as_json: AsJson = False,
     **settings: object,
 ) -> Exit:
     """Show the configuration of a queue, after changing the given options.
 
-    Every client follows a change from its next put or claim on. A change creates a queue that does not exist.
+    Every client follows a change from its next put or claim on.
 
-    Exit status 1: the queue does not exist and no option is given.
+    Exit status 1: the queue does not exist.
 
     Examples:
+    [dim]$ aiozkqueue configure orders --create --shards 4[/dim]
     [dim]$ aiozkqueue configure orders --policy consume-times=5 --backoff 1..60
     $ aiozkqueue configure orders --max-size 10000[/dim]
     """
     async with connection.open() as session:
         target = session.queue(queue)
         changed = {name: value for name, value in settings.items() if value is not None}
-        if policy is not None or backoff is not None or exhausted is not None:
-            now = (await target.configuration()).policy or zq.AtLeastOnce()
-            changed["policy"] = _policy(now, policy, backoff, exhausted)
-        if not changed and not await target.exists():
-            await connection.note_absent(session, queue)
-            return Exit.NOTHING
-        if changed:
+        new = create and not await target.exists()
+        if new:
             await connection.note_new(session, queue)
+        else:
+            await connection.existing(session, queue)
+        if policy is not None or backoff is not None or exhausted is not None:
+            now = (None if new else (await target.configuration()).policy) or zq.AtLeastOnce()
+            changed["policy"] = _policy(now, policy, backoff, exhausted)
+        if changed or new:
             await target.configure(zq.QueueConfig(**changed))  # type: ignore[arg-type]  # checked by its own hand
         config = await target.configuration()
     record: dict[str, Json] = {"queue": queue, **_shown_policy(config.policy)}
@@ -137,8 +143,16 @@ async def configure(
     if as_json:
         output.print_json(record)
     else:
-        output.print_table(list(record), [["" if value is None else value for value in record.values()]])
+        output.print_table(["setting", "value", ""], [_row(name, value) for name, value in record.items()])
     return Exit.OK
+
+
+def _row(name: str, value: Json) -> tuple[str, Json, str]:
+    """Return a row of the table: a setting, the value in force, and whether that is the default."""
+    default = "default" if name in IN_FORCE and is_default(name, value) else ""
+    if value is None:
+        return name, IN_FORCE.get(name, "-"), default
+    return name, {True: "yes", False: "no"}[value] if isinstance(value, bool) else value, default
 
 
 def _options() -> list[inspect.Parameter]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Concatenate, Final, ParamSpec, cast
+from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec, cast
 
 import typer
 
@@ -19,15 +19,20 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.durations import TIME, duration_from
-from aiozkqueue.cli.exits import Exit
-from aiozkqueue.queue.admin.similar import ALIKE, absence, similar_queue
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.cli.exits import CommandFailedError, Exit
+from aiozkqueue.operations.similar import ALIKE, absence, similar_queue
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import parse_hosts
+
+if TYPE_CHECKING:
+    from aiozkqueue.session.connect import ConnectOptions
 
 P = ParamSpec("P")
 
 DEFAULT_HOSTS: Final = "127.0.0.1:2181"
+DEFAULT_ROOT: Final = "/zms"
 DEFAULT_SESSION_TIMEOUT: Final = 10.0
+DEFAULT_CONNECT_TIMEOUT: Final = 15
 
 HOSTS: Final = "AIOZKQUEUE_HOSTS"
 ROOT: Final = "AIOZKQUEUE_ROOT"
@@ -59,38 +64,61 @@ class Connection:
 
     def open(self, *, node: str | None = None) -> AbstractAsyncContextManager[zq.QueueSession]:
         """Open a session with these servers, for this node (None: this host). Raises: typer.BadParameter."""
-        tls = self._tls()
-        if tls is None and any(one.scheme == "digest" for one in self.auth) and not self._is_local():
-            output.note("the password goes over the network unencrypted: use --tls or --tls-ca, or sasl: credentials")
         return zq.connect(
             DEFAULT_HOSTS if self.hosts is None else self.hosts,
             root=self.root,
             session_timeout=self.session_timeout or DEFAULT_SESSION_TIMEOUT,
             connect_timeout=self.connect_timeout,
-            tls=tls,
+            tls=self._checked_tls(),
             auth=self.auth,
             node=node,
         )
 
+    def open_app(self, app: zq.App) -> AbstractAsyncContextManager[zq.QueueSession]:
+        """Open the session of an application; options that were given replace the application's.
+
+        Raises: typer.BadParameter.
+        """
+        given: ConnectOptions = {}
+        if self.root != DEFAULT_ROOT:
+            given["root"] = self.root
+        if self.session_timeout is not None:
+            given["session_timeout"] = self.session_timeout
+        if self.connect_timeout != DEFAULT_CONNECT_TIMEOUT:
+            given["connect_timeout"] = self.connect_timeout
+        if (tls := self._checked_tls()) is not None:
+            given["tls"] = tls
+        if self.auth:
+            given["auth"] = self.auth
+        return app.connect(self.hosts, **given)
+
+    def _checked_tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context, with a warning about a password that is sent without. Raises: typer.BadParameter."""
+        tls = self._tls()
+        if tls is None and any(one.scheme == "digest" for one in self.auth) and not self._is_local():
+            output.note("the password goes over the network unencrypted: use --tls or --tls-ca, or sasl: credentials")
+        return tls
+
     @asynccontextmanager
     async def look_at(self, queue: AskedQueue | str, *, node: str | None = None) -> AsyncIterator[zq.Queue[bytes]]:
-        """Open a session for a request about one queue, and print a note if the queue does not exist."""
+        """Open a session for a request about one queue. Raises: CommandFailedError: it does not exist."""
         async with self.open(node=node) as session:
-            asked = AskedQueue(queue) if isinstance(queue, str) else queue
-            target = asked.of(session)
-            if not await target.exists():
-                await self.note_absent(session, asked)
-            yield target
+            yield await self.existing(session, queue)
+
+    async def existing(self, session: zq.QueueSession, queue: AskedQueue | str) -> zq.Queue[bytes]:
+        """Return a queue that must exist. Raises: CommandFailedError."""
+        asked = AskedQueue(queue) if isinstance(queue, str) else queue
+        target = asked.of(session)
+        if not await target.exists():
+            raise CommandFailedError(await _absence(session, asked))
+        return target
 
     async def note_absent(self, session: zq.QueueSession, queue: AskedQueue | str) -> None:
         """Print that the queue does not exist, with the path that was searched and the most similar name."""
-        if isinstance(queue, str) or queue.program is None:
-            output.note(await absence(core_of(session), queue if isinstance(queue, str) else queue.name))
-        else:
-            output.note(f"there is no {queue.program.capitalize()} queue at {queue.name!r}")
+        output.note(await _absence(session, AskedQueue(queue) if isinstance(queue, str) else queue))
 
     async def note_new(self, session: zq.QueueSession, queue: AskedQueue | str) -> None:
-        """Print a note if the queue does not exist, the command will create it, and another has a similar name."""
+        """Print a note if the queue does not exist, and need not exist, but another has a similar name."""
         asked = AskedQueue(queue) if isinstance(queue, str) else queue
         if asked.program is not None or await asked.of(session).exists():
             return
@@ -138,6 +166,12 @@ class Connection:
         return context
 
 
+async def _absence(session: zq.QueueSession, queue: AskedQueue) -> str:
+    if queue.program is None:
+        return await absence(core_of(session), queue.name)
+    return f"there is no {queue.program.capitalize()} queue at {queue.name!r}"
+
+
 def _file(variable: str, text: str) -> object:
     return typer.Option(envvar=variable, metavar="FILE", exists=True, dir_okay=False, help=text, rich_help_panel=_PANEL)
 
@@ -155,7 +189,7 @@ def connection(
     root: Annotated[
         str,
         typer.Option(envvar=ROOT, metavar="PATH", help="The path of the queues in ZooKeeper.", rich_help_panel=_PANEL),
-    ] = "/zms",
+    ] = DEFAULT_ROOT,
     session_timeout: Annotated[
         float | None,
         typer.Option(
@@ -176,7 +210,7 @@ def connection(
             help="How long to wait for the first connection.",
             rich_help_panel=_PANEL,
         ),
-    ] = 15,
+    ] = DEFAULT_CONNECT_TIMEOUT,
     tls_ca: Annotated[
         Path | None, _file(TLS_CA, "PEM file with the authorities that signed the servers' certificates.")
     ] = None,

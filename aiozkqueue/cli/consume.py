@@ -22,7 +22,7 @@ from aiozkqueue.cli.connection import AUTH, Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
 from aiozkqueue.cli.signals import draining
-from aiozkqueue.queue.internals import settle_failed, work_of
+from aiozkqueue.session.internals import settle_failed, work_of
 
 _PREFETCH: Final = 32
 
@@ -93,10 +93,9 @@ async def consume(
     done = failed = 0
     condition = parse_filters(filters or (), enums or ())
     async with connection.open() as session:
-        target = queue.of(session)
-        if not follow and not await target.exists():
-            await connection.note_absent(session, queue)
-            return Exit.NOTHING
+        target = queue.of(session) if follow else await connection.existing(session, queue)
+        if follow:
+            await connection.note_new(session, queue)  # it waits for the first put
         consumer = target.consume(
             prefetch=min(_PREFETCH, limit or _PREFETCH),
             settle="explicit",

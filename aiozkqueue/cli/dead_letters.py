@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,7 +12,18 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
+if TYPE_CHECKING:
+    import aiozkqueue as zq
+
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Message ids (default: all).")]
+_Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
+_Search = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Only those whose id, reason, key, group or payload contains this text."),
+]
+
+#: The number of the oldest dead letters that ``--reason`` and ``--search`` examine.
+EXAMINED: Final = 5_000
 
 
 @connected
@@ -21,17 +32,20 @@ async def list_(
     connection: Connection,
     queue: AskedQueue,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 10,
+    reason: _Reason = None,
+    search: _Search = None,
     as_json: AsJson = False,
 ) -> Exit:
     """List dead letters and the reason for each.
 
-    Exit status 1: there are none.
+    --reason and --search examine the 5,000 oldest. Exit status 1: there are none.
 
-    Example:
-    [dim]$ aiozkqueue dlq list orders --limit 100[/dim]
+    Examples:
+    [dim]$ aiozkqueue dlq list orders --limit 100
+    $ aiozkqueue dlq list orders --reason 'out of stock'[/dim]
     """
     async with connection.look_at(queue) as target:
-        letters = await target.dead_letters.peek(limit)
+        letters = await _found(target, reason, search, limit)
     if as_json:
         for letter in letters:
             record = output.message_record(letter)
@@ -51,17 +65,27 @@ async def redrive(
     queue: AskedQueue,
     ids: _Ids = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = None,
+    reason: _Reason = None,
+    search: _Search = None,
+    into: Annotated[str | None, typer.Option(metavar="QUEUE", help="Put them into this queue instead.")] = None,
     as_json: AsJson = False,
 ) -> Exit:
     """Put dead letters back into their queue, starting again at attempt 1.
 
-    Exit status 1: there were none.
+    --reason and --search examine the 5,000 oldest. Exit status 1: there were none.
 
-    Example:
-    [dim]$ aiozkqueue dlq redrive orders --limit 1[/dim]
+    Examples:
+    [dim]$ aiozkqueue dlq redrive orders --limit 1
+    $ aiozkqueue dlq redrive orders --reason 'out of stock' --into backorders[/dim]
     """
     async with connection.look_at(queue) as target:
-        moved = await target.dead_letters.redrive(ids or None, limit=limit)
+        chosen = await _chosen(target, ids, reason, search)
+        letters = target.dead_letters
+        moved = 0
+        if chosen != []:
+            total = await letters.size() if chosen is None else len(chosen)
+            redriving = letters.redrive(chosen, limit=limit, into=into)
+            moved = await output.watched(f"redrive {queue.name}", redriving, total, letters.size)
     output.print_count("redriven", moved, queue.name, as_json=as_json)
     return Exit.OK if moved else Exit.NOTHING
 
@@ -72,19 +96,53 @@ async def purge(
     connection: Connection,
     queue: AskedQueue,
     ids: _Ids = None,
+    reason: _Reason = None,
+    search: _Search = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
     """Delete dead letters permanently.
 
+    --reason and --search examine the 5,000 oldest.
+
     Example:
     [dim]$ aiozkqueue dlq purge orders --yes[/dim]
     """
     async with connection.look_at(queue) as target:
-        letters = target.dead_letters
-        if not yes:
-            count = len(ids) if ids else await letters.size()
-            output.confirm(f"Delete {count} dead letters of {queue.name}?", yes=yes)
-        purged = await letters.purge(ids or None)
+        letters, chosen = target.dead_letters, await _chosen(target, ids, reason, search)
+        total = await letters.size() if chosen is None else len(chosen)
+        output.confirm(f"Delete {total} dead letters of {queue.name}?", yes=yes)
+        purged = 0
+        if chosen != []:
+            purged = await output.watched(f"purge {queue.name}", letters.purge(chosen), total, letters.size)
     output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK
+
+
+async def _found(
+    target: zq.Queue[bytes], reason: str | None, search: str | None, limit: int
+) -> list[zq.DeadLetter[bytes]]:
+    """Return the oldest dead letters that match."""
+    if reason is None and search is None:
+        return await target.dead_letters.peek(limit)
+    letters = await target.dead_letters.peek(EXAMINED)
+    if len(letters) == EXAMINED:
+        output.note(f"only the {EXAMINED} oldest dead letters of queue {target.name!r} were examined")
+    return [one for one in letters if _matches(one, (reason or "").casefold(), (search or "").casefold())][:limit]
+
+
+async def _chosen(
+    target: zq.Queue[bytes], ids: list[str] | None, reason: str | None, search: str | None
+) -> list[str] | None:
+    """Return the ids that the command line selects; None: all. Raises: typer.BadParameter."""
+    if reason is None and search is None:
+        return ids or None
+    if ids:
+        message = "ids exclude --reason and --search"
+        raise typer.BadParameter(message)
+    return [one.id for one in await _found(target, reason, search, EXAMINED)]
+
+
+def _matches(letter: zq.DeadLetter[bytes], reason: str, text: str) -> bool:
+    texts = (letter.id, letter.reason, letter.key or "", letter.group or "", letter.body.decode("utf-8", "replace"))
+    return reason in letter.reason.casefold() and any(text in one.casefold() for one in texts)

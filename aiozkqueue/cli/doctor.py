@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aiozkqueue.admin import Severity
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, LookBudget
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.queue.admin.budget import BUDGET
+from aiozkqueue.operations.budget import BUDGET
+from aiozkqueue.operations.doctor.diagnosis import by_severity
+from aiozkqueue.schedule.overdue import overdue_jobs
 
 if TYPE_CHECKING:
     from aiozkqueue.admin import Diagnosis, QueueFacts
@@ -27,8 +31,8 @@ async def doctor(
 
     Exit status 1: it finds an error.
 
-    Checks latency, limits, clocks, leftovers and access, and changes nothing. It lists each queue, which costs the
-    servers time for deep queues. After the time budget, it stops and names the queues that it has not examined.
+    Checks latency, limits, clocks, leftovers, jobs and access, and changes nothing. It lists each queue, which costs
+    the servers time for deep queues. After the time budget, it stops and names the queues that it has not examined.
 
     Examples:
     [dim]$ aiozkqueue doctor
@@ -36,8 +40,13 @@ async def doctor(
     """
     async with connection.open() as session:
         diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)
+        if not queues:
+            found = by_severity(
+                [*diagnosis.findings, *await overdue_jobs(session, diagnosis.ensemble.clock_offset or 0)]
+            )
+            diagnosis = replace(diagnosis, findings=found)
     (_print_json if as_json else _print_tables)(diagnosis)
-    return Exit.OK if diagnosis.healthy else Exit.NOTHING
+    return Exit.NOTHING if diagnosis.count(Severity.ERROR) else Exit.OK
 
 
 def _print_json(diagnosis: Diagnosis) -> None:
@@ -50,6 +59,7 @@ def _print_json(diagnosis: Diagnosis) -> None:
                 "reachable": server.reachable,
                 "version": server.version,
                 "mode": server.mode,
+                "files": server.files,
             }
         )
     output.print_json(
@@ -72,6 +82,7 @@ def _print_json(diagnosis: Diagnosis) -> None:
                 "kind": "queue",
                 "queue": queue.name,
                 "size": queue.size,
+                "paused": queue.paused,
                 "consumers": queue.consumers,
                 "dead_letters": queue.dead_letters,
                 "complete": queue.complete,
@@ -121,7 +132,7 @@ def _print_tables(diagnosis: Diagnosis) -> None:
             ["queue", "size", "consumers", "dead letters", "longest listing", "highest counter"],
             [
                 (
-                    queue.name if queue.complete else f"{queue.name} (in part)",
+                    f"{queue.name}{' (paused)' if queue.paused else ''}{'' if queue.complete else ' (in part)'}",
                     queue.size,
                     queue.consumers,
                     queue.dead_letters,
@@ -136,10 +147,18 @@ def _print_tables(diagnosis: Diagnosis) -> None:
             ["", "where", "what", "advice"],
             [(finding.severity.value, finding.subject, finding.text, finding.advice) for finding in diagnosis.findings],
         )
-    verdict = "healthy" if diagnosis.healthy else "something is wrong"
+    verdict = _verdict(diagnosis.count(Severity.ERROR), diagnosis.count(Severity.WARNING))
     if not diagnosis.complete:
-        verdict += ", as far as it was checked within the time budget"
+        verdict += "; not everything was examined within the time budget"
     output.print_verdict(verdict, good=diagnosis.healthy)
+
+
+def _verdict(errors: int, warnings: int) -> str:
+    if errors:
+        return "something is wrong"
+    if warnings:
+        return f"works, with {warnings} warning{'' if warnings == 1 else 's'}"
+    return "healthy"
 
 
 def _longest(queue: QueueFacts) -> int:

@@ -13,7 +13,7 @@ class Exit(enum.IntEnum):
     """Exit statuses. Those above 128 mean: ended by the signal of that number less 128, as in a shell."""
 
     OK = 0
-    NOTHING = 1  # nothing there, or the work itself failed
+    NOTHING = 1  # nothing was found, or the work itself failed
     USAGE = 2
     NO_CONNECTION = 3
     REFUSED = 4

@@ -20,7 +20,7 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 
 def parse_tags(texts: Iterable[str]) -> dict[str, str | int] | None:
     """Return the tags of a put; a value of digits is an integer. Raises: typer.BadParameter."""
-    return {name: _value(text) for name, text in parse_pairs("--filter", texts, "TAG=VALUE").items()} or None
+    return {name: _value(text) for name, text in parse_pairs("--tag", texts, "TAG=VALUE").items()} or None
 
 
 def parse_pairs(option: str, texts: Iterable[str], metavar: str) -> dict[str, str]:

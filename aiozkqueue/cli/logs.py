@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import logging.config
+import tomllib
+from configparser import Error as IniError
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aiozkqueue.cli.output import visible
+from aiozkqueue.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -21,8 +31,47 @@ class VisibleFormatter(logging.Formatter):
         return "\n".join(map(visible, super().formatException(ei).split("\n")))
 
 
-def log_to_stderr(level: str) -> None:
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON, with its extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format the record."""
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in told}
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+#: The attributes of every record; the others are extra fields.
+_STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "asctime"})
+
+
+def log_to_stderr(level: str, form: Literal["text", "json"] = "text") -> None:
     """Log everything from this level on."""
     handler = logging.StreamHandler()
-    handler.setFormatter(VisibleFormatter(_FORMAT))
+    handler.setFormatter(VisibleFormatter(_FORMAT) if form == "text" else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def configure_logs(file: Path) -> None:
+    """Configure logging by a file: a dictionary of `logging.config` in JSON or TOML, otherwise its INI format.
+
+    Raises:
+        InvalidOptionError: the file is not such a configuration.
+    """
+    try:
+        if file.suffix in {".json", ".toml"}:
+            read = json.loads if file.suffix == ".json" else tomllib.loads
+            # The loggers of this package exist already; a file that says nothing about them does not silence them.
+            logging.config.dictConfig({"disable_existing_loggers": False, **read(file.read_text(encoding="utf-8"))})
+        else:
+            logging.config.fileConfig(file, disable_existing_loggers=False)
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError, IniError, RuntimeError) as error:
+        msg = f"--log-config: {file} is not a configuration of Python's logging: {error}"
+        raise InvalidOptionError(msg) from error

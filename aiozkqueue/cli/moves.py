@@ -39,11 +39,8 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
     async with connection.open() as session:
         ends = [one.name if one.program is None else one.of(session) for one in (source, target)]
         session.admin.moves.check(*ends)
-        queue = source.of(session)
-        there, total = await queue.exists(), await queue.size()
+        total = await (await connection.existing(session, source)).size()
         reference = await session.admin.moves.start(*ends)
-        if not there:
-            await connection.note_absent(session, source)
         status = await _watched(session, reference, total)
     if as_json:
         output.print_json(_record(status))
@@ -51,7 +48,7 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
         output.note(f"moved {status.moved} messages from {source.name} to {target.name}")
     if status.error:
         output.note(status.error)
-    return Exit.OK if there and status.state == "done" else Exit.NOTHING
+    return Exit.OK if status.state == "done" else Exit.NOTHING
 
 
 @connected

@@ -5,10 +5,11 @@ Rich is imported only to draw, which most commands in scripts never do.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 _PREVIEW: Final = 60
+#: Seconds after which work shows its progress.
+PATIENT: Final = 2.0
 
 
 def print_json(record: Mapping[str, Json]) -> None:
@@ -49,17 +52,22 @@ _COPIED: Final = {"id", "reference"}
 _BORDER: Final = 3
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, frame: bool = True
+) -> None:
     """Print a table for people; in a window that is too narrow for the column names, one block of lines per row.
 
-    Cells are shown as they are: no markup, no control characters.
+    Cells are shown as they are: no markup, no control characters. Without a ``frame``, more columns fit.
     """
+    from rich import box  # noqa: PLC0415 - see above
     from rich.console import Console  # noqa: PLC0415 - see above
     from rich.table import Column, Table  # noqa: PLC0415 - see above
     from rich.text import Text  # noqa: PLC0415 - see above
 
     console = Console()
-    if sum(max(map(len, name.split()), default=0) + _BORDER for name in columns) >= console.width:
+    border = _BORDER if frame else _BORDER - 1
+    widths = {name: max(map(len, name.split()), default=0) for name in columns}
+    if sum(width + border for width in widths.values()) >= console.width:
         for row in rows:
             record = Table(Column(overflow="fold"), Column(overflow="fold"), title=title, title_justify="left")
             record.show_header = False
@@ -69,7 +77,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
             title = None
         return
     table = Table(
-        *(Column(name, no_wrap=name in _COPIED, overflow="fold") for name in columns), title=title, title_justify="left"
+        *(Column(name, no_wrap=name in _COPIED, overflow="fold", min_width=widths[name]) for name in columns),
+        title=title,
+        title_justify="left",
+        box=box.HEAVY_HEAD if frame else box.SIMPLE_HEAD,
+        padding=(0, 1) if frame else (0, 1, 0, 0),
+        show_edge=frame,
     )
     for row in rows:
         table.add_row(*(Text(visible(str(cell)), justify=_justify(cell)) for cell in row))
@@ -112,8 +125,8 @@ def message_record(message: Message[bytes]) -> dict[str, Json]:
         record["group"] = message.group
     if message.key is not None:
         record["key"] = message.key
-    if message.filters:
-        record["filters"] = dict(message.filters)
+    if message.tags:
+        record["tags"] = dict(message.tags)
     try:
         record["body"] = message.body.decode()
     except UnicodeDecodeError:
@@ -139,6 +152,14 @@ def visible(text: str) -> str:
 def when(moment: datetime | None) -> str:
     """Return a time for a table cell, in the local time zone."""
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(seconds: float) -> str:
+    """Return a time span for a table cell."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{max(0.0, seconds):.1f} s"
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -185,6 +206,24 @@ def progress(text: str, total: float | None) -> Iterator[Bar]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as shown:
         yield Bar(shown, shown.add_task(text, total=total))
+
+
+async def watched(text: str, work: Awaitable[int], total: int, remaining: Callable[[], Awaitable[int]]) -> int:
+    """Await work that takes messages away, and return its result.
+
+    Work of more than `PATIENT` seconds has a bar, which follows the number of remaining messages.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=PATIENT)
+        if not task.done():
+            with progress(text, total) as bar:
+                while not task.done():
+                    bar.reach(max(0, total - await remaining()), total)
+                    await asyncio.wait([task], timeout=0.5)
+        return await task
+    finally:
+        task.cancel()
 
 
 def _justify(cell: object) -> Literal["left", "right"]:

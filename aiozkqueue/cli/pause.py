@@ -10,6 +10,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.errors import NotFoundError
 
 Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of the queues.")]
 
@@ -19,6 +20,8 @@ async def pause(connection: Connection, queues: Queues) -> Exit:
     """Stop delivering messages of these queues until they are resumed.
 
     Messages in flight are finished, and puts continue.
+
+    Exit status 1: a queue does not exist; the others are paused.
 
     Example:
     [dim]$ aiozkqueue pause orders invoices[/dim]
@@ -30,6 +33,8 @@ async def pause(connection: Connection, queues: Queues) -> Exit:
 async def resume(connection: Connection, queues: Queues) -> Exit:
     """Deliver messages of these queues again.
 
+    Exit status 1: a queue does not exist; the others are resumed.
+
     Example:
     [dim]$ aiozkqueue resume orders[/dim]
     """
@@ -37,11 +42,14 @@ async def resume(connection: Connection, queues: Queues) -> Exit:
 
 
 async def _set(connection: Connection, queues: list[str], *, paused: bool) -> Exit:
+    status = Exit.OK
     async with connection.open() as session:
         for name in queues:
-            queue = session.queue(name)
-            new = "" if await queue.exists() else "; it is new"
-            await connection.note_new(session, name)
-            await queue.configure(zq.QueueConfig(paused=paused))
-            output.note(f"queue {name!r} is {'paused' if paused else 'resumed'}{new}")
-    return Exit.OK
+            try:
+                await session.queue(name).configure(zq.QueueConfig(paused=paused))
+            except NotFoundError as absent:
+                output.note(str(absent))
+                status = Exit.NOTHING
+            else:
+                output.note(f"queue {name!r} is {'paused' if paused else 'resumed'}")
+    return status

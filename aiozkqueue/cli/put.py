@@ -73,9 +73,9 @@ async def put(
         float | None,
         typer.Option(parser=parse_duration, metavar=TIME, help="The lifetime of the messages; inf: unlimited."),
     ] = None,
-    filters: Annotated[
+    tags: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="TAG=VALUE", help="A tag that consumers can filter by; may be repeated."),
+        typer.Option("--tag", metavar="TAG=VALUE", help="A tag that consumers can filter by; may be repeated."),
     ] = None,
     headers: Annotated[
         list[str] | None,
@@ -96,7 +96,7 @@ async def put(
     $ aiozkqueue put payments '{"id": 3}' --group 'customer 7'
     $ aiozkqueue put orders --file order.json
     $ aiozkqueue put reminders 'pay up' --key invoice-7 --unique ignore --ttl 1h
-    $ aiozkqueue put renders --filter performance_class=standard scene.blend
+    $ aiozkqueue put renders --tag performance_class=standard scene.blend
     $ aiozkqueue put orders '{"id": 4}' --header source=shop
     $ tail -f orders.jsonl | aiozkqueue put orders --lines --timeout 60[/dim]
     """
@@ -109,7 +109,7 @@ async def put(
         key=key,
         unique=unique or False,
         ttl=ttl,
-        filters=parse_tags(filters or ()),
+        tags=parse_tags(tags or ()),
         headers=parse_pairs("--header", headers or (), "NAME=TEXT") or None,
         group=group,
     )
@@ -125,6 +125,9 @@ async def put(
                 putting = _Putting(target, timeout, options, as_json=as_json)
                 await _put_from(source, putting, lines=lines, size=file.stat().st_size)
         else:
+            if sys.stdin.isatty():
+                what = "each line is a message" if lines else "the payload"
+                output.note(f"reading from the terminal ({what}); press Ctrl-D at the start of a line to end it")
             putting = _Putting(target, timeout, options, as_json=as_json)
             await _put_from(sys.stdin.buffer, putting, lines=lines, size=None)
     return Exit.OK
@@ -162,7 +165,11 @@ class _Putting:
 
 async def _put_from(source: BinaryIO, putting: _Putting, *, lines: bool, size: int | None) -> None:
     if not lines:
-        await putting.put([await to_thread.run_sync(source.read)])
+        body = await to_thread.run_sync(source.read)
+        if not body and source.isatty():
+            message = "nothing was typed, so no message is put; give a BODY, which may be ''"
+            raise typer.BadParameter(message)
+        await putting.put([body])
         return
     stored = 0
     try:

@@ -1,8 +1,10 @@
-"""`aiozkqueue peek`, `stats` and `purge`: queues as a whole."""
+"""`aiozkqueue queues`, `stats` and `purge`: queues as a whole."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,52 +27,33 @@ from aiozkqueue.cli.asked import (
 )
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.queue.admin.budget import BUDGET, Budget
+from aiozkqueue.operations.budget import BUDGET, Budget
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aiozkqueue.cli.output import Json
 
 
 @connected
-@asks_queue
-async def peek(
-    connection: Connection,
-    queue: AskedQueue,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 10,
-    as_json: AsJson = False,
-) -> Exit:
-    """Show the oldest messages without taking them.
+async def queues(connection: Connection, as_json: AsJson = False) -> Exit:
+    """List the names of all queues.
 
-    Exit status 1: there are no messages.
+    Exit status 1: there are none.
 
     Example:
-    [dim]$ aiozkqueue peek orders --json | jq -r .body[/dim]
+    [dim]$ aiozkqueue queues | xargs aiozkqueue pause[/dim]
     """
-    async with connection.look_at(queue) as target:
-        messages = await target.peek(limit)
-    if as_json:
-        for message in messages:
-            due = message.due.isoformat() if message.due else None
-            output.print_json({**output.message_record(message), "error": message.error, "due": due})
-    elif messages:
-        output.print_table(
-            ["id", "attempts", "enqueued", "due", "last error", "bytes", "payload"],
-            [
-                (
-                    m.id,
-                    m.attempt,
-                    output.when(m.enqueued_at),
-                    output.when(m.due),
-                    output.shortened(m.error or ""),
-                    len(m.body),
-                    output.preview(m.body),
-                )
-                for m in messages
-            ],
-        )
-    return Exit.OK if messages else Exit.NOTHING
+    async with connection.open() as session:
+        names = sorted(await session.queues())
+    for name in names:
+        if as_json:
+            output.print_json({"queue": name})
+        else:
+            sys.stdout.write(f"{output.visible(name)}\n")
+    if not names:
+        output.note("there are no queues")
+    return Exit.OK if names else Exit.NOTHING
 
 
 @connected
@@ -213,29 +196,27 @@ async def _staged(queue: zq.Queue[bytes], stats: QueueStats) -> int:
 
 
 def _print_stats(found: Sequence[QueueStats], staged: Mapping[str, int]) -> None:
-    """Print a table, with a column for staged messages if there are any."""
-    shown = any(staged.values())
-    heads = ["queue", "size", "waiting", "in flight", "delayed", "retrying", "scheduled", "dead letters", "consumers"]
-    output.print_table(
-        [*heads, "oldest", "room", *(["staged"] if shown else [])],
-        [
-            (
-                f"{s.queue} (paused)" if s.paused else s.queue,
-                s.size,
-                s.waiting,
-                s.in_flight,
-                s.delayed,
-                s.retrying,
-                s.scheduled,
-                s.dead_letters,
-                s.consumers,
-                output.when(s.oldest),
-                "" if s.room is None else f"{s.room} of {s.max_size}",
-                *([staged[s.queue]] if shown else []),
-            )
-            for s in found
-        ],
-    )
+    """Print a table that fits 80 columns; rare figures have a column only if they are not 0."""
+    now = datetime.now(UTC)
+    columns: dict[str, Callable[[QueueStats], object]] = {
+        "queue": lambda one: f"{one.queue} (paused)" if one.paused else one.queue,
+        "size": lambda one: one.size,
+        "waiting": lambda one: one.waiting,
+        "in flight": lambda one: one.in_flight,
+        "delayed": lambda one: one.delayed,
+        "retrying": lambda one: one.retrying,
+        "dead letters": lambda one: one.dead_letters,
+        "consumers": lambda one: one.consumers,
+        "oldest": lambda one: "" if one.oldest is None else output.age((now - one.oldest).total_seconds()),
+    }
+    if any(one.scheduled for one in found):
+        columns["scheduled"] = lambda one: one.scheduled
+    if any(one.room is not None for one in found):
+        columns["room"] = lambda one: "" if one.room is None else f"{one.room} of {one.max_size}"
+    if any(staged.values()):
+        columns["staged"] = lambda one: staged[one.queue]
+    rows = [[cell(one) for cell in columns.values()] for one in found]
+    output.print_table(list(columns), rows, frame=False)
 
 
 @connected
@@ -252,8 +233,8 @@ async def purge(
     [dim]$ aiozkqueue purge orders --yes[/dim]
     """
     async with connection.look_at(queue) as target:
-        if not yes:
-            output.confirm(f"Delete the {await target.size()} messages of {queue.name}?", yes=yes)
-        purged = await target.purge()
+        total = await target.size()
+        output.confirm(f"Delete the {total} messages of {queue.name}?", yes=yes)
+        purged = await output.watched(f"purge {queue.name}", target.purge(), total, target.size)
     output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK

@@ -71,7 +71,7 @@ async def history(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 100,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show ended messages, the oldest first.
+    """Show ended messages, the newest first.
 
     Exit status 1: there are none.
 
@@ -81,7 +81,7 @@ async def history(
     [dim]$ aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
     """
     async with connection.look_at(queue) as target:
-        told = target.history(since=_aware(since), until=_aware(until), limit=limit)
+        told = target.history(since=_aware(since), until=_aware(until), limit=limit, newest_first=True)
         records = [record async for record in told]
     if as_json:
         for one in records:
@@ -170,12 +170,16 @@ async def clean(
     """Clean up now instead of waiting for the sessions to do it.
 
     Removes ended delays and leases, attempt records without a message, and history past its lifetime. Without a queue
-    name, it also removes commit slots of programs that ended at least a day ago.
+    name, it also removes commit slots of programs that ended at least a day ago, and the remains of deleted queues.
+
+    Exit status 1: a named queue does not exist.
 
     Example:
     [dim]$ aiozkqueue clean orders[/dim]
     """
     async with connection.open() as session:
+        for queue in queues or ():
+            await connection.existing(session, queue)
         cleaned = await session.admin.clean(*(queues or ()))
     if as_json:
         for one in cleaned:

@@ -20,7 +20,7 @@ from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.extras import needs
 from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.listening import address_of, listen
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.worker.heap import settled_heap
 
 if TYPE_CHECKING:

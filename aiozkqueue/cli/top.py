@@ -6,44 +6,31 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 import aiozkqueue as zq
 from aiozkqueue.admin import QueueStats
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
-from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.connection import DEFAULT_HOSTS, Connection, connected
 from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.keyboard import keys
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.signals import draining
-from aiozkqueue.queue.admin.similar import absence
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.cli.top_screen import Screen, table_of
+from aiozkqueue.operations.similar import absence
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import State
 
 #: Seconds after which the partial figures of one queue are shown.
 _PATIENCE = 5.0
-_COLUMNS = (
-    "queue",
-    "size",
-    "waiting",
-    "in flight",
-    "delayed",
-    "retrying",
-    "in/s",
-    "out/s",
-    "oldest",
-    "dead letters",
-    "consumers",
-)
 
 
 @connected
@@ -59,40 +46,81 @@ async def top(
     once: Annotated[bool, typer.Option("--once", help="Read twice, show the result and exit.")] = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show all queues live; Ctrl-C ends it.
+    """Show all queues live; q or Ctrl-C ends it.
 
-    Rates include all producers and consumers, as ZooKeeper counts them. In a pipe, it prints one table and exits.
-    Each refresh lists the queues, which costs the servers time for deep queues; name the queues you need.
+    Keys: s sorts by another column, / filters by name, p holds the figures. Rates include all producers and
+    consumers, as ZooKeeper counts them; a bundle counts as one. In a pipe, it prints one table and exits. Each refresh
+    lists the queues, which costs the servers time for deep queues; name the queues you need.
 
     Examples:
     [dim]$ aiozkqueue top
     $ aiozkqueue top orders --once --json[/dim]
     """
     ends = asyncio.Event()
-    once = once or not (as_json or sys.stdout.isatty())
     async with connection.open() as session:
-        with draining(ends.set), ExitStack() as stack:
-            live = None if as_json or once else stack.enter_context(Live(console=Console(), auto_refresh=False))
-            before: Mapping[str, QueueStats | str] = {}
-            looked = time.monotonic()
-            while not ends.is_set():
-                found = await _look(session, queues)
-                now = time.monotonic()
-                rows = [_row(name, one, before.get(name), now - looked) for name, one in found.items()]
-                first, before, looked = not before, found, now
-                if not (once and first and found):
-                    if live is not None:
-                        live.update(_table(rows), refresh=True)
-                    elif not as_json:
-                        Console().print(_table(rows))
-                    else:
-                        for row in rows:
-                            output.print_json(row)
-                    if once:
-                        break
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(ends.wait(), interval)
+        figures = _Figures(session, queues)
+        with draining(ends.set):
+            if as_json and not once:
+                while not ends.is_set():
+                    _print(await figures.read(), as_json=True)
+                    await _wait(ends, interval)
+            elif once or not sys.stdout.isatty():
+                if await figures.read():
+                    await _wait(ends, interval)
+                _print(await figures.read(), as_json=as_json)
+            else:
+                servers = connection.hosts or DEFAULT_HOSTS
+                header = f"aiozkqueue top   {servers}   {connection.root}   every {interval:g} s"
+                await _live(figures, header, interval, ends)
     return Exit.OK
+
+
+def _print(rows: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
+    if not as_json:
+        Console().print(table_of(rows))
+        return
+    for row in rows:
+        output.print_json(row)
+
+
+async def _live(figures: _Figures, header: str, interval: float, ends: asyncio.Event) -> None:
+    """Refresh the screen at each interval, and after each key."""
+    pressed = asyncio.Event()
+    screen = Screen(header, ends.set, pressed.set)
+    with Live(console=Console(), auto_refresh=False) as live, keys(screen.press):
+        while not ends.is_set():
+            if not screen.held:
+                screen.show(await figures.read(), datetime.now().astimezone().strftime("%H:%M:%S"))
+            refresh = time.monotonic() + interval
+            while not ends.is_set():
+                live.update(screen.render(), refresh=True)
+                if not await _wait(pressed, max(0.0, refresh - time.monotonic())):
+                    break
+                pressed.clear()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, up to this time; return whether it has happened."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
+
+
+class _Figures:
+    """Reads the figures of queues, with the rates since the last time."""
+
+    def __init__(self, session: zq.QueueSession, queues: Sequence[str] | None) -> None:
+        self._session = session
+        self._queues = queues
+        self._before: Mapping[str, QueueStats | str] = {}
+        self._looked = time.monotonic()
+
+    async def read(self) -> list[dict[str, Json]]:
+        found = await _look(self._session, self._queues)
+        now = time.monotonic()
+        rows = [_row(name, one, self._before.get(name), now - self._looked) for name, one in found.items()]
+        self._before, self._looked = found, now
+        return rows
 
 
 async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[str, QueueStats | str]:
@@ -136,38 +164,3 @@ def _row(name: str, now: QueueStats | str, before: QueueStats | str | None, seco
         "consumers": now.consumers,
         "incomplete": list(now.incomplete),
     }
-
-
-def _table(rows: Sequence[Mapping[str, Json]]) -> Table:
-    table = Table(*_COLUMNS)
-    for row in rows:
-        if (why := row.get("unreadable")) is not None:
-            table.add_row(Text(output.visible(str(row["queue"]))), Text(output.visible(str(why)), style="red"))
-            continue
-        name = f"{row['queue']} (paused)" if row["paused"] else str(row["queue"])
-        if row["incomplete"]:
-            name += " (in part)"
-        age = row["oldest_age"]
-        cells = [
-            row["size"],
-            row["waiting"],
-            row["in_flight"],
-            row["delayed"],
-            row["retrying"],
-            row["in_rate"],
-            row["out_rate"],
-            _age(age) if isinstance(age, float) else None,
-            row["dead_letters"],
-            row["consumers"],
-        ]
-        style = "red" if row["dead_letters"] else ""
-        shown = (Text("" if cell is None else str(cell), justify="right", style=style) for cell in cells)
-        table.add_row(Text(output.visible(name)), *shown)
-    return table
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"

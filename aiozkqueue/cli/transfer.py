@@ -16,8 +16,8 @@ from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
 from aiozkqueue.errors import NotFoundError
-from aiozkqueue.queue.admin.similar import absence
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.operations.similar import absence
+from aiozkqueue.session.internals import core_of
 
 _PATTERN: Final = re.compile(r"[*?\[{]")
 

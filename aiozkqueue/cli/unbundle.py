@@ -17,10 +17,10 @@ Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of
 async def command(connection: Connection, queues: Queues) -> Exit:
     """Turn bundles off, and store each message in a separate znode.
 
-    Bundles that consumers hold are left: run it again when their messages are finished. Until then, the queue requires
-    programs that know bundles.
+    Bundles that consumers or unfinished Spark writes hold are left: run it again when they have finished. Until then,
+    the queue requires programs that know bundles.
 
-    Exit status 1: a queue does not exist, or consumers hold bundles of it.
+    Exit status 1: a queue does not exist, or bundles of it are held.
 
     Example:
     [dim]$ aiozkqueue unbundle orders[/dim]
@@ -35,7 +35,9 @@ async def command(connection: Connection, queues: Queues) -> Exit:
                 continue
             held = await queue.admin.unbundle()
             if held:
-                output.note(f"queue {name!r}: consumers hold {held} bundles; run this again when they have finished")
+                output.note(
+                    f"queue {name!r}: consumers or Spark writes hold {held} bundles; run this again when they end"
+                )
                 status = Exit.NOTHING
             else:
                 output.note(f"queue {name!r} has no bundles")

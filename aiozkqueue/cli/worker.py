@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import signal
 import sys
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,29 +15,43 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
-from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit, status_of_child
-from aiozkqueue.cli.logs import log_to_stderr
-from aiozkqueue.worker import Health, announce, dumping, load, opened, reloading, settled_heap, type_of_deliveries
+from aiozkqueue.cli.logs import configure_logs, log_to_stderr
+from aiozkqueue.extras import needs
+from aiozkqueue.session.handler import check_handler
+from aiozkqueue.worker import (
+    Announced,
+    Health,
+    dumping,
+    load,
+    opened,
+    reloading,
+    settled_heap,
+    supervise,
+    type_of_deliveries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from aiozkqueue.worker.health import Metrics
 
 Level = Literal["debug", "info", "warning", "error"]
+Loop = Literal["auto", "asyncio", "uvloop"]
 
 
-@connected
-async def worker(
+@with_connection
+def worker(
     connection: Connection,
     target: Annotated[
         str,
         typer.Argument(
             metavar="MODULE:NAME",
-            help="A function of the session that returns a listener, several, or a context manager that yields them; "
-            "or, with --queue, a handler.",
+            help="An application (aiozkqueue.App); or a function of the session that returns a listener, several, or a "
+            "context manager that yields them; or, with --queue, a handler.",
         ),
     ],
     queue: Annotated[
@@ -78,46 +94,113 @@ async def worker(
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: restart when Python files below this directory change.")
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            min=1,
+            help="The number of worker processes. The n-th has the health port plus n - 1. A killed one is replaced.",
+        ),
+    ] = 1,
+    loop: Annotated[Loop, typer.Option("--loop", help="The event loop; auto uses uvloop if it is installed.")] = "auto",
     log_level: Annotated[
         Level, typer.Option("--log-level", help="The lowest level that is logged to stderr.")
     ] = "info",
+    log_format: Annotated[
+        Literal["text", "json"],
+        typer.Option("--log-format", help="Lines for people, or a JSON object for each record."),
+    ] = "text",
+    log_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--log-config",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Configure Python's logging by a file instead: a dictionary in JSON or TOML (.json, .toml), or INI.",
+        ),
+    ] = None,
 ) -> Exit:
-    """Run listeners until SIGTERM or SIGINT; then let their handlers finish.
+    """Run an application or listeners until SIGTERM or SIGINT; then let their handlers finish.
 
+    Connection options replace those of an application.
     A second signal cancels the handlers and releases their messages immediately.
     SIGUSR1, or `aiozkqueue dump`, prints where every handler waits.
     The exit status is 0 after a signal; otherwise it names the error of the listener that stopped.
 
     Examples:
-    [dim]$ aiozkqueue worker shop.workers:listeners --health-port 8081
+    [dim]$ aiozkqueue worker shop:app
+    $ aiozkqueue worker shop.workers:listeners --health-port 8081
     $ aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
     """
-    log_to_stderr(log_level)
+    if log_config is None:
+        log_to_stderr(log_level, log_format)
+    else:
+        configure_logs(log_config)
     _find_modules_of(Path.cwd())
     if reload:
-        own = [argument for argument in sys.argv[1:] if argument != "--reload"]
-        return status_of_child(await reloading([sys.executable, "-m", "aiozkqueue.cli", *own], Path.cwd()))
-    factory = _factory(load(target), queue, concurrency, drain_timeout)
+        if processes > 1:
+            message = "--reload is for development, with one process: omit --processes"
+            raise typer.BadParameter(message)
+        return status_of_child(asyncio.run(reloading(_own_command("--reload"), Path.cwd())))
+    if processes > 1:
+        commands = [_command_of(number, health_port) for number in range(processes)]
+        return status_of_child(asyncio.run(supervise(commands)))
+    found = load(target)
+    factory = _factory(found, target, queue, concurrency, drain_timeout)
+    opening = connection.open_app(found) if isinstance(found, zq.App) else connection.open()
+    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
+        return runner.run(_serve(opening, factory, (health_host, health_port), drain_timeout))
+
+
+async def _serve(
+    opening: AbstractAsyncContextManager[zq.QueueSession],
+    factory: Callable[[zq.QueueSession], object],
+    health_at: tuple[str, int | None],
+    drain_timeout: float,
+) -> Exit:
+    """Run the services of a session until a signal arrives."""
+    host, port = health_at
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - this is a coroutine
     async with AsyncExitStack() as stack:
-        health = Health(health_host, 0 if health_port is None else health_port)
-        if health_port is not None:
+        health = Health(host, port or 0)
+        if port is not None:
             await stack.enter_async_context(health)
             output.note(f"health at http://{health.address}")
         # Until services run, no message is being handled; the first process of a container only ends by signals that it
         # handles.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         stack.enter_context(dumping())
-        session = await stack.enter_async_context(connection.open())
+        session = await stack.enter_async_context(opening)
         services = await stack.enter_async_context(opened(factory, session))
         health.watch(session)
-        if health_port is not None:
+        if port is not None:
             health.measure(_metrics(session))
         stack.enter_context(settled_heap())
-        announce(services)
-        await zq.run(*map(health.told, services), drain_timeout=drain_timeout)
+        await zq.run(*(health.told(Announced(one)) for one in services), drain_timeout=drain_timeout)
     return Exit.OK
+
+
+def _own_command(*without: str) -> list[str]:
+    """Return the command of this process, without these switches."""
+    return [sys.executable, "-m", "aiozkqueue.cli", *(one for one in sys.argv[1:] if one not in without)]
+
+
+def _command_of(number: int, health_port: int | None) -> list[str]:
+    """Return the command of one of several processes. Of an option that is given twice, the last one counts."""
+    health = [] if not health_port else ["--health-port", str(health_port + number)]
+    return [*_own_command(), "--processes", "1", *health]
+
+
+def _loop_factory(loop: Loop) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the function that makes the event loop; None: asyncio's own. Raises: MissingExtraError."""
+    if loop == "asyncio" or (loop == "auto" and find_spec("uvloop") is None):
+        return None
+    with needs("uvloop"):
+        import uvloop  # noqa: PLC0415 - an extra
+
+    return uvloop.new_event_loop
 
 
 def _find_modules_of(folder: Path) -> None:
@@ -137,14 +220,23 @@ def _metrics(session: zq.QueueSession) -> Metrics | None:
 
 
 def _factory(
-    function: Callable[..., Any], queue: str | None, concurrency: int | None, drain_timeout: float
+    function: zq.App | Callable[..., Any], target: str, queue: str | None, concurrency: int | None, drain_timeout: float
 ) -> Callable[[zq.QueueSession], object]:
     """Return the function that creates the services: the user's, or one that creates a listener for a handler."""
+    if isinstance(function, zq.App):
+        if queue is not None or concurrency is not None:
+            message = "--queue and --concurrency are for a handler: an application declares its queues itself"
+            raise typer.BadParameter(message)
+        return function.services
     if queue is None:
         if concurrency is not None:
             message = "--concurrency requires --queue: a function that returns listeners sets their concurrency itself"
             raise typer.BadParameter(message)
+        if not _takes_one(function):
+            message = f"{target!r} is not a function of the session alone; for a handler, name its queue with --queue"
+            raise typer.BadParameter(message)
         return function
+    check_handler(function)
     type_: Any = type_of_deliveries(function)
 
     def listener(session: zq.QueueSession) -> object:
@@ -153,3 +245,13 @@ def _factory(
         )
 
     return listener
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(object())
+    except TypeError:
+        return False
+    except (ValueError, NameError):  # no signature, or one with names for type checkers
+        return True
+    return True

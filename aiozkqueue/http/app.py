@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from . import health, methods
@@ -14,7 +15,7 @@ from .core.backend import Backend, Settings
 from .core.names import Kind
 from .core.parameters import with_slashes_kept
 from .core.permissions import Verb
-from .dashboard.pages import router as dashboard
+from .dashboard import routes as dashboard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.session.session import QueueSession
 
 
 class _Service(FastAPI):
@@ -77,7 +78,8 @@ def create_app(
     app.state.admin = health.admin(backend)
     for kind in Kind:
         app.include_router(router(Api(backend, kind), kind))
-    app.include_router(dashboard(backend))
+    app.include_router(dashboard.router(backend))
+    app.add_exception_handler(HTTPException, dashboard.refusals(backend))
     app.include_router(health.router(backend))
     _add_metrics(app, backend)
     return app

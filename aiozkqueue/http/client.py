@@ -18,8 +18,8 @@ from urllib.parse import quote, urlsplit
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError, QueueError
 from aiozkqueue.extras import needs
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.options import collection, required_seconds
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import ZooKeeperError
 
 from .core.names import Kind
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from aiozkqueue.queue.options import Seconds
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.session.session import QueueSession
 
 __all__ = [
     "Discovery",

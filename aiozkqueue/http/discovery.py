@@ -33,7 +33,7 @@ from .core.names import Kind
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
     from aiozkqueue.zookeeper import ZooKeeper
 
 ROOT: Final = "/ostrich"

@@ -1,7 +1,7 @@
 """A hardened uvicorn: slow or lost clients do not affect other clients.
 
-uvicorn itself waits forever for the head of a request, for the rest of a body that nobody reads, and for a client that
-does not read its response. Here every state of a connection has a deadline.
+uvicorn itself waits forever for the head of a request, for the rest of a body that the application does not read, and
+for a client that does not read its response. Here every state of a connection has a deadline.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ class PatientProtocol(H11Protocol):
     def _closing(self, receive: Receive, send: Send) -> Send:
         """Return a ``send`` that closes the connection if the body has not arrived before the response.
 
-        Nobody reads such a body. Closing immediately could discard the response while the client still sends.
+        The application does not read such a body. Closing immediately could discard the response while the client still
+        sends.
         """
         unread = False
 

@@ -13,21 +13,24 @@ another program wrote are read within bounds, and refused with `MalformedError`.
 from __future__ import annotations
 
 from .bundles import (
+    DEFAULT_BUNDLE,
+    ID_DIGITS,
     LARGEST_BUNDLED,
     MOST_BUNDLED,
     BundledMessage,
     BundleName,
     BundleRecord,
+    BundleTable,
     bundle_prefix,
-    can_bundle,
     decode_bundle,
     encode_bundle,
     is_bundle,
     is_bundle_at,
     messages_in,
+    read_table,
     single_of,
 )
-from .configuration import StoredConfig
+from .configuration import DELETED, StoredConfig, is_deleted
 from .envelope import EMPTY_HEADER, HEADER_LIMIT, MAGIC, DeadLetter, Header, decode, encode, encoded_size
 from .errors import MalformedError
 from .fields import LAST_MOMENT
@@ -72,13 +75,13 @@ from .lanes import (
 from .names import (
     ItemName,
     ItemRef,
+    batch_field,
     candidate_id,
     candidate_id_at,
     check_queue_name,
     has_field,
     id_at,
     is_plain_at,
-    is_plain_prefix,
     item_field,
     item_group,
     item_id,
@@ -117,15 +120,19 @@ from .policy import (
     positive_seconds,
 )
 from .records import AttemptRecord, LockRecord
-from .settings import MOST_REAPED, QueueConfig
+from .settings import IN_FORCE, MOST_REAPED, QueueConfig, is_default
 from .tokens import lease_token, leased_place
 
 __all__ = [
     "CLIENT_DIGITS",
+    "DEFAULT_BUNDLE",
+    "DELETED",
     "EMPTY_HEADER",
     "FIRST_PRIORITY",
     "HEADER_LIMIT",
     "HOUR",
+    "ID_DIGITS",
+    "IN_FORCE",
     "LANE_END",
     "LARGEST_BUNDLED",
     "LAST_MOMENT",
@@ -145,6 +152,7 @@ __all__ = [
     "Backoff",
     "BundleName",
     "BundleRecord",
+    "BundleTable",
     "BundledMessage",
     "ClientPaths",
     "Condition",
@@ -175,8 +183,8 @@ __all__ = [
     "TagValue",
     "Tags",
     "Tier",
+    "batch_field",
     "bundle_prefix",
-    "can_bundle",
     "candidate_id",
     "candidate_id_at",
     "check_condition",
@@ -201,10 +209,11 @@ __all__ = [
     "id_at",
     "is_bundle",
     "is_bundle_at",
+    "is_default",
+    "is_deleted",
     "is_lane",
     "is_later",
     "is_plain_at",
-    "is_plain_prefix",
     "item_field",
     "item_group",
     "item_id",
@@ -234,6 +243,7 @@ __all__ = [
     "positive_seconds",
     "priority_at",
     "priority_of",
+    "read_table",
     "scheduled_prefix",
     "single_of",
     "tags_digest",

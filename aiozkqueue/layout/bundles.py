@@ -1,8 +1,9 @@
 """Bundles: items that hold several messages in one znode, under one lock.
 
-The name is ``bundle-m<count>-s<first id>-l<last id>-i<own id>-<sequence>``. The prefix differs from an item's, so that
-programs that know no bundles pass it by instead of taking it for one message. A bundle has its own id: its lock
-is ``lock-<own id>``, and its record ``meta/bundle-<own id>``.
+The name is ``bundle-m<count>-s<first id>-l<last id>-i<own id>-<sequence>``. If all its messages belong to one pending
+batch, ``b<batch>-`` follows the count. The prefix differs from an item's, so that programs that know no bundles pass it
+by instead of taking it for one message. A bundle has its own id: its lock is ``lock-<own id>``, and its record
+``meta/bundle-<own id>``.
 
 The data is never changed::
 
@@ -21,15 +22,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from itertools import accumulate
 from operator import lt
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from .envelope import encode
 from .errors import MalformedError
 from .fields import LARGEST_NUMBER, pop_text, read_object, write_object
 from .ids import CLIENT_DIGITS
+from .names import BATCH_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,19 +45,21 @@ BUNDLE_MAGIC: Final = b"\xf5zqb"
 """The first bytes of a bundle's data."""
 
 MOST_BUNDLED: Final = 64
+#: The maximum of a queue made from now on, until it is configured.
+DEFAULT_BUNDLE: Final = 64
 """Maximum number of messages of a bundle."""
 
 LARGEST_BUNDLED: Final = 1024
 """Maximum bytes of a message in a bundle."""
 
-#: The length of an id: the nonce and a counter.
 ID_DIGITS: Final = CLIENT_DIGITS + 6
+"""The length of the id of a message in a bundle: the nonce and a counter."""
 
 _VERSION: Final = 1
 _HEAD: Final = Struct(f">4sBH{CLIENT_DIGITS}s")
 _ENTRY: Final = Struct(">6sI")
 _ID: Final = f"[0-9A-Za-z]{{{ID_DIGITS}}}"
-_NAME: Final = re.compile(rf"bundle-m([0-9]{{1,3}})-s({_ID})-l({_ID})-i({_ID})-([0-9]{{10}})")
+_NAME: Final = re.compile(rf"bundle-m([0-9]{{1,3}})-(?:{BATCH_FIELD})?s({_ID})-l({_ID})-i({_ID})-([0-9]{{10}})")
 _PREFIX: Final = "bundle-"
 _WHAT: Final = "the record of a bundle"
 
@@ -120,17 +125,26 @@ def messages_in(name: str) -> int:
     return 1 if bundle is None else bundle.size
 
 
-def bundle_prefix(id: str, messages: Sequence[BundledMessage]) -> str:
-    """Return the name to create a sequential bundle under."""
-    return f"bundle-m{len(messages)}-s{messages[0].id}-l{messages[-1].id}-i{id}-"
+class StoredMessage(Protocol):
+    """A message to store in a bundle."""
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        ...
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that it would have as an item."""
+        ...
 
 
-def can_bundle(message_id: str, data: bytes) -> bool:
-    """Whether a message fits into a bundle."""
-    return len(data) <= LARGEST_BUNDLED and len(message_id) == ID_DIGITS
+def bundle_prefix(id: str, messages: Sequence[StoredMessage], batch: str = "") -> str:
+    """Return the name to create a sequential bundle under; ``batch`` is the `batch_field` of its messages."""
+    return f"bundle-m{len(messages)}-{batch}s{messages[0].id}-l{messages[-1].id}-i{id}-"
 
 
-def encode_bundle(messages: Sequence[BundledMessage]) -> bytes:
+def encode_bundle(messages: Sequence[StoredMessage]) -> bytes:
     """Return the data of a bundle. The ids of its messages must begin with the same nonce, and ascend."""
     nonce = messages[0].id[:CLIENT_DIGITS].encode()
     parts = [_HEAD.pack(BUNDLE_MAGIC, _VERSION, len(messages), nonce)]
@@ -139,8 +153,43 @@ def encode_bundle(messages: Sequence[BundledMessage]) -> bytes:
     return b"".join(parts)
 
 
-def decode_bundle(data: bytes) -> list[BundledMessage]:
-    """Return the messages of a bundle.
+class BundleTable(NamedTuple):
+    """The data of a bundle, divided by its table, without an object for each message."""
+
+    data: bytes
+    start: int
+    """The position of the first message in the data."""
+    nonce: bytes
+    """The beginning of each id."""
+    suffixes: tuple[bytes, ...]
+    """The rest of each id."""
+    lengths: tuple[int, ...]
+    """The length of each message, bytes."""
+
+    def part(self, first: int, last: int) -> BundleTable:
+        """Return the messages from ``first`` to before ``last``."""
+        start = self.start + sum(self.lengths[:first])
+        return self._replace(start=start, suffixes=self.suffixes[first:last], lengths=self.lengths[first:last])
+
+    @property
+    def ids(self) -> bytes:
+        """All ids, one after the other; each has `ID_DIGITS` bytes."""
+        return self.nonce + self.nonce.join(self.suffixes)
+
+    @property
+    def bodies(self) -> memoryview:
+        """The bytes of all messages, one after the other."""
+        return memoryview(self.data)[self.start : self.start + sum(self.lengths)]
+
+
+@cache
+def _table_of(count: int) -> Struct:
+    """Return the format of the table of this many messages."""
+    return Struct(">" + "6sI" * count)
+
+
+def read_table(data: bytes) -> BundleTable:
+    """Divide the data of a bundle.
 
     Raises:
         MalformedError: the data is not a bundle of this version, or its table does not match its size.
@@ -151,19 +200,25 @@ def decode_bundle(data: bytes) -> list[BundledMessage]:
     start = _HEAD.size + count * _ENTRY.size
     if magic != BUNDLE_MAGIC or version != _VERSION or not 1 <= count <= MOST_BUNDLED or start > len(data):
         raise MalformedError(f"these {len(data)} bytes are not a bundle of version {_VERSION}: {data[:8]!r}")
-    suffixes: list[bytes] = []
-    bodies: list[bytes] = []
-    for suffix, length in _ENTRY.iter_unpack(data[_HEAD.size : start]):
-        end = start + length
-        suffixes.append(suffix)
-        bodies.append(data[start:end])
-        start = end
-    if start != len(data):
-        raise MalformedError(f"a bundle of {len(data)} bytes has a table of {start}")
-    if not (nonce + b"".join(suffixes)).isalnum() or not all(map(lt, suffixes, suffixes[1:])):
+    entries = _table_of(count).unpack_from(data, _HEAD.size)
+    table = BundleTable(data, start, nonce, entries[::2], entries[1::2])
+    end = start + sum(table.lengths)
+    if end != len(data):
+        raise MalformedError(f"a bundle of {len(data)} bytes has a table of {end}")
+    if not table.ids.isalnum() or not all(map(lt, table.suffixes, table.suffixes[1:])):
         raise MalformedError("the ids of a bundle are not letters and digits, or do not ascend")
-    client = nonce.decode()
-    return [_new_message((client + suffix.decode(), body)) for suffix, body in zip(suffixes, bodies, strict=True)]
+    return table
+
+
+def decode_bundle(data: bytes) -> list[BundledMessage]:
+    """Return the messages of a bundle. Raises: MalformedError: as `read_table`."""
+    table = read_table(data)
+    client = table.nonce.decode()
+    ends = list(accumulate(table.lengths, initial=table.start))
+    return [
+        _new_message((client + suffix.decode(), data[start:end]))
+        for suffix, start, end in zip(table.suffixes, ends, ends[1:], strict=False)
+    ]
 
 
 def single_of(header: Header, payload: bytes, created: int) -> bytes:

@@ -12,7 +12,8 @@
   counted attempts, and ``"staged": true`` that there may be items of pending batches, which are invisible until the
   batch is complete.
 - ``bundle`` is the maximum number of messages that producers put into one znode. ``"requires": ["bundles"]`` means that
-  there may be bundles. A program that does not know a required feature refuses to use the queue.
+  there may be bundles; the first producer that makes one sets it. A program that does not know a required feature
+  refuses to use the queue.
 
 Unknown fields belong to newer versions and are kept when the configuration is rewritten. A policy of unknown kind is an
 error, because this client could not follow it.
@@ -68,8 +69,16 @@ if TYPE_CHECKING:
 
 _WHAT: Final = "the configuration of the queue"
 
+#: The data of a deleted queue's znode. The znode stays for some time, so that its version counts on.
+DELETED: Final = b'{"deleted": true}'
+
 #: The features that a configuration may require of every program that follows it.
 _KNOWN: Final = frozenset({"bundles"})
+
+
+def is_deleted(data: bytes) -> bool:
+    """Whether the data of a queue's znode states that the queue was deleted."""
+    return data == DELETED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +123,12 @@ class StoredConfig(QueueConfig):
         return QueueConfig(**{setting.name: getattr(self, setting.name) for setting in fields(QueueConfig)})
 
     @property
+    def bundle_limit(self) -> int:
+        """The maximum number of messages of a put that may share a znode; 1 if another setting excludes bundles."""
+        excluded = self.ordered or self.collapse or self.max_size or self.affinity == "producer"
+        return 1 if excluded or self.priorities else self.bundle or 1
+
+    @property
     def grouped(self) -> bool:
         """Whether messages may be locked by group; consumers must check for that."""
         return self.groups is not None or self.ordered is not None
@@ -128,7 +143,7 @@ class StoredConfig(QueueConfig):
         settings = (setting.name for setting in fields(QueueConfig))
         chosen = {name: value for name in settings if (value := getattr(by, name)) is not None}
         merged = replace(self, **chosen)
-        if (merged.bundle or 1) > 1 and not merged.bundled:
+        if (by.bundle or 1) > 1 and not merged.bundled:
             merged = replace(merged, bundled=True)
         return replace(merged, counted=True) if self.counts and not merged.counts else merged
 

@@ -78,13 +78,13 @@ class Header:
     enqueued_at: int | None = None
     """The time of the first put, in milliseconds since 1970; only in items that have been rewritten."""
     dead: DeadLetter | None = None
-    filters: Tags = field(default_factory=dict[str, TagValue])
+    tags: Tags = field(default_factory=dict[str, TagValue])
     """The tags that consumers may filter by."""
     unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
     """Fields of other versions, kept when the item is rewritten."""
 
 
-EMPTY_HEADER: Final = Header(headers=MappingProxyType({}), filters=MappingProxyType({}), unknown=MappingProxyType({}))
+EMPTY_HEADER: Final = Header(headers=MappingProxyType({}), tags=MappingProxyType({}), unknown=MappingProxyType({}))
 """The header of every bare payload, shared."""
 
 
@@ -158,8 +158,8 @@ def _fields(header: Header) -> dict[str, JsonValue]:
     if header.dead is not None:
         dead = header.dead
         fields["dead"] = {"reason": dead.reason, "attempts": dead.attempts, "at": dead.at}
-    if header.filters:
-        fields["filters"] = dict(header.filters)
+    if header.tags:
+        fields["filters"] = dict(header.tags)
     if header.unknown:
         fields.update(header.unknown)
     return fields
@@ -176,7 +176,7 @@ def _header(fields: dict[str, JsonValue]) -> Header:
         priority=pop_number(fields, "priority", _WHAT, -LARGEST_NUMBER, LARGEST_NUMBER) or 0,
         enqueued_at=pop_number(fields, "enqueued_at", _WHAT),
         dead=None if dead is None else _dead_letter(dead),
-        filters={} if tags is None else usable_tags(tags),
+        tags={} if tags is None else usable_tags(tags),
         unknown=unknown_fields(fields, _WHAT),
     )
 

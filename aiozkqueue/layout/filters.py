@@ -51,7 +51,7 @@ def check_tags(queue: str, tags: object) -> dict[str, TagValue]:
     if tags is None:
         return {}
     if not isinstance(tags, Mapping):
-        raise InvalidOptionError(f"queue {queue!r}: filters takes a mapping of tags, not {type(tags).__name__}")
+        raise InvalidOptionError(f"queue {queue!r}: tags takes a mapping, not {type(tags).__name__}")
     checked: dict[str, TagValue] = {}
     for name, value in cast("Mapping[object, object]", tags).items():
         if not isinstance(name, str) or not name:

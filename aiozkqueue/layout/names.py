@@ -37,6 +37,9 @@ _ITEM: Final = re.compile(
     r"(?s:(?!.{1025}))item-(?:i([^-/]{1,24})-|(?:[^-/]*-)*?i([^-/]{1,24})-)?([0-9]{10}|-[0-9]{9,10})"
 )
 _match = _ITEM.fullmatch
+#: The field of a pending batch, with its dash.
+BATCH_FIELD: Final = "b[a-z2-7]{32}-"
+_STAGED: Final = re.compile(f"item-({BATCH_FIELD})i")
 _BUNDLE: Final = re.compile(r"bundle-[^/]*-i([0-9A-Za-z]{1,24})-[0-9]{10}")
 _GROUP: Final = re.compile(r"item-(?:[^-/g][^-/]*-)*g([a-z2-7]{32})-(?:[^-/]*-)*i[^-/]{1,24}-[0-9]{10}")
 _URGENT: Final = re.compile(r"item-t[0-9]+-p([0-9]{3})-")
@@ -76,7 +79,7 @@ class ItemName:
     group: str | None = None
     key: str | None = None
     batch: str | None = None
-    filters: str | None = None
+    tags: str | None = None
     expires: int | None = None
     """The time of expiry, in milliseconds since 1970 in ZooKeeper's time; None: never."""
     unique: bool = False
@@ -181,7 +184,7 @@ def item_prefix(
     group: str | None = None,
     key: str | None = None,
     batch: str | None = None,
-    filters: str | None = None,
+    tags: str | None = None,
     expires: int | None = None,
     unique: bool = False,
 ) -> str:
@@ -193,7 +196,7 @@ def item_prefix(
         group: `key_hash` of its group.
         key: `key_hash` of its key, or `payload_hash`.
         batch: the batch it belongs to, pending until complete.
-        filters: the digest of its filters.
+        tags: the digest of its tags.
         expires: the time of expiry, in milliseconds since 1970.
         unique: whether the item has a znode under ``keys/``.
 
@@ -214,8 +217,8 @@ def item_prefix(
         head = f"{head}u1-"
     if batch is not None:
         head = f"{head}b{_check_field('batch', batch)}-"
-    if filters is not None:
-        head = f"{head}f{_check_field('filters', filters)}-"
+    if tags is not None:
+        head = f"{head}f{_check_field('tags', tags)}-"
     return f"{head}i{id}-"
 
 
@@ -224,9 +227,15 @@ def plain_prefix(id: str) -> str:
     return f"item-i{id}-"
 
 
-def is_plain_prefix(prefix: str) -> bool:
-    """Whether the name of an item up to its sequence has no other field than the id."""
-    return prefix.startswith("item-i")
+def batch_field(prefix: str) -> str | None:
+    """Return the field of the pending batch in an item's name up to its sequence, with its dash, or an empty text.
+
+    None: the name has other fields, which the name of a bundle cannot have.
+    """
+    if prefix.startswith("item-i"):
+        return ""
+    match = _STAGED.match(prefix)
+    return None if match is None else match[1]
 
 
 def scheduled_prefix(prefix: str, due: int, priority: int = 0) -> str:

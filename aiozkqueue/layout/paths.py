@@ -102,6 +102,11 @@ class QueuePaths:
     def __repr__(self) -> str:
         return f"QueuePaths({self.root!r}, {self.name!r})"
 
+    @property
+    def cancelled(self) -> str:
+        """The znode that names the messages that were cancelled in hand."""
+        return f"{self.base}/cancelled"
+
     def item(self, name: str) -> str:
         """Return the path of an item of the plain lane, given its whole name."""
         return f"{self.items}/{name}"

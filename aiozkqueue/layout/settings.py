@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from aiozkqueue.errors import InvalidOptionError
 
-from .bundles import MOST_BUNDLED
+from .bundles import DEFAULT_BUNDLE, MOST_BUNDLED
 from .fields import LARGEST_NUMBER
 from .history import History
 from .lanes import MOST_SHARDS
@@ -43,6 +43,30 @@ _INTEGERS: Final = {
     "reap_limit": (1, MOST_REAPED, ""),
 }
 
+#: The values in force of settings that are not stored, as text for people.
+IN_FORCE: Final = {
+    "policy": "at-least-once",
+    "shards": "1",
+    "bundle": "1",
+    "history": "no",
+    "clean_every": "5 min",
+    "max_size": "unlimited",
+    "collapse": "no",
+    "ttl": "unlimited",
+    "expired": "drop",
+    "affinity": "any",
+    "reap_after": "10 min",
+    "reap_every": "3 min",
+    "reap_limit": "10",
+    "ordered": "no",
+    "paused": "no",
+}
+
+
+def is_default(name: str, value: object) -> bool:
+    """Whether a stored setting is what a new queue has."""
+    return value is None or value is False or (name == "bundle" and value == DEFAULT_BUNDLE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
@@ -53,8 +77,8 @@ class QueueConfig:
         shards: the number of lanes for new messages, 1 to 1,024; default: 1. More than one keeps every listing of a
             deep queue short, but gives up the put order between messages.
         bundle: the maximum number of messages that one znode holds, 1 to 64. More than one makes puts, takes and
-            commits of many small messages several times faster; see the guide on bundles for what it excludes.
-            Default: 1.
+            commits of many small messages several times faster. ``ordered``, ``collapse``, ``max_size`` and
+            ``affinity`` turn it off. Default: 64 for a queue that this version creates, otherwise 1.
         history: the records to keep of ended messages; False: write no more records; default: no history.
         clean_every: the interval of the queue's clean-up, in seconds or a timedelta; default: five minutes.
         max_size: the maximum number of messages, including claimed and delayed ones; 0: unlimited; default: unlimited.

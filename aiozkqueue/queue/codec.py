@@ -118,6 +118,24 @@ def _summary(error: ValidationError | PydanticSerializationError) -> str:
 BYTES = BytesCodec()
 
 
+def chosen_codec(
+    name: str,
+    type_: Any,  # noqa: ANN401 - any type form
+    adapter: TypeAdapter[Any] | None,
+    known: dict[Any, Codec[Any]],
+) -> Codec[Any]:
+    """Return the codec of a type, of an adapter, or of bytes if neither is given.
+
+    Raises: InvalidOptionError: both are given, or as `codec_of` and `codec_by`.
+    """
+    if adapter is None:
+        return BYTES if type_ is None else codec_of(name, type_, known)
+    if type_ is not None:
+        msg = f"queue {name!r}: give a type or an adapter, not both"
+        raise InvalidOptionError(msg)
+    return codec_by(name, adapter)
+
+
 def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:  # noqa: ANN401 - any type form
     """Return the codec of a type. Raises: InvalidOptionError."""
     if type_ is bytes:

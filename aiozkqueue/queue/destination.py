@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
 from aiozkqueue.errors import InvalidOptionError
 
@@ -18,12 +18,20 @@ T = TypeVar("T")
 Undecodable = Literal["dead-letter", "raise"]
 
 
+def check_undecodable(undecodable: Undecodable) -> Undecodable:
+    """Return the option as it is. Raises: InvalidOptionError."""
+    if undecodable not in ("dead-letter", "raise"):
+        msg = f"undecodable={undecodable!r}: give 'dead-letter' or 'raise'"
+        raise InvalidOptionError(msg)
+    return undecodable
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding(Generic[T]):
     """The parts of a destination that users do not see."""
 
     owner: object | None
-    """The core of the session that made it; None: made for a test."""
+    """The core of its session; None: made for a test, or declared by an application that is not connected."""
     codec: Codec[T]
     """The codec of its values."""
     undecodable: Undecodable
@@ -38,7 +46,10 @@ class Destination(Generic[T]):
     def __init__(self, name: str, binding: Binding[T]) -> None:
         self.name: Final = name
         """The queue's name."""
-        self._binding: Final = binding
+        self._binding = binding
+
+    def _bind(self, owner: object | None) -> None:
+        self._binding = replace(self._binding, owner=owner)
 
 
 class _BindingOf(Protocol):
@@ -50,8 +61,14 @@ class _BindingOf(Protocol):
 binding_of: Final[_BindingOf] = attrgetter("_binding")
 
 
+def bind(destination: Destination[Any], owner: object | None) -> None:
+    """Bind a declared destination to the core of a session; None: to no session."""
+    destination._bind(owner)  # noqa: SLF001 - the other half of `binding_of`
+
+
 def not_own(name: str) -> InvalidOptionError:
     """Return the error for a queue of another session, which may have another root and another policy."""
     return InvalidOptionError(
-        f"queue {name!r} belongs to another session, or to a test; use one made by session.queue() of this session"
+        f"queue {name!r} belongs to another session, to a test, or to an application that is not connected; use one "
+        "made by session.queue() of this session, or connect the application: `async with app.connect() as session`"
     )

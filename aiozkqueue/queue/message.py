@@ -115,9 +115,9 @@ class Message(Generic[T_co]):
         return self._content.header.headers
 
     @property
-    def filters(self) -> Mapping[str, str | int]:
+    def tags(self) -> Mapping[str, str | int]:
         """The tags it was put with, which consumers filter by."""
-        return self._content.header.filters
+        return self._content.header.tags
 
     @property
     def key(self) -> str | None:

@@ -64,13 +64,13 @@ class PutOptions(TypedDict, total=False):
     handled. Otherwise raise `DuplicateKeyError` (True, ``"raise"``), or return the id of the existing one
     (``"ignore"``).
     """
-    filters: Mapping[str, str | int] | None
-    """Tags, text or integers, which consumers filter by."""
+    tags: Mapping[str, str | int] | None
+    """Text or integers by name, which consumers filter by."""
 
 
 #: Options by which a message leaves the order of its group: they contradict ``group=``.
 _OUT_OF_ORDER: dict[str, object] = {"priority": 0, "delay": None, "at": None}
-_OPTIONS = frozenset({"priority", "delay", "at", "key", "group", "headers", "ttl", "unique", "filters"})
+_OPTIONS = frozenset({"priority", "delay", "at", "key", "group", "headers", "ttl", "unique", "tags"})
 
 
 def seconds(value: object, option: str, *, endless: bool = True) -> float | None:
@@ -157,10 +157,10 @@ def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
     group = _key(queue, options.get("group"), "group")
     priority = _priority(queue, options.get("priority", 0))
     schedule_of(queue, options)
-    filters = check_tags(queue, options.get("filters"))
-    if key is None and group is None and not headers and not priority and not filters:
+    tags = check_tags(queue, options.get("tags"))
+    if key is None and group is None and not headers and not priority and not tags:
         return None
-    return Header(key=key, group=group, headers=headers, priority=priority, filters=filters)
+    return Header(key=key, group=group, headers=headers, priority=priority, tags=tags)
 
 
 def refuse_disorder(queue: str, ordered: str, options: Mapping[str, Any]) -> None:
@@ -223,8 +223,8 @@ def prefix_of(message_id: str, header: Header | None, *, unique: str | None = No
         return item_prefix(message_id, key=unique, unique=unique is not None)
     key = unique or (None if header.key is None else key_hash(header.key))
     group = None if header.group is None else key_hash(header.group)
-    filters = tags_digest(encode_tags(header.filters)) if header.filters else None
-    return item_prefix(message_id, group=group, key=key, unique=unique is not None, filters=filters)
+    tags = tags_digest(encode_tags(header.tags)) if header.tags else None
+    return item_prefix(message_id, group=group, key=key, unique=unique is not None, tags=tags)
 
 
 def _priority(queue: str, priority: object) -> int:

@@ -22,9 +22,9 @@ from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.register import FixedOperations, server_time
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.put.prepare import check
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Create,
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout.jobs import Missed
     from aiozkqueue.queue.options import Seconds
-    from aiozkqueue.queue.queue import Queue
-    from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
+    from aiozkqueue.session.queue import Queue
+    from aiozkqueue.session.session import QueueSession
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 log: Final = logging.getLogger(__name__)

@@ -22,14 +22,13 @@ from aiozkqueue.layout import (
     check_queue_name,
     decode,
     key_hash,
-    parse_lock,
     with_field,
 )
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.moments import milliseconds_at, moment_at
-from aiozkqueue.queue.admin.alter import alter_with, replacement
-from aiozkqueue.queue.admin.listing import list_children, list_items, walk
-from aiozkqueue.queue.admin.stats import lanes
+from aiozkqueue.operations.alter import alter_with, replacement
+from aiozkqueue.operations.listing import list_items, locked_ids, walk
+from aiozkqueue.operations.stats import lanes
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.conditional import apply as apply_changes
@@ -40,11 +39,11 @@ from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
-from aiozkqueue.queue.internals import core_of, state_of, work_of
-from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.queue.state.config_rules import check_change
+from aiozkqueue.session.internals import core_of, state_of, work_of
+from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData
 
 from .jobs import apply, readable
@@ -55,12 +54,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from aiozkqueue.layout import Policy
-    from aiozkqueue.queue.delivery import Delivery
-    from aiozkqueue.queue.listener import Listener
     from aiozkqueue.queue.options import Seconds
-    from aiozkqueue.queue.queue import Queue
-    from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.transaction import Transaction
+    from aiozkqueue.session.delivery import Delivery
+    from aiozkqueue.session.listener import Listener
+    from aiozkqueue.session.queue import Queue
+    from aiozkqueue.session.session import QueueSession
+    from aiozkqueue.session.transaction import Transaction
     from aiozkqueue.zookeeper import ZooKeeperError
 
 T = TypeVar("T")
@@ -139,7 +138,7 @@ class Notifications:
             with readable(path):
                 if await runtime.zookeeper.exists(path) is not None:
                     raise _exists_already(service, name)
-            await state.open()
+            await state.open_or_create()
             check_change(state.name, state.config, wanted)
             settings = SetData(state.paths.base, state.config.changed(wanted).encode(), state.version)
             try:
@@ -317,8 +316,9 @@ class NotificationQueue(Generic[T]):
         """
         runtime, state = core_of(self._session), state_of(self._queue)
         moment = await server_time(runtime) if at is None else _ms(at)
-        await state.open()
-        locked = {parse_lock(name) for name in await list_children(QueueHandle(runtime, state), state.paths.locks)}
+        if not await state.open_existing():
+            return 0
+        locked = await locked_ids(QueueHandle(runtime, state))
         ready = 0
         async for page in walk(QueueHandle(runtime, state), await self._folders(moment), ordered=False):
             ready += sum(one.item.id not in locked and (one.item.due or 0) <= moment for one in page)
@@ -406,7 +406,8 @@ class NotificationQueue(Generic[T]):
 
     async def _remove(self, found: list[ItemSnapshot], tx: Transaction | Delivery[Any] | None) -> int:
         runtime, state = core_of(self._session), state_of(self._queue)
-        await state.open()
+        if not await state.open_existing():
+            return 0
         disposition = Disposition("remove", outcome=End.REMOVED)
         changes = [(one, removal(runtime, state, one, disposition)) for one in found if not one.in_flight]
         return await self._alter(changes, tx, removes=True)

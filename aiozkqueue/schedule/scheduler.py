@@ -19,16 +19,16 @@ from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueErro
 from aiozkqueue.layout import name_at
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
-from aiozkqueue.queue.background import Background
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.conditional import Change, ConditionalPart
-from aiozkqueue.queue.commit.puts import weigh_puts
+from aiozkqueue.queue.commit.puts import weigh_put
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.transfer import guarded
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
+from aiozkqueue.session.background import Background
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import SetData, parent_of
 
 from .cron import load, to_put
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout.jobs import JobRecord
     from aiozkqueue.queue.commit.puts import Put
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.session.session import QueueSession
     from aiozkqueue.zookeeper import WatchEvent
 
 log: Final = logging.getLogger(__name__)
@@ -69,6 +69,14 @@ class Scheduler:
         self._stopped = False
         self._scope: anyio.CancelScope | None = None
         self._background: Background | None = None
+        self._messages = 0
+
+    def __str__(self) -> str:
+        return f"scheduler of {len(self._jobs)} jobs" if self._jobs else "scheduler"
+
+    def _summary(self) -> str:
+        """Return its figures, for the log of a worker."""
+        return f"{self._messages} messages put"
 
     def stop(self) -> None:
         """Put nothing more, and finish the puts in flight. Idempotent."""
@@ -180,7 +188,7 @@ class Scheduler:
             puts: list[Put] = []
             for occurrence in due:
                 put = prepare(runtime, record.queue, record.body, occurrence_options(name, record, occurrence))
-                if puts and weigh_puts([*puts, put]) > TOGETHER_BYTES:
+                if puts and sum(map(weigh_put, [*puts, put])) > TOGETHER_BYTES:
                     break
                 puts.append(put)
             await make_ready(puts)
@@ -196,6 +204,8 @@ class Scheduler:
             except NotCommittedError:
                 if not guard.left:
                     raise
+            else:
+                self._messages += len(puts)
         except QueueError as error:
             runtime.check()  # the end of the session ends this
             told = {"job": name, "queue": record.queue}

@@ -21,12 +21,14 @@ from pyspark.sql.types import (
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError
 
+from .bundle_arrays import record_batch
 from .decoding import decoder_of
 from .options import Content, Mode, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .bundle_arrays import Alike
     from .options import Options
 
 _TEXTS: Final = MapType(StringType(), StringType())
@@ -137,6 +139,8 @@ class Layout:
                 self._makers.append(_from_payload(field.name))
         #: Whether a column needs a message's lock or the record of its attempts.
         self.reads_locks: bool = not _OF_LOCKS.isdisjoint(self.of_message.values())
+        #: Whether all columns are properties of the message, so that no payload is decoded.
+        self.is_columnar: bool = len(self.of_message) == len(schema.fields)
 
     def decode(self, messages: Sequence[Mapping[str, object]]) -> Decoded:
         """Make rows of these messages. Raises: PayloadError, in the mode FAILFAST."""
@@ -156,6 +160,10 @@ class Layout:
                 corrupt = _body(values)
             rows.append([make(values, fields, corrupt) for make in self._makers])
         return Decoded(rows, undecodable)
+
+    def columns(self, parts: Sequence[Alike]) -> pa.RecordBatch:
+        """Make a batch of messages of bundles, if the layout `is_columnar`."""
+        return record_batch(self._schema, list(self.of_message.values()), parts)
 
     def batch(self, rows: Sequence[Sequence[object]]) -> pa.RecordBatch:
         """Make a batch of rows."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, TypeVarTuple
 from anyio.from_thread import start_blocking_portal
 
 from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
-from aiozkqueue.queue.admin.similar import absence
-from aiozkqueue.queue.connect import connect
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.operations.similar import absence
 from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.session.connect import connect
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError, State
 
 from .orphans import TICK, end_with_parent
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from anyio.from_thread import BlockingPortal
 
-    from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.session.core import SessionCore
+    from aiozkqueue.session.session import QueueSession
     from aiozkqueue.zookeeper import ZooKeeper
 
     from .options import Options, Servers
@@ -58,14 +58,22 @@ class Link(NamedTuple):
         return cls(portal, session, options, portal.call(_zookeeper_of, session))
 
     def call(self, function: Callable[[*A], Awaitable[T]], *arguments: *A) -> T:
-        """Call a function on the session's loop, and wait for its result.
+        """Call a function on the session's loop, and wait for its result. Raises: as `result_of`."""
+        return self.result_of(self.start(function, *arguments))
+
+    def start(self, function: Callable[[*A], Awaitable[T]], *arguments: *A) -> Future[T]:
+        """Call a function on the session's loop, without waiting. The end of the session cancels it."""
+        return self.portal.start_task_soon(function, *arguments)
+
+    def result_of(self, future: Future[T]) -> T:
+        """Wait for the result of a call.
 
         Raises:
             ConnectionLostError: there was no connection for `Servers.outage_timeout` seconds. Errors of the function
                 are raised as errors of this library.
         """
         try:
-            return self._patiently(self.portal.start_task_soon(function, *arguments))
+            return self._patiently(future)
         except NoAuthError as error:
             raise access_denied(self.options.queue, error) from error
         except (ConnectionLossError, SessionExpiredError) as error:

@@ -15,7 +15,7 @@ from aiozkqueue.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.queue.batches.records import LedgerState
+    from aiozkqueue.batches.records import LedgerState
 
     from .options import Options
 

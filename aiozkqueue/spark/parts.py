@@ -14,10 +14,10 @@ from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import with_field
-from aiozkqueue.queue.admin.batch_writers import marks_of
-from aiozkqueue.queue.batches.staging import FencedError, OvertakenError, fenced_puts
+from aiozkqueue.operations.batch_writers import marks_of
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -33,7 +33,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.batches.staging import BatchWriter, Fence
+    from aiozkqueue.batches.staging import BatchWriter, Fence
     from aiozkqueue.queue.commit.puts import Put
 
     from .connection import Link
@@ -99,7 +99,7 @@ class Part:
     async def _state(self) -> None:
         link, state = self._link, self._link.state
         if not state.ready:
-            await state.open()
+            await state.open_or_create()
         most = link.options.rows
         if state.snapshot.capacity is not None:
             most = min(most, credits_of(state.config.max_size or 1))

@@ -1,16 +1,17 @@
 """A read of a queue, its dead letters or its history. It claims nothing, and is not atomic.
 
 A large folder is divided among tasks by a hash of each name, so that a task has about `SHARE` messages at most. The
-driver reads only the number of messages and lists nothing. Each task keeps the names of its share while the listing of
-the folder arrives, and reads them page by page. Memory therefore does not grow with the folder. Messages that disappear
-before they are read are skipped.
+driver reads only the number of messages; it lists nothing, unless there may be bundles. Each task keeps the names of
+its share while the listing of the folder arrives, and reads them page by page. Memory therefore does not grow with the
+folder. Messages that disappear before they are read are skipped. Messages whose bundle is replaced by single items
+meanwhile are read once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from zlib import crc32
 
 from pyspark.sql.datasource import (
@@ -27,6 +28,8 @@ from pyspark.sql.datasource import (
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import (
     LAST_MOMENT,
+    BundledMessage,
+    BundleName,
     HistoryRecord,
     ItemName,
     ItemRef,
@@ -34,24 +37,28 @@ from aiozkqueue.layout import (
     MalformedError,
     decode,
     hour_of,
+    is_bundle,
     name_at,
     parse_hour,
     parse_record,
 )
 from aiozkqueue.moments import milliseconds_at
-from aiozkqueue.queue.admin.listing import collect_children, list_children, seen
-from aiozkqueue.queue.admin.stats import due_of, lanes
+from aiozkqueue.operations.bundles import bundle_pages, count_bundled
+from aiozkqueue.operations.listing import collect_children, list_children, seen
+from aiozkqueue.operations.stats import configuration, due_of, lanes
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import attempts_of, find_pages, item_pages, read_all
 from aiozkqueue.zookeeper import PAGE
 
+from .batching import Batches
+from .bundle_arrays import Alike, Columns, are_bare
 from .columns import Layout
 from .connection import linked, require_queue
 from .options import Content, Mode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
@@ -59,16 +66,19 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Header
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.redelivery.bundles import BundleState
 
     from .connection import Link
     from .options import Options
 
+    #: Messages with their properties, or bundles of them.
+    Found: TypeAlias = list[dict[str, object]] | Columns
+
 T = TypeVar("T")
 
-#: Approximate number of rows in a batch.
-BATCH: Final = 1000
 #: Approximate number of messages of a task. Each task lists its whole folder, so smaller shares cost the server more.
 SHARE: Final = 100_000
+SEQUENCE_DIGITS: Final = 10
 #: The number of names for which a task makes paths at a time.
 TOGETHER: Final = 10_000
 
@@ -131,14 +141,10 @@ class QueueReader(DataSourceReader):
         layout = Layout(self._schema, self._options)
         with linked(self._options) as link:
             pages = _PAGES[self._options.content](link, partition, layout)
-            waiting: list[list[object]] = []
+            batches = Batches(layout)
             while (page := link.call(next_page, pages)) is not None:
-                waiting += layout.decode(page).rows
-                if len(waiting) >= BATCH:
-                    yield layout.batch(waiting)
-                    waiting = []
-            if waiting:
-                yield layout.batch(waiting)
+                yield from batches.add(page if isinstance(page, Columns) else layout.decode(page).rows)
+            yield from batches.finish()
 
 
 class FilteringReader(QueueReader):
@@ -192,19 +198,42 @@ async def _folders(link: Link) -> list[str]:
 
 async def _sizes(link: Link, folders: Sequence[str]) -> list[int]:
     """Return the number of messages in each folder."""
-    nodes = await read_all(QueueHandle(link.runtime, link.state), folders)
-    return [0 if node is None else node.stat.num_children for node in nodes]
+    handle = QueueHandle(link.runtime, link.state)
+    nodes = await read_all(handle, folders)
+    more: Mapping[str, int] = {}
+    if link.options.content is Content.ITEMS:
+        config = await configuration(handle)
+        if config is not None and config.bundled:
+            more = (await count_bundled(handle, folders)).more
+    return [
+        0 if node is None else node.stat.num_children + more.get(folder, 0)
+        for folder, node in zip(folders, nodes, strict=True)
+    ]
 
 
 async def _share(link: Link, partition: FolderShare) -> list[str]:
-    """Select names of a folder by their hashes, which are the same in every listing."""
+    """Select names of a folder by their hashes, which are the same in every listing.
+
+    Only the sequence number counts, so that a bundle and the single items that it becomes are in one share.
+    """
     ids = partition.ids
 
     def ours(name: str) -> bool:
-        return crc32(name.encode()) % partition.of == partition.share and (ids is None or _id(name) in ids)
+        return crc32(_order(name).encode()) % partition.of == partition.share and (ids is None or _may_hold(name, ids))
 
     listed = await collect_children(QueueHandle(link.runtime, link.state), partition.folder, lambda: Matching(ours))
     return sorted(await seen(QueueHandle(link.runtime, link.state), listed.names))
+
+
+def _order(name: str) -> str:
+    """Return the sequence number in the name of an item or a bundle."""
+    return name[-SEQUENCE_DIGITS:]
+
+
+def _may_hold(name: str, ids: frozenset[str]) -> bool:
+    """Whether one of these messages is an item or record with this name, or may be in a bundle with this name."""
+    bundle = BundleName.parse(name)
+    return _id(name) in ids if bundle is None else any(map(bundle.may_hold, ids))
 
 
 def _id(name: str) -> str | None:
@@ -214,18 +243,65 @@ def _id(name: str) -> str | None:
     return None if record is None else record[1]
 
 
-async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[list[dict[str, object]]]:
-    lane = link.state.paths.place_of(partition.folder)
-    read = find_pages if layout.reads_locks else item_pages
+async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[Found]:
     names = await _share(link, partition)
+    apart: dict[str, set[str]] = {}  # by sequence number, the messages that were read of bundles that others have left
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
-        places = [ItemRef(lane, name).path for name in some if ItemName.parse(name) is not None]
-        async for page in read(QueueHandle(link.runtime, link.state), places):
-            yield [item_values(one, link.runtime.server_clock.now(), layout) for one in page]
+        async for rows in _singles(link, partition, layout, some):
+            yield rows
+        async for found in _bundled(link, partition, layout, filter(is_bundle, some), apart):
+            yield found
+    if apart:  # some of these messages may have become single items since the folder was listed
+        known = set(names)
+        late = [
+            name
+            for name in await _share(link, partition)
+            if name not in known and _order(name) in apart and _id(name) not in apart[_order(name)]
+        ]
+        async for rows in _singles(link, partition, layout, late):
+            yield rows
 
 
-async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
+async def _singles(
+    link: Link, partition: FolderShare, layout: Layout, names: Iterable[str]
+) -> AsyncIterator[list[dict[str, object]]]:
+    """Read single items."""
+    lane, read = link.state.paths.place_of(partition.folder), find_pages if layout.reads_locks else item_pages
+    places = [ItemRef(lane, name).path for name in names if ItemName.parse(name) is not None]
+    async for page in read(QueueHandle(link.runtime, link.state), places):
+        yield [item_values(one, link.runtime.server_clock.now(), layout) for one in page]
+
+
+async def _bundled(
+    link: Link, partition: FolderShare, layout: Layout, names: Iterable[str], apart: dict[str, set[str]]
+) -> AsyncIterator[Found]:
+    """Read the messages that are left in bundles; if messages have left one, add those that were read of it."""
+    lane = link.state.paths.place_of(partition.folder)
+    whole = {ItemRef(lane, name).path: _order(name) for name in names}
+    apart.update({order: set() for order in whole.values()})
+    async for found in bundle_pages(QueueHandle(link.runtime, link.state), list(whole)):
+        rows: list[dict[str, object]] = []
+        parts: list[Alike] = []
+        for place, state in found:
+            alike = _alike_of(state, layout) if partition.ids is None else None
+            if alike is not None:
+                parts.append(alike)
+                del apart[whole[place]]
+                continue
+            messages = _messages_of(state)
+            rows += bundled_values(state, messages, layout)
+            if len(messages) == state.name.size:
+                del apart[whole[place]]
+            else:
+                apart[whole[place]] = {message.id for message, _ in messages}
+        if parts:
+            yield Columns(parts)
+        if rows:
+            yield [values for values in rows if partition.ids is None or values["id"] in partition.ids]
+
+
+async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[Found]:
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = names[start : start + PAGE]
@@ -245,7 +321,7 @@ async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncI
         yield rows
 
 
-def _history(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
+def _history(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[Found]:
     return history_pages(link, partition)
 
 
@@ -265,7 +341,11 @@ async def history_pages(link: Link, partition: FolderShare) -> AsyncIterator[lis
         yield rows
 
 
-_PAGES: Final = {Content.ITEMS: _items, Content.DEAD_LETTERS: _dead_letters, Content.HISTORY: _history}
+_PAGES: Final[Mapping[Content, Callable[[Link, FolderShare, Layout], AsyncIterator[Found]]]] = {
+    Content.ITEMS: _items,
+    Content.DEAD_LETTERS: _dead_letters,
+    Content.HISTORY: _history,
+}
 
 
 def header_of(data: bytes) -> Header | None:
@@ -307,6 +387,49 @@ def item_values(one: ItemSnapshot, now: int, layout: Layout) -> dict[str, object
     values["owner"] = owner_of(one) if one.in_flight else None
     values["due"] = 1000 * due if later and due is not None else None
     return values
+
+
+def _messages_of(state: BundleState) -> list[tuple[BundledMessage, int]]:
+    """Return the messages that are left in a bundle, with their attempts. A damaged bundle is one message."""
+    try:
+        return state.messages()
+    except MalformedError:
+        return [(BundledMessage(state.name.id, state.bundle.data), 0)]
+
+
+def _alike_of(state: BundleState, layout: Layout) -> Alike | None:
+    try:
+        return alike_of(state, layout, 0, state.name.size)
+    except MalformedError:
+        return None
+
+
+def alike_of(state: BundleState, layout: Layout, first: int, last: int) -> Alike | None:
+    """Return the messages of a bundle from ``first`` to before ``last``; None if they must be read one by one.
+
+    Raises: MalformedError.
+    """
+    table = state.table() if layout.is_columnar else None
+    if table is None or not are_bare(table):
+        return None
+    (values,) = bundled_values(state, [(BundledMessage("", b""), 0)], layout)
+    return Alike(table.part(first, last), values)
+
+
+def bundled_values(
+    state: BundleState, messages: Iterable[tuple[BundledMessage, int]], layout: Layout
+) -> list[dict[str, object]]:
+    """The contents of messages of a bundle, as `item_values`."""
+    rows: list[dict[str, object]] = []
+    for message, attempts in messages:
+        values = payload_values(message.id, message.data, state.bundle.ctime)
+        if layout.reads_locks:
+            values["attempt"] = attempts
+            values["state"] = "waiting" if state.lock is None else "claimed"
+            values["owner"] = None if state.lock is None else LockRecord.decode(state.lock.data).owner
+            values["due"] = None
+        rows.append(values)
+    return rows
 
 
 def owner_of(one: ItemSnapshot) -> str | None:

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.queue.admin.batch_writers import began_by
+from aiozkqueue.operations.batch_writers import began_by
 from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .connection import linked

@@ -9,10 +9,13 @@ batches that its sink has skipped.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,28 +26,36 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from aiozkqueue.errors import CheckpointError, ClaimLostError, InvalidOptionError
-from aiozkqueue.queue.admin.ledger_pages import mark, read_page, unmark
-from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.errors import CheckpointError, ClaimLostError, InvalidOptionError, PayloadError
+from aiozkqueue.layout import MalformedError
+from aiozkqueue.operations.bundles import bundle_pages
+from aiozkqueue.operations.ledger_pages import mark, read_page, unmark
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
 from aiozkqueue.zookeeper import NoNodeError, below
 
+from .batching import Batches
+from .bundle_arrays import Columns
 from .columns import Layout
 from .connection import linked
 from .offsets import BEGINNING, Offset, require_beginning, require_same
-from .options import Content
-from .reading import BATCH, item_values, next_page
+from .options import Content, Mode
+from .reading import alike_of, bundled_values, item_values, next_page
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from aiozkqueue.queue.batches.read_marks import Reading
-    from aiozkqueue.queue.batches.records import LedgerState
+    from aiozkqueue.batches.read_marks import Reading
+    from aiozkqueue.batches.records import LedgerState
+    from aiozkqueue.operations.ledger_pages import Entry
+    from aiozkqueue.queue.redelivery.bundles import BundleState
 
+    from .batching import Page
     from .connection import Link
     from .options import Options
 
@@ -52,11 +63,13 @@ log: Final = logging.getLogger(__name__)
 
 #: The maximum number of messages of a task, unless more tasks are requested.
 SHARE: Final = 25_000
+#: The maximum time for which a query that stops waits for the removal of messages, seconds.
+STOPPING: Final = 5.0
 
 
 @dataclass
 class LedgerShare(InputPartition):
-    """Parts of pages: the path of each page and the items in it."""
+    """Parts of pages: the path of each page and the messages in it."""
 
     parts: list[tuple[str, int, int]]
     reading: Reading | None = None
@@ -75,6 +88,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._opened: tuple[ExitStack, Link, Ledger] | None = None
         self._handed: Offset | None = None  # last; two scans of one plan request the same
+        self._removal: Future[int] | None = None  # of batches that are done, while tasks read the next one
+        self._marked: Offset | None = None  # last
         self._told: set[str] = set()  # warnings, each of which is logged once
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -94,6 +109,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Acknowledge up to ``start``, and return the next batch, or ``start`` if there is none.
 
+        The messages of ``start`` are removed while tasks read the next batch.
+
         Raises:
             CheckpointError: ``start`` does not belong to the ledger; nothing was acknowledged.
             UnreadBatchError: no task has read a batch that Spark has committed; nothing was acknowledged.
@@ -103,8 +120,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         link, ledger = self._ledger()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         known = Offset.decode(start)
+        self._join()
         latest = link.call(self._latest, ledger, known, most)
-        return start if latest == known else latest.encode()
+        if latest == known:
+            return start
+        self._removal = link.start(ledger.finish)
+        return latest.encode()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LedgerShare]:
         """Divide a batch.
@@ -130,15 +151,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, LedgerShare)  # noqa: S101 - made by `partitions`
         layout = Layout(self._schema, self._options)
         with linked(self._options) as link:
-            pages = _read(link, partition, layout)
-            waiting: list[list[object]] = []
+            pages, batches = _read(link, partition, layout), Batches(layout)
             while (page := link.call(next_page, pages)) is not None:
-                waiting += page
-                if len(waiting) >= BATCH:
-                    yield layout.batch(waiting)
-                    waiting = []
-            if waiting:
-                yield layout.batch(waiting)
+                yield from batches.add(page)
+            yield from batches.finish()
             if partition.reading is not None:
                 link.call(_note, link, partition.reading)
 
@@ -148,19 +164,33 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return link.call(ledger.finish)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge up to a batch. Raises: as `latestOffset`."""
+        """Acknowledge up to a batch, unless the search for the next one has done so. Raises: as `latestOffset`."""
+        offset = Offset.decode(end)
+        if offset == self._marked:
+            return
         link, ledger = self._ledger()
-        link.call(self._acknowledge, ledger, link.call(ledger.state), Offset.decode(end))
+        self._join()
+        if link.call(self._mark_done, ledger, link.call(ledger.state), offset):
+            link.call(ledger.finish)
 
     def stop(self) -> None:
         """Close the connection."""
         if self._opened is not None:
+            if self._removal is not None:
+                wait([self._removal], STOPPING)  # the next driver finishes what is left
+                self._removal = None
             self._opened[0].close()
             self._opened = None
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle everything but the connection."""
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_opened": None, "_removal": None}
+
+    def _join(self) -> None:
+        """Wait until the messages of earlier batches are removed. Raises: as `latestOffset`."""
+        removal, self._removal = self._removal, None
+        if removal is not None and self._opened is not None:
+            self._opened[1].result_of(removal)
 
     def _ledger(self) -> tuple[Link, Ledger]:
         if self._opened is None:
@@ -173,19 +203,24 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _latest(self, ledger: Ledger, start: Offset, most: int | None) -> Offset:
         state = await ledger.state()
         if start == BEGINNING:
-            await ledger.require_ours()
             require_beginning(state, self._options)
         after, stream = start.seq, start.stream
-        if start == BEGINNING or not await self._acknowledge(ledger, state, start):
+        if start == BEGINNING or not await self._mark_done(ledger, state, start):
             after, stream = -1, uuid4().hex[:16]
         number = await ledger.next_batch(after, most)
-        return start if number == after else Offset(number, state.identity, stream)
+        if number != after:
+            return Offset(number, state.identity, stream)
+        if state.batches:
+            await ledger.finish()
+        return start
 
-    async def _acknowledge(self, ledger: Ledger, state: LedgerState, offset: Offset) -> bool:
+    async def _mark_done(self, ledger: Ledger, state: LedgerState, offset: Offset) -> bool:
         """Acknowledge up to a batch. Return False if that is impossible and the query is to continue without it."""
         try:
             require_same(offset, state, self._options)
-            await ledger.acknowledge(offset.seq, offset.stream)
+            if state.batches:
+                await ledger.mark_done(offset.seq, offset.stream)
+            self._marked = offset
         except CheckpointError as error:
             if self._options.fail_on_loss:
                 raise
@@ -244,28 +279,115 @@ async def _note(link: Link, reading: Reading) -> None:
         raise ClaimLostError(msg) from error
 
 
-async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[list[list[object]]]:
+async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[Page]:
     """Read the messages of a ledger. The sync prevents that a message looks acknowledged on a lagging server."""
     zookeeper, state = link.runtime.zookeeper, link.state
-    read = find_pages if layout.reads_locks else item_pages
     await zookeeper.sync(state.paths.base)
-    for path, begin, stop in share.parts:
-        places = [one.place for one in (await read_page(zookeeper.read, path))[begin:stop]]
-        marked = set(await below(zookeeper, path))
-        count = 0
-        async for found in read(QueueHandle(link.runtime, state), places):
-            count += len(found)
+    paths = list(dict.fromkeys(path for path, _, _ in share.parts))
+    contents = await asyncio.gather(*(read_page(zookeeper.read, path) for path in paths))
+    pages = dict(zip(paths, contents, strict=True))
+    marked = set(chain.from_iterable(await asyncio.gather(*(below(zookeeper, path) for path in paths))))
+    slices = [one for path, begin, stop in share.parts for one in _slices(path, pages[path], begin, stop)]
+    count = 0
+    async for found in _messages(link, slices, layout, columnar=not marked):
+        count += found.number
+        if isinstance(found.messages, Columns):
+            yield found.messages
+            continue
+        decoded = layout.decode(found.messages)
+        for values, page in zip(found.messages, found.pages, strict=True):
+            message_id = str(values["id"])
+            if (reason := decoded.undecodable.get(message_id)) is not None:
+                await mark(zookeeper, page, message_id, reason)
+            elif message_id in marked:  # undecodable in an earlier attempt with another schema
+                await unmark(zookeeper, page, message_id)
+        yield decoded.rows
+    if (missing := sum(one.last - one.first for one in slices) - count) > 0:
+        msg = (
+            f"queue {state.name!r}: {missing} messages of a batch no longer exist: they were released by force and "
+            "taken by others, or another query of this group has acknowledged them"
+        )
+        raise ClaimLostError(msg)
+
+
+class Slice(NamedTuple):
+    """The messages of an item or bundle of a page from ``first`` to before ``last``."""
+
+    page: str
+    entry: Entry
+    first: int
+    last: int
+
+
+class Found(NamedTuple):
+    """Messages as read."""
+
+    messages: list[dict[str, object]] | Columns
+    pages: list[str]
+    """The page of each, if they are not columns."""
+    number: int
+    """How many messages they stand for."""
+
+
+def _slices(page: str, entries: Iterable[Entry], begin: int, stop: int) -> list[Slice]:
+    """Return the parts of a page's items and bundles with the messages from ``begin`` to before ``stop``."""
+    slices: list[Slice] = []
+    passed = 0
+    for entry in entries:
+        first, last = max(0, begin - passed), min(entry.messages, stop - passed)
+        if first < last:
+            slices.append(Slice(page, entry, first, last))
+        passed += entry.messages
+    return slices
+
+
+async def _messages(link: Link, slices: Sequence[Slice], layout: Layout, *, columnar: bool) -> AsyncIterator[Found]:
+    """Read messages in order; ``columnar`` allows that those of bundles stay together."""
+    handle, read = QueueHandle(link.runtime, link.state), find_pages if layout.reads_locks else item_pages
+    for bundled, run in groupby(slices, lambda one: one.entry.is_bundle):
+        some = {one.entry.place: one for one in run}
+        if bundled:
+            async for bundles in bundle_pages(handle, list(some)):
+                pairs = [(some[place], state) for place, state in bundles]
+                for found in await _of_bundles(link, pairs, layout, columnar=columnar):
+                    yield found
+            continue
+        async for items in read(handle, list(some)):
             now = link.runtime.server_clock.now()
-            decoded = layout.decode([item_values(one, now, layout) for one in found])
-            for message_id, reason in decoded.undecodable.items():
-                await mark(zookeeper, path, message_id, reason)
-            for one in found:  # undecodable messages of an earlier attempt with another schema
-                if one.id in marked and one.id not in decoded.undecodable:
-                    await unmark(zookeeper, path, one.id)
-            yield decoded.rows
-        if count < len(places):
-            msg = (
-                f"queue {state.name!r}: {len(places) - count} messages of a batch no longer exist: they were released "
-                "by force and taken by others, or another query of this group has acknowledged them"
-            )
-            raise ClaimLostError(msg)
+            values = [item_values(one, now, layout) for one in items]
+            yield Found(values, [some[one.place].page for one in items], len(items))
+
+
+async def _of_bundles(
+    link: Link, bundles: Iterable[tuple[Slice, BundleState]], layout: Layout, *, columnar: bool
+) -> list[Found]:
+    """Return the messages of bundles in order; a damaged bundle has none, and is marked."""
+    found: list[Found] = []
+    for one, state in bundles:
+        size = one.last - one.first
+        try:
+            alike = alike_of(state, layout, one.first, one.last) if columnar else None
+            messages = state.messages()[one.first : one.last] if alike is None else []
+        except MalformedError as error:
+            await _note_damage(link, one.page, state.name.id, error)
+            found.append(Found([], [], size))
+            continue
+        last = found[-1] if found else None
+        if alike is None:
+            values = bundled_values(state, messages, layout)
+            found.append(Found(values, [one.page] * len(values), len(values)))
+        elif last is not None and isinstance(last.messages, Columns):
+            last.messages.parts.append(alike)
+            found[-1] = last._replace(number=last.number + size)
+        else:
+            found.append(Found(Columns([alike]), [], size))
+    return found
+
+
+async def _note_damage(link: Link, page: str, bundle: str, error: MalformedError) -> None:
+    """Have a bundle that does not decode become a dead letter with its batch. Raises: PayloadError: mode FAILFAST."""
+    what = f"queue {link.state.name!r}: bundle {bundle} does not decode: {error}"
+    if link.options.mode is Mode.FAILFAST:
+        raise PayloadError(what) from error
+    log.error("%s; it becomes one dead letter", what, extra={"queue": link.state.name})
+    await mark(link.runtime.zookeeper, page, bundle, str(error))

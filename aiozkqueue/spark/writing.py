@@ -15,9 +15,9 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.queue.admin.batch_writers import name_of_write
-from aiozkqueue.queue.batches.staging import BatchWriter
+from aiozkqueue.operations.batch_writers import name_of_write
 from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .connection import linked

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.node import EmbeddedNode
     from aiozkqueue.testing.proxy import Direction, FaultProxy
     from aiozkqueue.testing.queue_server import QueueServer
-    from aiozkqueue.testing.recorded import Put, RecordedDelivery, delivery, handle, queue
+    from aiozkqueue.testing.recorded import MessageFields, Put, RecordedDelivery, delivery, handle, queue
     from aiozkqueue.testing.runtime import ServerUnavailableError
     from aiozkqueue.testing.server import EmbeddedEnsemble, EmbeddedZooKeeper
     from aiozkqueue.testing.simulator import Cluster, run_virtual, simulated
@@ -34,6 +34,7 @@ __all__ = [
     "EmbeddedZooKeeper",
     "Fault",
     "FaultProxy",
+    "MessageFields",
     "Opcode",
     "Put",
     "QueueServer",
@@ -64,7 +65,7 @@ _MODULES = {
     "node": ["EmbeddedNode"],
     "proxy": ["Direction", "FaultProxy"],
     "queue_server": ["QueueServer"],
-    "recorded": ["Put", "RecordedDelivery", "delivery", "handle", "queue"],
+    "recorded": ["MessageFields", "Put", "RecordedDelivery", "delivery", "handle", "queue"],
     "runtime": ["ServerUnavailableError"],
     "server": ["EmbeddedEnsemble", "EmbeddedZooKeeper"],
     "simulator": ["Cluster", "run_virtual", "simulated"],

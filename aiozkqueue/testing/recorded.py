@@ -8,30 +8,33 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
-from aiozkqueue.errors import Reject, Retry, TransactionClosedError
+from aiozkqueue.errors import InvalidOptionError, Reject, Retry, TransactionClosedError
 from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
+from aiozkqueue.operations.history import milliseconds
 from aiozkqueue.queue.codec import codec_of
-from aiozkqueue.queue.delivery import LATE, Delivery, retry_delay
 from aiozkqueue.queue.destination import binding_of
-from aiozkqueue.queue.internals import was_entered
 from aiozkqueue.queue.message import Content
-from aiozkqueue.queue.options import positive, put_header
+from aiozkqueue.queue.options import PutOptions, positive
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import check
-from aiozkqueue.queue.queue import Queue
-from aiozkqueue.queue.session_core import MESSAGE_MARGIN
+from aiozkqueue.session.core import MESSAGE_MARGIN
+from aiozkqueue.session.delivery import LATE, Delivery, retry_delay
+from aiozkqueue.session.internals import was_entered
+from aiozkqueue.session.queue import Queue
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
+    from typing import Unpack
 
     from typing_extensions import TypeForm
 
+    from aiozkqueue.layout.replies import ReplyAddress
     from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.destination import Destination
-    from aiozkqueue.queue.options import PutOptions
 
 T = TypeVar("T")
 
@@ -59,6 +62,7 @@ class _Record:
         self.lost = False
         self.once = False
         self.puts: list[Put[Any]] = []
+        self.replies: list[Any] = []
         self.delay: float | None = None
         self.reason: str | None = None
 
@@ -69,6 +73,11 @@ class _Record:
         self.puts.append(Put(name, value, given))
         return _ids.next()
 
+    def reply(self, address: ReplyAddress, value: object) -> None:  # noqa: ARG002 - the protocol's
+        self._require_open()
+        codec_of("reply", type(value), {}).encode(value, "reply")
+        self.replies[:] = [value]
+
     async def commit(self, timeout: float | None) -> None:  # noqa: ARG002 - the protocol's
         self._require_open()
         self.outcome = Outcome.COMMITTED
@@ -77,18 +86,18 @@ class _Record:
         if self.outcome is Outcome.ROLLED_BACK:
             return
         self._require_open()
-        self.puts.clear()
+        self._drop()
         self.delay = delay
         self.outcome = Outcome.ROLLED_BACK
 
     async def reject(self, reason: str) -> None:
         self._require_open()
-        self.puts.clear()
+        self._drop()
         self.reason = reason
         self.outcome = Outcome.COMMITTED
 
-    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
-        self.puts.clear()
+    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException) -> None:  # noqa: ARG002 - the protocol's
+        self._drop()
         await last_act()
         if self.outcome is Outcome.OPEN:
             self.reason = reason
@@ -101,6 +110,10 @@ class _Record:
             await self.reject(error.reason)
         else:
             await self.rollback(None if isinstance(error, Exception) else 0)
+
+    def _drop(self) -> None:
+        self.puts.clear()
+        self.replies.clear()
 
     def _require_open(self) -> None:
         if self.outcome is not Outcome.OPEN:
@@ -137,6 +150,11 @@ class RecordedDelivery(Delivery[T]):
         return self._record.puts
 
     @property
+    def replied(self) -> list[Any]:
+        """The value that the handler has replied with, in a list; empty if there is none, or after a rollback."""
+        return self._record.replies
+
+    @property
     def retry_delay(self) -> float | None:
         """Seconds until redelivery if it was rolled back with a delay; None: the policy's delay."""
         return self._record.delay
@@ -147,31 +165,64 @@ class RecordedDelivery(Delivery[T]):
         return self._record.reason
 
 
-def delivery(
-    value: T, *, queue: str = "test", attempt: int = 1, headers: Mapping[str, str] | None = None
-) -> RecordedDelivery[T]:
+class MessageFields(TypedDict, total=False):
+    """What a delivery of `delivery` has besides its value. Each has a default."""
+
+    id: str
+    """The id of the message; by default a new one."""
+    attempt: int
+    """The number of the attempt, from 1; default: 1."""
+    key: str | None
+    """As in `PutOptions`, like the next four."""
+    group: str | None
+    priority: int
+    headers: Mapping[str, str] | None
+    tags: Mapping[str, str | int] | None
+    enqueued_at: datetime
+    """When the message was put, with a time zone; by default now."""
+    due: datetime | None
+    """When the message became available, with a time zone; default: None."""
+
+
+def delivery(value: T, *, queue: str | Queue[T] = "test", **fields: Unpack[MessageFields]) -> RecordedDelivery[T]:
     """Create a delivery of a value, without a server.
 
     Args:
         value: the value of the message.
-        queue: the name of its queue.
-        attempt: the number of the attempt, from 1.
-        headers: the headers of the message.
+        queue: its queue, from `queue` or an application, whose type the value must have; or only the name.
+        fields: see `MessageFields`.
 
     Raises:
         InvalidNameError: not a valid queue name.
-        InvalidOptionError: pydantic does not support the value's type, or ``attempt`` or ``headers`` are invalid.
-        PayloadError: the value is not valid.
+        InvalidOptionError: pydantic does not support the value's type, a field is invalid, or two contradict each
+            other as they would in a put.
+        PayloadError: the value is not valid, or not of the queue's type.
         MessageTooLargeError: the value exceeds ZooKeeper's limit.
     """
-    check_queue_name(queue)
-    source: Queue[T] = Queue(None, queue, codec_of(queue, type(value), {}))
-    body = check(source, value, {}, MAX_REQUEST - MESSAGE_MARGIN).data
-    header = put_header(queue, {"headers": headers}) or EMPTY_HEADER
-    message_id = _ids.next()
-    content = Content(queue, message_id, body, header, positive(attempt, "attempt"), time.time_ns() // 1_000_000)
-    record = _Record(f"message {message_id} of queue {queue!r}", attempt, content.created)
+    source: Queue[T] = _of_type(queue, type(value)) if isinstance(queue, str) else queue
+    if unknown := fields.keys() - MessageFields.__annotations__.keys():
+        msg = f"delivery has no {', '.join(sorted(unknown))}; it has {', '.join(MessageFields.__annotations__)}"
+        raise InvalidOptionError(msg)
+    options = {name: value for name, value in fields.items() if name in PutOptions.__annotations__}
+    limit = MAX_REQUEST - MESSAGE_MARGIN
+    put_at, due = fields.get("enqueued_at"), fields.get("due")
+    content = Content(
+        queue=source.name,
+        id=fields.get("id") or _ids.next(),
+        body=check(source, value, {}, limit).data,
+        header=check(source, value, options, limit).header or EMPTY_HEADER,
+        attempt=positive(fields.get("attempt", 1), "attempt"),
+        created=time.time_ns() // 1_000_000 if put_at is None else milliseconds(put_at, "enqueued_at"),
+        due=None if due is None else milliseconds(due, "due"),
+    )
+    record = _Record(f"message {content.id} of queue {source.name!r}", content.attempt, content.created)
     return RecordedDelivery(content, binding_of(source).codec, record, value)
+
+
+def _of_type(name: str, of: TypeForm[T]) -> Queue[T]:
+    """Return a queue for values of one type."""
+    check_queue_name(name)
+    return Queue(None, name, codec_of(name, of, {}))
 
 
 def queue(name: str, type: TypeForm[T]) -> Queue[T]:
@@ -181,8 +232,7 @@ def queue(name: str, type: TypeForm[T]) -> Queue[T]:
         InvalidNameError: not a valid queue name.
         InvalidOptionError: pydantic does not support the type.
     """
-    check_queue_name(name)
-    return Queue(None, name, codec_of(name, type, {}))
+    return _of_type(name, type)
 
 
 async def handle(handler: Callable[[Delivery[T]], Awaitable[None]], delivery: RecordedDelivery[T]) -> Outcome:

@@ -1,8 +1,9 @@
 """The parts of `aiozkqueue worker`: services found by name, and the endpoint that reports their health.
 
 `target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks`
-describes where handlers wait, `dumps` requests that, `reload` restarts the worker when files change, `heap` reduces
-garbage collection, and `starting` logs the listeners. All of it uses the public API only.
+describes where handlers wait, `dumps` requests that, `reload` restarts the worker when files change, `processes` runs
+several, `heap` reduces garbage collection, and `starting` logs the start and the end of each service. All of it uses
+the public API only.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 from .dumps import ask
 from .health import Health
 from .heap import settled_heap
+from .processes import supervise
 from .reload import reloading
 from .stacks import dump, dumping
-from .starting import announce
+from .starting import Announced
 from .target import load, opened, type_of_deliveries
 
 __all__ = [
+    "Announced",
     "Health",
-    "announce",
     "ask",
     "dump",
     "dumping",
@@ -25,5 +27,6 @@ __all__ = [
     "opened",
     "reloading",
     "settled_heap",
+    "supervise",
     "type_of_deliveries",
 ]

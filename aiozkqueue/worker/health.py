@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import State
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from aiozkqueue import QueueSession
-    from aiozkqueue.queue.background import Service
+    from aiozkqueue.session.background import Service
 
 #: Limits of a request, in bytes and seconds. Probes send a line and a few headers.
 _REQUEST_LIMIT: Final = 8192
@@ -161,6 +161,9 @@ class _Told:
     def __init__(self, health: Health, service: Service) -> None:
         self._health = health
         self._service = service
+
+    def __str__(self) -> str:
+        return str(self._service)
 
     async def run(self) -> None:
         """See `Service`."""

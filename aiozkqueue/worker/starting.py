@@ -1,24 +1,41 @@
-"""Logs the listeners of a worker when it starts."""
+"""Logs the start and the end of each service of a worker, with its figures."""
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue import Listener
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aiozkqueue.queue.background import Service
+    from aiozkqueue.session.background import Service
 
 log: Final = logging.getLogger(__name__)
 
 
-def announce(services: Sequence[Service]) -> None:
-    """Log one line per listener: its queue, handler and concurrency; for several, also their number."""
-    listeners: list[Service] = [one for one in services if isinstance(one, Listener)]
-    if len(listeners) > 1:
-        log.info("starting %d listeners", len(listeners))
-    for one in listeners:
-        log.info("starting %r", one)
+class Announced:
+    """A service whose start and end are logged."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def __str__(self) -> str:
+        return str(self._service)
+
+    async def run(self) -> None:
+        """See `Service`."""
+        log.info("started: %s", self)
+        begun = time.monotonic()
+        try:
+            await self._service.run()
+        finally:
+            told = getattr(self._service, "_summary", None)
+            figures = "" if told is None else f": {told()}"
+            log.info("stopped: %s%s in %.0f s", self, figures, time.monotonic() - begun)
+
+    def stop(self) -> None:
+        """See `Service`."""
+        self._service.stop()
+
+    def abort(self) -> None:
+        """See `Service`."""
+        self._service.abort()

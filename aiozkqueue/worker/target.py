@@ -1,4 +1,4 @@
-"""``module:name``: a function of the session that makes services, or a handler of deliveries."""
+"""``module:name``: an application, a function of the session that makes services, or a handler of deliveries."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
-from aiozkqueue import Delivery, InvalidOptionError, QueueSession
+from aiozkqueue import App, Delivery, InvalidOptionError, QueueSession
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from aiozkqueue.queue.background import Service
+    from aiozkqueue.session.background import Service
 
 
-def load(target: str) -> Callable[..., Any]:
+def load(target: str) -> App | Callable[..., Any]:
     """Import the object ``module:name``; errors of the module itself are raised unchanged.
 
     Raises:
-        InvalidOptionError: it does not name a callable.
+        InvalidOptionError: it names neither an application nor a callable.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
@@ -39,8 +39,13 @@ def load(target: str) -> Callable[..., Any]:
             msg = f"{target!r}: module {module_name!r} has no {name!r}"
             raise InvalidOptionError(msg)
         found = getattr(found, part)
+    if isinstance(found, App):
+        return found
     if not callable(found):
-        msg = f"{target!r} is a {type(found).__name__}: it must be a function of the session or of a delivery"
+        msg = (
+            f"{target!r} is a {type(found).__name__}: it must be an application, or a function of the session or of a "
+            "delivery"
+        )
         raise InvalidOptionError(msg)
     return found
 

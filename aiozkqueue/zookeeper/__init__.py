@@ -3,7 +3,8 @@
 The modules, from the outside in:
 
 - `interface` is the narrow protocol that the layers above use, `errors` has the errors that it raises, `reading` has
-  reads of more than one request, and `sending` repeats requests until they are answered.
+  reads of more than one request, `sending` repeats requests until they are answered, and `call_limit` ends a call while
+  no server answers.
 - `client` implements it; `connect` opens a client.
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` makes
   a connection carry it, `heartbeat` keeps it alive, `watches` holds the watches to arm again, and `outage` decides when
@@ -21,6 +22,7 @@ Imports run downwards in that order; from the rest of the package only `aiozkque
 from __future__ import annotations
 
 from aiozkqueue.zookeeper.auth import Acl, Auth, Permission
+from aiozkqueue.zookeeper.call_limit import CallLimit, changes, current_call, reads
 from aiozkqueue.zookeeper.client import ZooKeeperClient, connect
 from aiozkqueue.zookeeper.errors import (
     AuthFailedError,
@@ -71,6 +73,7 @@ __all__ = [
     "Auth",
     "AuthFailedError",
     "BadVersionError",
+    "CallLimit",
     "Check",
     "ClientClosedError",
     "Collector",
@@ -105,12 +108,15 @@ __all__ = [
     "ZooKeeperError",
     "apply_until_answered",
     "below",
+    "changes",
     "connect",
+    "current_call",
     "new_create",
     "new_delete",
     "parent_of",
     "parse_hosts",
     "read_apart",
     "read_pages",
+    "reads",
     "until_answered",
 ]

@@ -103,6 +103,11 @@ class ZooKeeperClient:
         return self._session.last_zxid
 
     @property
+    def last_heard(self) -> float:
+        """When anything last arrived from a server, by the event loop's time; 0 if nothing has."""
+        return self._session.last_heard
+
+    @property
     def max_request(self) -> int:
         """The maximum size of a request that the server accepts, bytes."""
         return self._session.max_request

@@ -184,6 +184,11 @@ class ZooKeeper(Protocol):
         ...
 
     @property
+    def last_heard(self) -> float:
+        """When anything last arrived from a server, by the event loop's time; 0 if nothing has."""
+        ...
+
+    @property
     def max_request(self) -> int:
         """The maximum size of a request that the server accepts, bytes."""
         ...

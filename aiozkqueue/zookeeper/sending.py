@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Never, TypeVar
 
+from aiozkqueue.zookeeper.call_limit import current_call
 from aiozkqueue.zookeeper.errors import ConnectionLossError, MultiError, NotConnectedError, SessionExpiredError
+from aiozkqueue.zookeeper.interface import State
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -71,7 +73,10 @@ async def until_answered(
     Raises: as ``send``, except ConnectionLossError; SessionExpiredError only with a generation.
     """
     lost = False
+    call = current_call()
     while True:
+        if call is not None and zookeeper.state is State.CONNECTED:
+            call.sent = True
         try:
             return await send()
         except MultiError as refusal:

@@ -86,6 +86,7 @@ class Session:
         self._connection: Connection | None = None
         self._resumable: wire.Connected | None = None
         self._zxid = 0
+        self._heard = 0.0
         self._closing = False
         self._failure: ZooKeeperError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -117,6 +118,11 @@ class Session:
     def last_zxid(self) -> int:
         """The newest zxid seen."""
         return max(self._zxid, self._connection.last_zxid) if self._connection else self._zxid
+
+    @property
+    def last_heard(self) -> float:
+        """When anything last arrived, by the loop's time, on a connection that carried the session."""
+        return self._connection.last_received if self._connection else self._heard
 
     async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
         """Wait until connected and return the generation; see `ZooKeeper.wait_connected`."""
@@ -256,7 +262,7 @@ class Session:
                 tasks.start_soon(heartbeat.run, self)
                 await self._keep_connected()
                 tasks.cancel_scope.cancel()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for this session any more
+        except Exception as error:  # noqa: BLE001 - any error ends the session, and no caller may wait for it any more
             _log.exception("the ZooKeeper session has failed")
             self._failure = ZooKeeperError(f"the ZooKeeper client has failed: {error!r}")
             self._failure.__cause__ = error
@@ -392,7 +398,7 @@ class Session:
             return
         _log.info("%s", connection.loss)
         self._outage = Outage(asyncio.get_running_loop().time())
-        self._zxid = self.last_zxid
+        self._zxid, self._heard = self.last_zxid, self.last_heard
         self._connection = None
         self.states.move(State.SUSPENDED)
         if connection.session_expired:

@@ -347,8 +347,8 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
     failed: errors.MultiError | None = None
     unpack, header, size = _RESULT.unpack_from, _RESULT.size, len(reply)
     try:
-        # Every result begins with a header, and most go on with an integer: a path's length, an error's code. What
-        # follows the one that does not is at least the end, which is as long as a header.
+        # Every result begins with a header, and most continue with an integer: a path's length, an error's code. A
+        # result without one is followed by at least the end, which is as long as a header.
         while size - offset >= header:
             kind, done, _error, number = unpack(reply, offset)
             if done:

@@ -18,7 +18,8 @@ import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /**
  * Curator's DistributedQueue on command: "put PATH COUNT BYTES", "background PATH COUNT BYTES",
- * "consume PATH LOCKPATH|- THREADS COUNT", one a line on stdin; each is answered by "done NANOSECONDS".
+ * "consume PATH LOCKPATH|- THREADS COUNT", "serve PATH LOCKPATH MILLISECONDS", one a line on stdin; each is answered by
+ * "done NANOSECONDS". What is served is consumed until the process ends, with this many milliseconds for each message.
  * Without lambdas: Janino compiles it where there is no JDK.
  */
 public class CuratorQueue {
@@ -34,8 +35,17 @@ public class CuratorQueue {
         public void stateChanged(CuratorFramework client, ConnectionState state) { }
     }
 
+    static class Slow implements QueueConsumer {
+        private final long milliseconds;
+        Slow(long milliseconds) { this.milliseconds = milliseconds; }
+        public void consumeMessage(Object message) throws Exception { Thread.sleep(milliseconds); }
+        public void stateChanged(CuratorFramework client, ConnectionState state) { }
+    }
+
     public static void main(String[] arguments) throws Exception {
-        CuratorFramework client = CuratorFrameworkFactory.newClient(arguments[0], new ExponentialBackoffRetry(100, 3));
+        int timeout = arguments.length > 1 ? Integer.parseInt(arguments[1]) : 60000;
+        CuratorFramework client =
+            CuratorFrameworkFactory.newClient(arguments[0], timeout, 15000, new ExponentialBackoffRetry(100, 3));
         client.start();
         client.blockUntilConnected();
         System.out.println("ready");
@@ -43,13 +53,20 @@ public class CuratorQueue {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.split(" ");
-            long taken = words[0].equals("consume")
+            long taken = words[0].equals("serve")
+                ? serve(client, words[1], words[2], Long.parseLong(words[3]))
+                : words[0].equals("consume")
                 ? consume(client, words[1], words[2], Integer.parseInt(words[3]), Integer.parseInt(words[4]))
                 : put(client, words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]), words[0].equals("background"));
             System.out.println("done " + taken);
             System.out.flush();
         }
         client.close();
+    }
+
+    static long serve(CuratorFramework client, String path, String lock, long milliseconds) throws Exception {
+        QueueBuilder.builder(client, new Slow(milliseconds), new Bytes(), path).lockPath(lock).buildQueue().start();
+        return 0;
     }
 
     static long put(CuratorFramework client, String path, int count, int size, boolean background) throws Exception {

@@ -58,7 +58,7 @@ async def test_stats_count_retrying_and_waiting_messages_separately(session: zq.
 async def test_peek_and_stats_also_show_a_retry_that_a_handler_raised(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     job = await jobs.put(b"one")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30)
         await tx.rollback(delay=500)
     (seen,) = await jobs.peek()

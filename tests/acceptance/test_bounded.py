@@ -99,13 +99,13 @@ async def test_the_error_after_a_wait_for_room_names_the_whole_timeout(on_clock:
         await waiting(jobs, 0)
 
     await jobs.put_many([b"1", b"2"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for message in await tx.take_many(jobs, 2, timeout=30):
             tx.reject(message, "bad")
     await jobs.put(b"3")
     await in_vain(jobs.dead_letters.redrive(timeout=600), r"within 600 s;.*1 dead letters were redriven before")
     await in_vain(jobs.put_many([b"4", b"5", b"6"], timeout=600), r"within 600 s")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         tx.put(jobs, b"4")
         await in_vain(tx.commit(timeout=600), r"within 600 s")
 
@@ -176,7 +176,7 @@ async def test_one_producer_never_exceeds_the_size_with_concurrent_puts(
     most = taken = 0
     while taken < 400:
         most = max(most, await other.queue("jobs").size())
-        async with other.begin() as tx:
+        async with other.transaction() as tx:
             taken += len(await tx.take_many(other.queue("jobs"), 20, timeout=30))
     await asyncio.gather(*puts)
     assert most <= 100
@@ -187,7 +187,7 @@ async def test_a_message_in_flight_counts_against_the_size_until_its_commit(
 ) -> None:
     jobs = await bounded(session, 3)
     await jobs.put_many([b"1", b"2", b"3"])
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         assert len(await tx.take_many(other.queue("jobs"), 3)) == 3
         with pytest.raises(zq.QueueFullError):
             await jobs.put(b"4")
@@ -202,7 +202,7 @@ async def test_a_transaction_waits_for_room_and_then_commits_as_a_whole(
     await session.queue("jobs").put(b"1")
 
     async def transform() -> None:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(session.queue("jobs"))
             assert message is not None
             tx.put("results", b"r1")
@@ -219,7 +219,7 @@ async def test_a_transaction_waits_for_room_and_then_commits_as_a_whole(
 async def test_a_commit_waits_for_room_up_to_its_timeout(session: zq.QueueSession) -> None:
     await (await bounded(session, 1, "results")).put(b"a")
     await session.queue("jobs").put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(session.queue("jobs"))
         tx.put("results", b"r1")
         with pytest.raises(zq.QueueFullError):
@@ -322,7 +322,7 @@ async def test_a_size_changed_while_in_use_applies_from_the_next_put(
     with pytest.raises(zq.QueueFullError):
         await elsewhere.put(b"late", timeout=0.5)
     with pytest.raises(zq.QueueFullError):
-        async with other.begin() as tx:
+        async with other.transaction() as tx:
             tx.put("jobs", b"late")
             await tx.commit(timeout=0.5)
 
@@ -337,7 +337,7 @@ async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhil
     await jobs.configure(zq.QueueConfig(max_size=2))
 
     async def commits() -> None:
-        async with other.begin() as tx:  # does not know of the size: its commit is sent, and refused
+        async with other.transaction() as tx:  # does not know of the size: its commit is sent, and refused
             if takes:
                 assert await tx.take(other.queue("orders")) is not None
             tx.put("jobs", b"3")
@@ -353,7 +353,7 @@ async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhil
 async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.QueueSession) -> None:
     await bounded(session, 3)
     with pytest.raises(zq.TransactionTooLargeError, match="takes 3 messages"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             for _ in range(4):
                 tx.put("jobs", b"x")
     assert await session.queue("jobs").size() == 0
@@ -379,7 +379,7 @@ async def test_a_transaction_that_waits_for_room_raises_when_its_session_ends(
     await session.queue("jobs").put(b"1")
 
     async def transform() -> None:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await tx.take(session.queue("jobs"))
             tx.put("results", b"r1")
 
@@ -411,7 +411,7 @@ async def test_the_size_counts_all_lanes_and_the_messages_of_other_programs(
 async def test_dead_letters_are_redriven_up_to_the_room_in_the_queue(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 2)
     await jobs.put_many([b"1", b"2"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for message in await tx.take_many(jobs, 2, timeout=30):
             tx.reject(message, "bad")
     await jobs.put(b"3")
@@ -480,7 +480,7 @@ async def test_a_scheduler_retries_an_occurrence_until_there_is_room(
         await eventually(refused, 30)
         assert [message.body for message in await jobs.peek()] == [b"in the way"]
         for body in (b"in the way", b"tick"):
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 message = await tx.take(jobs, timeout=30)
                 assert message is not None
                 assert message.body == body

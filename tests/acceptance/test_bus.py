@@ -190,12 +190,12 @@ async def test_an_event_posted_in_a_transaction_is_stored_only_if_it_commits(
 ) -> None:
     bus = Bus(session, "orders", Event)
     await bus.join("audit")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await bus.post(Placed(order=1), tx=tx)
         tx.put("invoices", b"1")
         assert await bus.queue().size() == 0
     with pytest.raises(OSError, match="no"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await bus.post(Placed(order=2), tx=tx)
             raise OSError("no")
     sizes = [await queue.size() for queue in (bus.queue(), bus.queue("audit"), session.queue("invoices"))]
@@ -207,11 +207,11 @@ async def test_a_transaction_does_not_commit_when_a_group_has_joined_since_its_p
 ) -> None:
     bus = Bus(session, "orders", Event)
     with pytest.raises(zq.NotCommittedError, match="group"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await bus.post(Placed(order=1), tx=tx)
             await Bus(other, "orders", Event).join("audit")
     assert await bus.queue().size() == 0
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await bus.post(Placed(order=1), tx=tx)
     assert [await bus.queue().size(), await bus.queue("audit").size()] == [1, 1]
 

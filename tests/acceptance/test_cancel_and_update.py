@@ -38,7 +38,7 @@ async def test_a_waiting_message_is_replaced_in_place(session: zq.QueueSession) 
     first = await jobs.put(b"1", headers={"trace": "t1"}, key="k")
     await jobs.put(b"2")
     assert await jobs.update(b"new", id=first)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
     assert message is not None
     assert (message.id, message.body, message.headers, message.key) == (first, b"new", {"trace": "t1"}, "k")
@@ -59,7 +59,7 @@ async def test_a_message_in_flight_is_reported_as_held_and_not_altered(
 ) -> None:
     jobs = session.queue("jobs")
     message_id = await jobs.put(b"1", key="k")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
         assert await other.queue("jobs").cancel(id=message_id) is HELD
         assert await other.queue("jobs").update(b"new", key="k") is HELD
@@ -80,7 +80,7 @@ async def test_a_retrying_message_is_cancelled(
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(600)))
     message_id = await jobs.put(b"1", key="k", unique=True)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback()
     assert await jobs.cancel(id=message_id)
@@ -94,10 +94,10 @@ async def test_a_retrying_message_is_replaced_and_redelivered_when_it_is_due(
     session = await on_clock()
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(600)))
     message_id = await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback()
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         waiting = asyncio.create_task(tx.take(jobs, timeout=None))
         await eventually(lambda: _taken_from(jobs))
         assert await jobs.update(b"new", id=message_id)
@@ -170,7 +170,7 @@ async def test_a_commit_cancels_and_replaces_together_with_its_puts(
 ) -> None:
     jobs = session.queue("jobs")
     one, two, three = await jobs.put_many([b"1", b"2", b"3"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.cancel(jobs, id=one)
         assert await tx.update(jobs, b"new", id=two)
         tx.put(jobs, b"4")
@@ -184,7 +184,7 @@ async def test_a_transaction_that_does_not_commit_alters_nothing(session: zq.Que
     jobs = session.queue("jobs")
     one, two = await jobs.put_many([b"1", b"2"])
     with suppress(LookupError):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.cancel(jobs, id=one)
             assert await tx.update(jobs, b"new", id=two)
             if end == "rolled back":
@@ -199,7 +199,7 @@ async def test_a_commit_fails_as_a_whole_if_a_message_it_alters_was_claimed(
 ) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1")
-    async with session.transaction() as tx, other.begin() as others:
+    async with session.transaction(autocommit=False) as tx, other.transaction() as others:
         assert await tx.cancel(jobs, id=first)
         tx.put(jobs, b"2")
         assert await others.take(other.queue("jobs"), timeout=20) is not None
@@ -214,13 +214,13 @@ async def test_messages_of_a_commit_that_lost_a_race_are_redelivered_at_once(
     jobs, waiting = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(3600))), session.queue("waiting")
     await jobs.put(b"withdraw the order")
     order = await waiting.put(b"order")
-    async with session.begin() as tx, other.begin() as others:
+    async with session.transaction() as tx, other.transaction() as others:
         assert await tx.take(jobs, timeout=30) is not None
         assert await tx.cancel(waiting, id=order)
         assert await others.take(other.queue("waiting"), timeout=20) is not None
         with pytest.raises(zq.ConflictError):
             await tx.commit()
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         again = await tx.take(jobs, timeout=30)
         assert again is not None
         assert again.attempt == 2
@@ -232,7 +232,7 @@ async def test_a_transaction_sees_its_own_cancellations_and_updates(
 ) -> None:
     jobs = session.queue("jobs")
     one, two, three = await jobs.put_many([b"1", b"2", b"3"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
         assert await tx.cancel(jobs, id=one) is HELD, "it has taken that one itself"
         assert await tx.update(jobs, b"new", id=two)
@@ -249,7 +249,7 @@ async def test_a_commit_cancels_the_holder_of_a_unique_key_and_reuses_the_key_in
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(max_size=1, history=zq.History()))
     first = await jobs.put(b"1", key="k", unique=True)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.cancel(jobs, key="k")
         second = tx.put(jobs, b"2", key="k", unique=True)
     assert [message.id for message in await jobs.peek()] == [second]

@@ -50,7 +50,7 @@ async def test_clock_moves_of_any_length_add_up(session: zq.QueueSession, clock:
         await jobs.put(b"%d" % number, delay=100)
         assert (await jobs.stats()).scheduled == 1
         clock.advance(101)
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(jobs, timeout=60)
             assert message is not None
             assert message.value == b"%d" % number
@@ -71,7 +71,8 @@ async def test_a_backoff_ends_when_the_clock_is_moved_past_it(session: zq.QueueS
 
 
 async def test_a_take_times_out_by_the_test_clock(session: zq.QueueSession, clock: TestClock) -> None:
-    async with session.begin() as tx:
+    await session.queue("jobs").configure(zq.QueueConfig())
+    async with session.transaction() as tx:
         waiting = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=1000))
         await eventually(lambda: _consumed(session.queue("jobs")))
         clock.advance(1000)
@@ -89,9 +90,9 @@ async def test_a_clock_move_affects_only_the_sessions_that_share_the_clock(
         at = datetime.now(UTC) + timedelta(hours=3)
         await one.queue("jobs").put(b"later", at=at)
         clock.advance(timedelta(hours=3, seconds=1))
-        async with here.begin() as tx:
+        async with here.transaction() as tx:
             assert await tx.take(here.queue("jobs")) is None
-        async with two.begin() as tx:
+        async with two.transaction() as tx:
             assert await tx.take(two.queue("jobs"), timeout=20) is not None
 
 

@@ -42,13 +42,13 @@ async def test_a_sticky_message_from_before_the_move_is_reaped_and_a_fresh_one_i
         clock.advance(DAY)
         fresh = await jobs.put(b"fresh")
         assert await b.queue("jobs").admin.reap() == 1
-        async with b.begin() as tx:
+        async with b.transaction() as tx:
             message = await tx.take(b.queue("jobs"), timeout=20)
             assert message is not None
             assert message.id == old
         clock.advance(61)
         assert await b.queue("jobs").admin.reap() == 1
-        async with b.begin() as tx:
+        async with b.transaction() as tx:
             message = await tx.take(b.queue("jobs"), timeout=20)
             assert message is not None
             assert message.id == fresh
@@ -89,7 +89,7 @@ async def test_the_dates_of_a_message_its_claim_its_end_and_its_dead_letter_foll
         message_id = await jobs.put(b"x")
         [peeked] = await jobs.peek()
         oldest = (await jobs.stats()).oldest
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(jobs)
             assert message is not None
             claimed = (await jobs.state(message_id)).claimed_at
@@ -158,16 +158,16 @@ async def test_a_delay_and_a_lifetime_that_begin_after_a_move_keep_their_length(
     await jobs.put(b"later", delay=100)
     await jobs.put(b"mortal", ttl=50)
     clock.advance(40)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs)
         assert message is not None
         assert message.value == b"mortal"
         await tx.rollback(delay=0)
     clock.advance(20)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is None
     clock.advance(50)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=20)
         assert message is not None
         assert message.value == b"later"

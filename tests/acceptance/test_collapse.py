@@ -28,7 +28,7 @@ async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
 
 async def poll(session: zq.QueueSession, limit: int = 100) -> list[bytes]:
     """Take what is there, and consume it."""
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         return [message.body for message in await tx.take_many(session.queue("jobs"), limit)]
 
 
@@ -48,7 +48,7 @@ async def test_a_message_put_after_the_take_is_delivered_separately(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     await jobs.put(b"M1")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         first = await tx.take(jobs)
         assert first is not None
         await other.queue("jobs").put(b"M1")
@@ -92,13 +92,13 @@ async def test_a_retrying_message_does_not_collapse(on_clock: OnClock, clock: Te
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(collapse=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(600))))
     await jobs.put(b"old", key="k")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback()
     await jobs.put(b"new", key="k")
     assert await poll(session) == [b"new"]
     clock.advance(600)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         again = await tx.take(jobs, timeout=30)
     assert again is not None
     assert (again.body, again.attempt) == (b"old", 2)
@@ -107,11 +107,11 @@ async def test_a_retrying_message_does_not_collapse(on_clock: OnClock, clock: Te
 async def test_a_released_message_collapses_with_a_newer_one(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0))))
     await jobs.put(b"old", key="k")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback()
     await jobs.put(b"new", key="k")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         (message,) = await tx.take_many(jobs, 10, timeout=30)
     assert (message.body, message.attempt) == (b"new", 1)
     assert await jobs.size() == 0
@@ -122,7 +122,7 @@ async def test_a_rollback_releases_the_message_that_was_delivered(
 ) -> None:
     await jobs.put(b"1", key="k")
     await jobs.put(b"2", key="k")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback(delay=0)
     assert await poll(session) == [b"2"]
@@ -201,6 +201,6 @@ async def test_stats_count_the_messages_that_would_collapse(session: zq.QueueSes
     await jobs.put(b"4", key="other")
     stats = await jobs.stats()
     assert (stats.size, stats.duplicates) == (4, 2)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert len(await tx.take_many(jobs, 10, timeout=30)) == 2
     assert (await jobs.stats()).duplicates == 0

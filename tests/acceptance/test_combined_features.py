@@ -28,7 +28,7 @@ def options() -> zq.PutOptions:
     return {
         "priority": -7,
         "key": "article 7",
-        "filters": {"size": 3},
+        "tags": {"size": 3},
         "headers": {"by": "price list"},
         "at": datetime.now(UTC) + timedelta(seconds=0.3),
         "ttl": 600,
@@ -40,7 +40,7 @@ async def test_one_message_has_a_priority_a_date_a_key_tags_headers_and_a_lifeti
 ) -> None:
     prices, theirs = session.queue("prices"), other.queue("prices")
     await prices.configure(CONFIG)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         how = options()
         old = tx.put(prices, b"costs 10", **how)
         new = tx.put(prices, b"costs 12", **how)
@@ -53,12 +53,12 @@ async def test_one_message_has_a_priority_a_date_a_key_tags_headers_and_a_lifeti
     async with theirs.consume(filters=zq.Filter("size", "ge", 3), settle="explicit", prefetch=1) as deliveries:
         first = await anext(deliveries)
         assert (first.id, first.body, first.priority, first.key) == (new, b"costs 12", -7, "article 7")
-        assert (first.headers, first.filters, first.attempt) == ({"by": "price list"}, {"size": 3}, 1)
+        assert (first.headers, first.tags, first.attempt) == ({"by": "price list"}, {"size": 3}, 1)
         await first.rollback()
         again = await anext(deliveries)
         assert (again.id, again.attempt) == (new, 2)
         await again.commit()
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         rest = await tx.take_many(theirs, 10, timeout=30)
         assert [message.body for message in rest] == [b"only one"]
     ended = {record.id: record.outcome async for record in prices.history()}

@@ -23,7 +23,7 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
     jobs = session.queue("jobs")
     assert await jobs.admin.consumers() == []
     one, two = await jobs.put_many([b"1", b"2"])
-    async with other.begin() as mine, session.begin() as theirs:
+    async with other.transaction() as mine, session.transaction() as theirs:
         assert len(await mine.take_many(other.queue("jobs"), 2, timeout=10)) == 2
         assert await theirs.take(jobs) is None
         holder, idle = sorted(await jobs.admin.consumers(), key=lambda one: -len(one.messages))
@@ -39,7 +39,8 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
 
 async def test_a_stopped_consumer_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:
     jobs = session.queue("jobs")
-    async with zq.connect(zookeeper, root=queue_root) as gone, gone.begin() as tx:
+    await jobs.configure(zq.QueueConfig())
+    async with zq.connect(zookeeper, root=queue_root) as gone, gone.transaction() as tx:
         await tx.take(gone.queue("jobs"))
         assert len(await jobs.admin.consumers()) == 1
 
@@ -53,6 +54,7 @@ async def test_a_consumer_registers_as_the_same_client_after_its_session_ended(
     open_session: Opener, session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig())
     worker = await open_session()
 
     async def handler(_: zq.Delivery[bytes]) -> None: ...

@@ -12,7 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import HOUR
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.session.internals import core_of, state_of
 from aiozkqueue.testing import ZooKeeperProxy
 from tests.acceptance.test_priorities import listings_of
 from tests.integration.queue.conftest import eventually, take_one
@@ -56,6 +56,7 @@ async def test_an_idle_consumer_in_another_process_notices_the_first_delayed_mes
     open_session: Opener,
 ) -> None:
     one, other = await open_session(), await open_session()
+    await one.queue("jobs").configure(zq.QueueConfig())
     async with other.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
         await eventually(lambda: _registered(one))
@@ -115,10 +116,10 @@ async def test_a_message_with_a_zero_delay_or_a_past_time_is_delivered_at_once(
 async def test_a_transactions_delay_counts_from_the_put(on_clock: OnClock, clock: TestClock) -> None:
     session = await on_clock()
     jobs = session.queue("jobs")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(jobs, b"later", delay=6000)
         clock.advance(2000)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is None
         clock.advance(3900)
         assert await tx.take(jobs) is None
@@ -179,7 +180,7 @@ async def test_scheduled_messages_are_claimed_in_place_and_keep_their_place_thro
 async def test_a_rejected_message_is_redriven_without_a_delay(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"later", delay=0.2, priority=-1)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
         tx.reject(message, "not now")

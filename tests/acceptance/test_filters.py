@@ -10,7 +10,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.candidates.tag_records import sweep_tags
-from aiozkqueue.queue.internals import state_of
+from aiozkqueue.session.internals import state_of
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def take_so_many(session: zq.QueueSession, filters: Condition, count: int)
 async def test_a_message_tagged_with_a_class_goes_to_consumers_of_that_class(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     for name in CLASSES.values:
-        await jobs.put(name.encode(), filters={"performance_class": name})
+        await jobs.put(name.encode(), tags={"performance_class": name})
     assert await take_all(session, CLASSES.absolute("standard")) == ["standard"]
     assert await take_all(session, CLASSES.at_least("performance")) == ["low", "performance"]
     assert await take_all(session) == ["high_performance"]
@@ -54,11 +54,11 @@ async def test_a_message_tagged_with_a_class_goes_to_consumers_of_that_class(ses
 
 async def test_filters_combine_and_a_consumer_without_filters_takes_the_rest(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    await jobs.put(b"eu 5", filters={"region": "eu", "size": 5})
-    await jobs.put(b"us 5", filters={"region": "us", "size": 5})
-    await jobs.put(b"eu", filters={"region": "eu"})
+    await jobs.put(b"eu 5", tags={"region": "eu", "size": 5})
+    await jobs.put(b"us 5", tags={"region": "us", "size": 5})
+    await jobs.put(b"eu", tags={"region": "eu"})
     await jobs.put(b"untagged")
-    await jobs.put(b"eu five", filters={"region": "eu", "size": "five"})
+    await jobs.put(b"eu five", tags={"region": "eu", "size": "five"})
     small, european = zq.Filter("size", "le", 10), zq.Filter("region", "eq", "eu")
     assert await take_all(session, zq.All(small, european)) == ["eu 5"]
     assert sorted(await take_all(session, zq.AnyOf(1, small, zq.Filter("region", "gt", "f")))) == ["us 5"]
@@ -67,9 +67,9 @@ async def test_filters_combine_and_a_consumer_without_filters_takes_the_rest(ses
 
 async def test_a_message_shows_its_tags_and_keeps_them_through_a_redrive(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    await jobs.put(b"1", filters=STANDARD)
+    await jobs.put(b"1", tags=STANDARD)
     (seen,) = await jobs.peek()
-    assert seen.filters == STANDARD
+    assert seen.tags == STANDARD
     async with jobs.consume(filters=CLASSES.absolute("standard"), until_idle=0) as deliveries:
         async for delivery in deliveries:
             await delivery.reject("not now")
@@ -80,10 +80,10 @@ async def test_a_message_shows_its_tags_and_keeps_them_through_a_redrive(session
 
 async def test_transactions_take_and_put_by_tags(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    async with session.begin() as tx:
-        tx.put(jobs, b"low", filters={"performance_class": "low"})
-        tx.put("jobs", b"standard", filters=STANDARD)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
+        tx.put(jobs, b"low", tags={"performance_class": "low"})
+        tx.put("jobs", b"standard", tags=STANDARD)
+    async with session.transaction() as tx:
         assert await tx.take(jobs, filters=CLASSES.absolute("high_performance")) is None
         message = await tx.take(jobs, filters=CLASSES.absolute("standard"))
         assert message is not None
@@ -98,6 +98,7 @@ async def test_a_message_is_delivered_at_once_while_consumers_that_filter_it_out
 
     async with asyncio.TaskGroup() as group:
         sessions = [await open_session() for _ in range(6)]
+        await sessions[0].queue("jobs").configure(zq.QueueConfig())
         conditions = [
             CLASSES.absolute("standard"),
             CLASSES.absolute("standard"),
@@ -109,7 +110,7 @@ async def test_a_message_is_delivered_at_once_while_consumers_that_filter_it_out
         async def serve(session: zq.QueueSession, condition: Any, name: str) -> None:
             async with session.queue("jobs").consume(filters=condition) as deliveries:
                 async for delivery in deliveries:
-                    kinds.setdefault(name, set()).add(str(dict(delivery.filters)))
+                    kinds.setdefault(name, set()).add(str(dict(delivery.tags)))
                     arrived.put_nowait(loop.time())
 
         servers = [
@@ -131,7 +132,7 @@ async def test_a_message_is_delivered_at_once_while_consumers_that_filter_it_out
         delays: list[float] = []
         for number in range(40):
             began = loop.time()
-            await jobs.put(b"%d" % number, filters=offered[number % 4])
+            await jobs.put(b"%d" % number, tags=offered[number % 4])
             delays.append(await asyncio.wait_for(arrived.get(), 30) - began)
         for server in servers:
             server.cancel()
@@ -151,8 +152,8 @@ async def test_two_filtered_listeners_of_one_session_take_only_their_own_message
 
     async with listener("low"), listener("standard"):
         for number in range(30):
-            await jobs.put(b"%d" % number, filters={"performance_class": ("low", "standard")[number % 2]})
-        await jobs.put(b"for nobody", filters={"performance_class": "performance"})
+            await jobs.put(b"%d" % number, tags={"performance_class": ("low", "standard")[number % 2]})
+        await jobs.put(b"for nobody", tags={"performance_class": "performance"})
 
         async def done() -> bool:
             return await jobs.size() == 1
@@ -167,7 +168,7 @@ async def test_a_message_that_a_filtered_consumer_releases_goes_to_another(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
-    await jobs.put(b"1", filters=STANDARD)
+    await jobs.put(b"1", tags=STANDARD)
     async with jobs.consume(filters=CLASSES.absolute("standard"), settle="explicit") as deliveries:
         await (await anext(aiter(deliveries))).rollback()
     assert await take_all(other, CLASSES.absolute("low"), idle=1) == []
@@ -177,8 +178,8 @@ async def test_a_message_that_a_filtered_consumer_releases_goes_to_another(
 async def test_a_message_of_a_dead_filtered_consumer_goes_to_another_with_the_same_filter(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
-    await session.queue("jobs").put(b"1", filters=STANDARD)
-    taken = await session.transaction().__aenter__()
+    await session.queue("jobs").put(b"1", tags=STANDARD)
+    taken = await session.transaction(autocommit=False).__aenter__()
     assert await taken.take(session.queue("jobs"), filters=CLASSES.absolute("standard")) is not None
     waiting = asyncio.create_task(take_so_many(other, CLASSES.absolute("standard"), 1))
     await asyncio.sleep(0.5)
@@ -191,7 +192,7 @@ async def test_a_combination_of_tags_is_stored_once_and_a_corrupt_record_breaks_
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
-    await jobs.put_many([b"1", b"2", b"3"], filters={"b": 1, "a": "x"})
+    await jobs.put_many([b"1", b"2", b"3"], tags={"b": 1, "a": "x"})
     assert (await jobs.stats()).tags == 1
     tree = await server_view.tree(f"{queue_root}/jobs/filters")
     assert [json.loads(data) for path, data in tree.items() if not path.endswith("/filters")] == [{"a": "x", "b": 1}]
@@ -200,7 +201,7 @@ async def test_a_combination_of_tags_is_stored_once_and_a_corrupt_record_breaks_
             await server_view.set(path, b"\xff not JSON")
     await server_view.create(f"{queue_root}/jobs/items/item-fnowhere-iX-0000000099", b"stray")
     assert await take_all(other, zq.Filter("b", "eq", 1), idle=0.5) == []
-    await jobs.put(b"4", filters={"b": 1, "a": "x"})  # creates the record again
+    await jobs.put(b"4", tags={"b": 1, "a": "x"})  # creates the record again
     assert sorted(await take_so_many(other, zq.Filter("b", "eq", 1), 4)) == ["1", "2", "3", "4"]
     assert await take_all(other) == ["stray"]
 
@@ -209,7 +210,7 @@ async def test_a_sweep_removes_unused_combinations_of_tags_during_puts(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs, paths = session.queue("jobs"), state_of(session.queue("jobs")).paths
-    await jobs.put(b"stays", filters={"n": -1})
+    await jobs.put(b"stays", tags={"n": -1})
     swept = 0
     putting = True
 
@@ -222,9 +223,9 @@ async def test_a_sweep_removes_unused_combinations_of_tags_during_puts(
     async with asyncio.TaskGroup() as group:
         group.create_task(sweep())
         for number in range(150):
-            await jobs.put(b"%d" % number, filters={"n": number % 10})
+            await jobs.put(b"%d" % number, tags={"n": number % 10})
             if number % 3 == 0:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     await tx.take(jobs, filters=zq.Filter("n", "ge", 0))
         putting = False
     assert await jobs.size() == 101
@@ -232,7 +233,7 @@ async def test_a_sweep_removes_unused_combinations_of_tags_during_puts(
     client = other._runtime.zookeeper
     await sweep_tags(client, paths, [paths.dlq, paths.items, paths.dlq], client.generation)
     assert await server_view.children(f"{queue_root}/jobs/filters") == []
-    await jobs.put(b"after", filters={"n": -1})
+    await jobs.put(b"after", tags={"n": -1})
     assert await take_so_many(other, zq.Filter("n", "eq", -1), 1) == ["after"]
 
 
@@ -242,9 +243,9 @@ async def test_clean_up_bounds_the_number_of_stored_tag_combinations(
     jobs = session.queue("jobs")
     async with asyncio.TaskGroup() as group:
         for number in range(1100):
-            group.create_task(jobs.put(b"x", filters={"id": number}))
+            group.create_task(jobs.put(b"x", tags={"id": number}))
     await jobs.purge()
-    await jobs.put(b"stays", filters={"id": -1})
+    await jobs.put(b"stays", tags={"id": -1})
     (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.tags == 1100
     assert len(await server_view.children(f"{queue_root}/jobs/filters")) == 1
@@ -255,7 +256,7 @@ async def test_a_backlog_for_other_consumers_is_not_listed_for_every_message(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = session.queue("jobs")
-    await jobs.put_many([b"x"] * 20_000, filters={"performance_class": "low"})
+    await jobs.put_many([b"x"] * 20_000, tags={"performance_class": "low"})
     candidate_source = other._runtime.dispatcher(
         state_of(other.queue("jobs")), CLASSES.absolute("standard")
     )._candidate_source
@@ -271,7 +272,7 @@ async def test_a_backlog_for_other_consumers_is_not_listed_for_every_message(
     taken = 0
     async with other.queue("jobs").consume(filters=CLASSES.absolute("standard"), prefetch=1) as deliveries:
         for number in range(200):
-            await jobs.put(b"%d" % number, filters=STANDARD)
+            await jobs.put(b"%d" % number, tags=STANDARD)
             taken += (await anext(aiter(deliveries))).body == b"%d" % number
     assert taken == 200
     assert listings < 10
@@ -283,12 +284,12 @@ async def handle_nothing(_: zq.Delivery[bytes]) -> None: ...
 async def test_invalid_tags_and_filters_are_refused_before_anything_is_sent(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match="tag 'size'"):
-        await jobs.put(b"", filters={"size": 1.5})  # type: ignore[dict-item]
-    with pytest.raises(zq.InvalidOptionError, match="filters takes a mapping"):
-        await jobs.put(b"", filters="size=1")  # type: ignore[arg-type]
+        await jobs.put(b"", tags={"size": 1.5})  # type: ignore[dict-item]
+    with pytest.raises(zq.InvalidOptionError, match="tags takes a mapping"):
+        await jobs.put(b"", tags="size=1")  # type: ignore[arg-type]
     for wrong in ("size=1", {"size": 1}, [zq.Filter("size", "eq", 1)]):
         with pytest.raises(zq.InvalidOptionError, match="Filter, All or AnyOf"):
             jobs.consume(filters=wrong)  # type: ignore[arg-type]
         with pytest.raises(zq.InvalidOptionError, match="Filter, All or AnyOf"):
-            session.listener(jobs, handle_nothing, filters=wrong)  # type: ignore[arg-type]
+            session.listener(jobs, handle_nothing, filters=wrong)  # type: ignore[call-overload]
     assert not await jobs.exists()

@@ -111,13 +111,13 @@ async def test_another_consumer_continues_the_group_of_a_dead_holder_at_the_same
     session: zq.QueueSession, other: zq.QueueSession, expire: Expire
 ) -> None:
     await put_in_groups(session, groups=1, each=4)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert (await tx.take(session.queue("jobs"))) is not None
-    held = await session.transaction().__aenter__()
+    held = await session.transaction(autocommit=False).__aenter__()
     first = await held.take(session.queue("jobs"))
     assert first is not None
     assert first.value == b"1"
-    async with other.begin() as nothing:
+    async with other.transaction() as nothing:
         assert await nothing.take(other.queue("jobs")) is None  # the group is held
     await expire(session)
     values: list[bytes] = []
@@ -134,20 +134,20 @@ async def test_a_transaction_takes_and_commits_several_messages_of_a_group_toget
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     await put_in_groups(session, groups=1, each=5)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         one = await tx.take(session.queue("jobs"))
         rest = await tx.take_many(session.queue("jobs"), 2)
         assert one is not None
         assert [message.value for message in (one, *rest)] == [b"0", b"1", b"2"]
-        async with other.begin() as elsewhere:
+        async with other.transaction() as elsewhere:
             assert await elsewhere.take(other.queue("jobs")) is None
         tx.put("sums", b"3")
     assert [message.value for message in await session.queue("jobs").peek()] == [b"3", b"4"]
-    async with session.transaction() as undone:
+    async with session.transaction(autocommit=False) as undone:
         assert len(await undone.take_many(session.queue("jobs"), 5)) == 2
         await undone.rollback(delay=0)
     assert await locks() == []
-    async with other.begin() as again:
+    async with other.transaction() as again:
         assert [message.value for message in await again.take_many(other.queue("jobs"), 5)] == [b"3", b"4"]
 
 
@@ -157,15 +157,15 @@ async def test_a_message_does_not_overtake_a_released_message_of_its_group_in_a_
     session = await on_clock()
     await put_in_groups(session, groups=1, each=3)
     with pytest.raises(zq.InvalidOptionError, match="overtake"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             first, *_ = await tx.take_many(session.queue("jobs"), 3)
             tx.release(first)
     assert await session.queue("jobs").size() == 3
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         first, second, third = await tx.take_many(session.queue("jobs"), 3, timeout=30)
         tx.release(second, delay=600)
         tx.release(third)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(session.queue("jobs")) is None  # the group waits for its retry
         clock.advance(600)
         assert [message.value for message in await tx.take_many(session.queue("jobs"), 2, timeout=30)] == [b"1", b"2"]
@@ -192,7 +192,7 @@ async def test_the_next_message_of_a_group_follows_after_a_dead_letter(session: 
     assert [letter.value for letter in await queue.dead_letters.peek()] == [b"1", b"2"]
     assert await queue.size() == 0
     assert await queue.dead_letters.redrive() == 2
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         again = await tx.take_many(queue, 3)
         assert [(message.value, message.group) for message in again] == [(b"1", "customer 0"), (b"2", "customer 0")]
 
@@ -202,13 +202,13 @@ async def test_a_holder_cannot_commit_a_group_whose_claims_were_released_by_forc
 ) -> None:
     await put_in_groups(session, groups=1, each=3)
     with pytest.raises(zq.ClaimLostError):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert len(await tx.take_many(session.queue("jobs"), 2)) == 2
             assert await other.queue("jobs").admin.release_claims() == 1
-            async with other.begin() as winner:
+            async with other.transaction() as winner:
                 took = await winner.take_many(other.queue("jobs"), 2, timeout=10)
                 assert [message.value for message in took] == [b"0", b"1"]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert [message.value for message in await tx.take_many(session.queue("jobs"), 5)] == [b"2"]
 
 
@@ -219,13 +219,13 @@ async def test_messages_with_and_without_a_group_share_a_queue(
     await queue.put(b"free")
     await queue.put_many([b"0", b"1"], group="a")
     await queue.put(b"free too")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         first = await tx.take(queue)
         assert first is not None
         second = await tx.take(queue)
         assert second is not None
         assert {first.value, second.value} == {b"free", b"0"}
-        async with other.begin() as elsewhere:
+        async with other.transaction() as elsewhere:
             left = await elsewhere.take_many(other.queue("jobs"), 5)
             assert [message.value for message in left] == [b"free too"]
 
@@ -235,7 +235,7 @@ async def test_stats_and_peek_show_groups(session: zq.QueueSession) -> None:
     await queue.put_many([b"0", b"1"], group="a")
     await queue.put(b"2", group="b")
     await queue.put(b"3")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take(queue)
         stats = await queue.stats()
         assert (stats.size, stats.groups, stats.groups_held) == (4, 2, 1)
@@ -245,11 +245,11 @@ async def test_stats_and_peek_show_groups(session: zq.QueueSession) -> None:
 async def test_purging_empties_groups_but_keeps_held_messages(session: zq.QueueSession, locks: Locks) -> None:
     queue = session.queue("jobs", policy=AT_ONCE)
     await put_in_groups(session, groups=3, each=3)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(queue) is not None
         assert await queue.purge() == 6
         assert await queue.size() == 3
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(queue) is not None
         await tx.rollback(delay=60)
     assert await queue.purge() == 2

@@ -43,7 +43,7 @@ async def test_a_message_is_shown_as_waiting_then_claimed_then_finished(
     assert waiting.status is zq.Status.WAITING
     assert waiting.put_by == Process(client=job[:12], host=socket.gethostname(), pid=os.getpid())
     assert waiting.put_at is not None
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         assert await tx.take(other.queue("jobs"), timeout=10)
         claimed = await jobs.state(job)
         assert claimed.status is zq.Status.CLAIMED
@@ -101,7 +101,7 @@ async def test_history_records_the_end_of_each_message_once_and_in_order(
     await take_one(session)
     await asyncio.sleep(0.01)  # times are kept to the millisecond, and each of the three is to have one of its own
     rejected = await jobs.put(b"two")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
         tx.reject(message, "not a number")
@@ -124,7 +124,7 @@ async def test_history_records_the_end_of_each_message_once_and_in_order(
 
 async def test_a_rollback_leaves_no_history_record(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.put(b"one")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs, timeout=30)
         await tx.rollback(delay=0)
     assert await records(jobs) == []
@@ -135,7 +135,7 @@ async def test_a_rollback_leaves_no_history_record(session: zq.QueueSession, job
 async def test_history_records_a_dropped_message_as_failed(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(1, exhausted="drop")))
     job = await jobs.put(b"one")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs, timeout=30)
         await tx.rollback()
     (record,) = await records(jobs)

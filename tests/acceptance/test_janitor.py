@@ -12,16 +12,16 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
-from aiozkqueue.queue.admin.history_pins import pin, read_pins
-from aiozkqueue.queue.internals import handle_of
+from aiozkqueue.operations.history_pins import pin, read_pins
+from aiozkqueue.session.internals import handle_of
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aiozkqueue.queue.admin.history_pins import Pins
+    from aiozkqueue.operations.history_pins import Pins
     from aiozkqueue.queue.commit.handle import QueueHandle
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
     from tests.observer import Observer
 
 NOW = datetime.now(UTC)
@@ -143,7 +143,7 @@ async def test_a_pin_set_during_a_clean_up_applies_at_once(
         await pin(handle, "audit", NOW - timedelta(days=3))
         return pins
 
-    monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.read_pins", slowly)
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.read_pins", slowly)
     (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.records == 0
     assert await ids(jobs) == ["r3", "r2"]
@@ -152,10 +152,10 @@ async def test_a_pin_set_during_a_clean_up_applies_at_once(
 async def test_clean_up_removes_attempts_only_of_ended_messages(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", -3600.0)  # a while ago is now
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", -3600.0)  # a while ago is now
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     job = await jobs.put(b"one")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30)
         await tx.rollback()
     await server_view.create(f"{base}/meta/meta-gone", AttemptRecord(2).encode())
@@ -171,9 +171,9 @@ async def test_clean_up_removes_attempts_only_of_ended_messages(
 async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", -3600.0)
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", -3600.0)
     await session.queue("jobs").put(b"one")
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         message = await tx.take(other.queue("jobs"), timeout=10)
         assert message is not None
         (item,) = await server_view.children(f"{base}/items")
@@ -189,8 +189,8 @@ async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
 async def test_clean_up_ends_delays_that_expired_while_nobody_consumed(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", 0.0)
-    monkeypatch.setattr("aiozkqueue.queue.admin.orphans.LATE", 0.0)
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", 0.0)
+    monkeypatch.setattr("aiozkqueue.operations.orphans.LATE", 0.0)
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
     ended, announced_badly, going_on = await jobs.leases.take(3, lifetime=300)
@@ -220,7 +220,7 @@ async def test_clean_up_removes_only_slots_of_clients_gone_for_a_day(
     before = await server_view.children(clients)
     assert (await session.admin.clean())[-1].clients == 0
     assert await server_view.children(clients) == before
-    monkeypatch.setattr("aiozkqueue.queue.admin.orphans.SLOT_LIFETIME", -3600.0)  # a day ago is now
+    monkeypatch.setattr("aiozkqueue.operations.orphans.SLOT_LIFETIME", -3600.0)  # a day ago is now
     cleaned = (await session.admin.clean())[-1]
     assert (cleaned.queue, cleaned.clients) == (None, len(before))
     await other.queue("jobs").put(b"two")  # whoever lives makes another

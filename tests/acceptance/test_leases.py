@@ -98,7 +98,7 @@ async def test_a_renewal_does_not_touch_a_message_that_a_delivery_holds(
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     (lease,) = await jobs.leases.take(lifetime=0.2)
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         assert await tx.take(other.queue("jobs"), timeout=20) is not None
         await jobs.leases.renew([lease.token], lifetime=60)
         await jobs.leases.renew([lease.token], lifetime=0)
@@ -142,7 +142,7 @@ async def test_a_thousand_messages_are_leased_and_acknowledged_in_one_call(sessi
 async def test_leases_of_a_cancelled_call_are_released(
     session: zq.QueueSession, other: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.leases.BATCH", 5)
+    monkeypatch.setattr("aiozkqueue.session.leases.BATCH", 5)
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(400)])
     taking = asyncio.create_task(jobs.leases.take(400, lifetime=600))

@@ -85,7 +85,7 @@ async def test_a_message_that_a_transaction_holds_is_moved_after_its_release(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await session.queue("source").put_many([b"1", b"2"])
-    async with other.transaction() as tx:
+    async with other.transaction(autocommit=False) as tx:
         held = await tx.take(other.queue("source"), timeout=10)
         assert held is not None
         reference = await session.admin.moves.start("source", "target")
@@ -97,7 +97,7 @@ async def test_a_message_that_a_transaction_holds_is_moved_after_its_release(
 
 async def test_messages_put_after_the_start_of_a_move_stay(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("source").put(b"old")
-    async with other.transaction() as tx:
+    async with other.transaction(autocommit=False) as tx:
         assert await tx.take(other.queue("source"), timeout=10) is not None
         reference = await session.admin.moves.start("source", "target")
         await session.queue("source").put(b"new")

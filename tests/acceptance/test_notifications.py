@@ -136,7 +136,7 @@ async def test_an_update_with_other_keys_than_those_of_the_notification_changes_
     for wrong in ((None, "u"), ("2", "t"), ("t", "1")):
         assert not await invoices.update(keyed, Invoice(account=2), search_key1=wrong[0], search_key2=wrong[1])
     assert not await invoices.update(plain, Invoice(account=2), search_key2="t")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert not await invoices.update(keyed, Invoice(account=2), search_key2="u", tx=tx)
     assert await accounts() == [1, 1]
     with pytest.raises(zq.InvalidOptionError, match="search_key2"):
@@ -145,7 +145,7 @@ async def test_an_update_with_other_keys_than_those_of_the_notification_changes_
         await invoices.update(keyed, Invoice(account=2), search_key2=1)  # type: ignore[arg-type]
     assert await invoices.update(keyed, Invoice(account=3), search_key2="t")
     assert [one.event.account for one in await invoices.find("t", search_key1="1")] == [3]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await invoices.update(keyed, Invoice(account=4), search_key1="1", search_key2="t", tx=tx)
     assert [one.event.account for one in await invoices.find("t", search_key1="1")] == [4]
     assert await invoices.update(plain, Invoice(account=5)), "no keys given, none are checked"
@@ -173,11 +173,11 @@ async def test_entries_are_replaced_and_removed_only_if_the_transaction_commits(
     async def accounts() -> list[int]:
         return sorted(one.event.account for one in await invoices.find("t"))
 
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await invoices.remove_all("t", tx=tx) == 3
         await tx.rollback()
     assert await accounts() == [0, 1, 2]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await invoices.update(ids[0], Invoice(account=10), tx=tx)
         assert await invoices.remove(ids[1], tx=tx)
         assert await invoices.remove_all("t", tx=tx) == 2, "but for the one that it removes already"
@@ -188,11 +188,11 @@ async def test_entries_are_replaced_and_removed_only_if_the_transaction_commits(
 async def test_an_entry_is_scheduled_only_if_its_transaction_commits(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await invoices.schedule(Invoice(account=1), later(3600), search_key2="t", tx=tx)
         tx.put("orders", b"1")
     with pytest.raises(OSError, match="no"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await invoices.schedule(Invoice(account=2), later(3600), search_key2="t", tx=tx)
             raise OSError("no")
     assert [one.event.account for one in await invoices.find("t")] == [1]

@@ -48,7 +48,7 @@ async def test_messages_are_delivered_in_put_order_through_retries_and_lost_sess
     async def done() -> bool:
         return finished[-1:] == [30]
 
-    held = await lost.transaction().__aenter__()
+    held = await lost.transaction(autocommit=False).__aenter__()
     assert [message.value for message in await held.take_many(lost.queue("jobs"), 3)] == [b"0", b"1", b"2"]
     sessions = [session, await open_session()]
     listeners = [one.listener(one.queue("jobs"), handler, concurrency=5) for one in sessions]
@@ -65,21 +65,21 @@ async def test_a_queue_becomes_ordered_only_after_its_earlier_claims_end(
 ) -> None:
     queue = session.queue("jobs")
     await queue.put_many([b"0", b"1", b"2"])
-    async with other.begin() as before:
+    async with other.transaction() as before:
         first = await before.take(other.queue("jobs"))
         assert first is not None
         assert first.value == b"0"
         await queue.configure(zq.QueueConfig(ordered=True))
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(queue, timeout=0.3) is None
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         second = await tx.take(queue, timeout=30)
         assert second is not None
         assert second.value == b"1"
         await queue.configure(zq.QueueConfig(ordered=False))
-        async with other.begin() as after:
+        async with other.transaction() as after:
             assert await after.take(other.queue("jobs"), timeout=0.3) is None
-    async with other.begin() as after:
+    async with other.transaction() as after:
         third = await after.take(other.queue("jobs"), timeout=20)
         assert third is not None
         assert third.value == b"2"
@@ -98,7 +98,7 @@ async def test_an_ordered_queue_refuses_shards_priorities_and_delays(session: zq
         with pytest.raises(zq.InvalidOptionError, match="ordered"):
             await ordered.put(b"1", **options)  # type: ignore[arg-type]
         with pytest.raises(zq.InvalidOptionError, match="ordered"):
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 tx.put(ordered, b"1", **options)  # type: ignore[call-overload]
     assert await ordered.size() == 0
     urgent = session.queue("urgent")

@@ -30,14 +30,14 @@ async def test_a_paused_queue_delivers_nothing_accepts_puts_and_lets_held_messag
 ) -> None:
     queue = session.queue("jobs")
     await queue.put_many([b"1", b"2"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         held = await tx.take(queue, timeout=30)
         assert held is not None
         await other.queue("jobs").configure(PAUSED)
         await other.queue("jobs").put(b"3")
         # Neither who knows of the pause, nor who has not heard of it yet, gets anything.
         assert await tx.take(queue, timeout=0) is None
-        async with other.begin() as elsewhere:
+        async with other.transaction() as elsewhere:
             assert await elsewhere.take(other.queue("jobs"), timeout=0.5) is None
         assert await server_view.children(f"{queue_root}/jobs/locks") == [f"lock-{held.id}"]
     stats = await queue.stats()
@@ -51,6 +51,7 @@ async def test_listeners_of_a_paused_queue_continue_when_it_is_resumed(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     queue, elsewhere = session.queue("jobs"), other.queue("jobs")
+    await queue.configure(zq.QueueConfig())
     await queue.configure(PAUSED)
     handled: list[bytes] = []
 
@@ -73,7 +74,7 @@ async def test_a_pause_outlives_lost_sessions_and_consumers_do_not_miss_its_end(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, expire: Expire
 ) -> None:
     consumer = await open_session(zookeeper_proxy.hosts)
-    await session.queue("jobs").configure(PAUSED)
+    await session.queue("jobs").configure(zq.QueueConfig(shards=1, paused=True))
     await session.queue("jobs").put(b"1")
     waiting = asyncio.create_task(take_one(consumer, patience=60))
     await asyncio.sleep(0.3)
@@ -90,11 +91,11 @@ async def test_a_pause_outlives_lost_sessions_and_consumers_do_not_miss_its_end(
 async def test_groups_wait_while_their_queue_is_paused(session: zq.QueueSession, other: zq.QueueSession) -> None:
     queue = session.queue("jobs")
     await queue.put_many([b"1", b"2"], group="one")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         first = await tx.take(queue, timeout=30)
         assert first is not None
         await queue.configure(PAUSED)
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         assert await tx.take(other.queue("jobs"), timeout=0.5) is None
     await other.queue("jobs").configure(RESUMED)
     assert (await take_one(session)).value == b"2"

@@ -62,7 +62,7 @@ async def test_a_running_bus_continues_and_follows_a_newly_configured_policy(
         fails.calls = 0
     await other.queue("orders").configure(zq.QueueConfig(policy=NEW))
     await bus.post(Event(number=1))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await bus.post(Event(number=2), tx=tx)
     elsewhere = Bus(other, "orders", Event, policy=named)
     elsewhere.subscribe(Event, fails, name="fails")

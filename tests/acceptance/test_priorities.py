@@ -42,7 +42,7 @@ async def test_the_lowest_and_highest_priorities_work_like_the_others(session: z
 
 async def test_a_transaction_puts_with_priority_and_all_its_messages_appear_at_once(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(jobs, b"plain")
         tx.put(jobs, b"urgent", priority=-1)
         assert await jobs.size() == 0
@@ -57,7 +57,7 @@ async def test_another_process_sees_the_priority_and_the_order(open_session: Ope
     jobs = consumer.queue("jobs")
     assert [(message.value, message.priority) for message in await jobs.peek()] == [(b"c", 3), (b"a", 5), (b"b", 5)]
     assert (await jobs.size(), (await jobs.stats()).size) == (3, 3)
-    async with consumer.begin() as tx:
+    async with consumer.transaction() as tx:
         message = await tx.take(jobs)
         assert message is not None
         assert (message.value, message.priority) == (b"c", 3)
@@ -97,7 +97,7 @@ async def test_a_retry_after_a_backoff_overtakes_less_urgent_messages(session: z
 async def test_a_redriven_dead_letter_keeps_its_priority(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"urgent", priority=-7)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs)
         assert message is not None
         tx.reject(message, "not now")
@@ -146,7 +146,7 @@ def listings_of(proxy: ZooKeeperProxy, folder: str) -> list[Request]:
 async def test_an_urgent_message_released_by_another_session_overtakes_a_backlog(open_session: Opener) -> None:
     one, other = await open_session(), await open_session()
     await one.queue("jobs").put(b"urgent", priority=-1)
-    async with one.transaction() as tx:
+    async with one.transaction(autocommit=False) as tx:
         assert await tx.take(one.queue("jobs")) is not None
         await other.queue("jobs").put_many([b"plain"] * 20_000)
         async with other.queue("jobs").consume(prefetch=1) as deliveries:
@@ -185,7 +185,7 @@ async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSessi
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match="priority"):
         await jobs.put(b"", priority=priority)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         with pytest.raises(zq.InvalidOptionError, match="priority"):
             tx.put(jobs, b"", priority=priority)
     assert not await jobs.exists()
@@ -193,6 +193,7 @@ async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSessi
 
 async def test_an_idle_consumer_notices_a_new_priority(open_session: Opener) -> None:
     one, other = await open_session(), await open_session()
+    await one.queue("jobs").configure(zq.QueueConfig())
     async with other.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
         await eventually(lambda: _registered(one))

@@ -217,14 +217,14 @@ async def test_a_crash_counts_under_consume_times_and_not_under_at_least_once(
     jobs = session.queue("jobs", policy=policy)
     await jobs.put(b"x")
     for _ in range(2):
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs, timeout=30) is not None
             await expire(session)
             with pytest.raises(zq.SessionExpiredError):
                 await tx.commit()
     [peeked] = await jobs.peek()
     assert peeked.attempt == counted - 1
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
         assert message.attempt == counted

@@ -9,7 +9,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import TestClock
@@ -34,7 +34,7 @@ async def nodes(on_clock: OnClock) -> dict[str, zq.QueueSession]:
 
 
 async def take(session: zq.QueueSession, timeout: float = 0) -> str | None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(session.queue("jobs"), timeout=timeout)
     return None if message is None else message.value.decode()
 
@@ -46,7 +46,7 @@ async def reap(session: zq.QueueSession) -> int:
 
 async def test_a_node_takes_only_its_own_messages(nodes: dict[str, zq.QueueSession]) -> None:
     for name, session in nodes.items():
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             tx.put(session.queue("jobs"), f"of {name}".encode())
     assert (await nodes["a"].queue("jobs").stats()).bound == 3
     for name in ("c", "a", "b"):
@@ -69,7 +69,7 @@ async def test_a_message_its_node_does_not_take_is_reaped_once_with_its_tokens_e
     a, b, c = (nodes[name] for name in "abc")
     jobs = a.queue("jobs")
     message_id = await jobs.put(b"x", headers={"user": "u1"}, key="k")
-    async with a.transaction() as tx:
+    async with a.transaction(autocommit=False) as tx:
         message = await tx.take(jobs)
         assert message is not None
         put_at = message.enqueued_at
@@ -80,7 +80,7 @@ async def test_a_message_its_node_does_not_take_is_reaped_once_with_its_tokens_e
     reaped = await asyncio.gather(reap(b), reap(c))
     assert sorted(reaped) == [0, 1], "two reapers never duplicate"
     assert [meter.of("jobs").reaped for meter in meters] == reaped
-    async with b.begin() as tx:
+    async with b.transaction() as tx:
         again = await tx.take(b.queue("jobs"), timeout=10)
     assert again is not None
     assert (again.id, again.headers, again.key, again.attempt) == (message_id, {"user": "u1"}, "k", 2)
@@ -93,7 +93,7 @@ async def test_held_and_retrying_messages_are_not_reaped(nodes: dict[str, zq.Que
     a, b = nodes["a"], nodes["b"]
     jobs = a.queue("jobs")
     await jobs.put_many([b"held", b"failed"])
-    async with a.transaction() as tx, a.transaction() as failing:
+    async with a.transaction(autocommit=False) as tx, a.transaction(autocommit=False) as failing:
         assert await tx.take(jobs) is not None
         assert await failing.take(jobs) is not None
         await failing.rollback(delay=600)
@@ -125,11 +125,11 @@ async def test_a_session_in_any_role_never_reaps_messages_of_its_own_node(
     await worker.queue("jobs").put_many([b"held", b"waits"])
     if role == "produces":
         await second.queue("jobs").put(b"more")
-    async with worker.transaction() as tx:
+    async with worker.transaction(autocommit=False) as tx:
         held = await tx.take(worker.queue("jobs"), timeout=30)  # the worker is alive, and busy
         assert held is not None
         if role == "consumes":
-            async with second.transaction() as other:
+            async with second.transaction(autocommit=False) as other:
                 assert await other.take(second.queue("jobs"), timeout=30) is not None
                 await other.rollback(delay=0)
         clock.advance(100)
@@ -239,7 +239,7 @@ async def test_a_sticky_queue_has_no_groups(nodes: dict[str, zq.QueueSession]) -
     with pytest.raises(ConfigConflictError, match="sticky"):
         await jobs.put(b"1", group="g")
     with pytest.raises(ConfigConflictError, match="sticky"):
-        async with nodes["a"].begin() as tx:
+        async with nodes["a"].transaction() as tx:
             tx.put(jobs, b"1", group="g")
     await jobs.put(b"plain")
     assert await jobs.size() == 1

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.admin.ttl import sweep_expired
-from aiozkqueue.queue.internals import handle_of
+from aiozkqueue.operations.ttl import sweep_expired
+from aiozkqueue.session.internals import handle_of
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def bodies(session: zq.QueueSession) -> list[bytes]:
     """Take until nothing is left, what has ended included: whoever takes drops it."""
     jobs, taken = session.queue("jobs"), list[bytes]()
     while await jobs.size():
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             taken += [message.body for message in await tx.take_many(jobs, 100, timeout=0.2)]
     return taken
 
@@ -75,7 +75,7 @@ async def test_the_lifetime_of_the_queue_applies_to_puts_without_their_own(sessi
     await jobs.put(b"as the queue says")
     await jobs.put(b"its own", ttl=60)
     await jobs.put(b"endless", ttl=math.inf)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(jobs, b"in a transaction")
     await asyncio.sleep(LONGER)
     assert await bodies(session) == [b"its own", b"endless"]
@@ -103,7 +103,7 @@ async def test_a_message_delivered_in_time_can_be_committed_after_its_lifetime(
     session = await on_clock()
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
         clock.advance(100)
     assert await jobs.size() == 0
@@ -114,7 +114,7 @@ async def test_a_message_that_fails_after_its_lifetime_is_not_redelivered(on_clo
     session = await on_clock()
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30) is not None
         clock.advance(100)
         await tx.rollback(delay=0)
@@ -144,7 +144,7 @@ async def test_a_held_message_is_not_swept(on_clock: OnClock, clock: TestClock) 
     session, other = await on_clock(), await on_clock()
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
         clock.advance(100)
         assert await sweep_expired(handle_of(other.queue("jobs"))) == 0

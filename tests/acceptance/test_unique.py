@@ -45,7 +45,7 @@ async def test_a_key_stays_taken_in_flight_and_is_freed_by_the_commit(
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take(jobs, timeout=30)
         with pytest.raises(zq.DuplicateKeyError):
             await other.queue("jobs").put(b"2", key="k", unique=True)
@@ -56,7 +56,7 @@ async def test_a_key_stays_taken_in_flight_and_is_freed_by_the_commit(
 async def test_a_handler_can_reuse_its_own_key_in_the_commit_of_its_message(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take(jobs, timeout=30)
         tx.put(jobs, b"2", key="k", unique=True)
     assert [message.body for message in await jobs.peek()] == [b"2"]
@@ -65,7 +65,7 @@ async def test_a_handler_can_reuse_its_own_key_in_the_commit_of_its_message(sess
 async def test_a_rollback_keeps_the_key_of_its_message(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs, timeout=30)
         await tx.rollback(delay=0)
     with pytest.raises(zq.DuplicateKeyError):
@@ -84,7 +84,7 @@ async def test_each_end_of_a_message_frees_its_key(
         (lease,) = await jobs.leases.take(timeout=30)
         await jobs.leases.acknowledge([lease.token])
     else:
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             message = await tx.take(jobs, timeout=30)
             assert message is not None
             if end == "exhausted":
@@ -100,7 +100,7 @@ async def test_each_end_of_a_message_frees_its_key(
 async def test_a_dead_letter_whose_key_is_taken_again_is_not_redriven(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
         tx.reject(message, "no good")
@@ -140,7 +140,7 @@ async def test_a_transaction_with_a_taken_key_applies_nothing(session: zq.QueueS
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     with pytest.raises(zq.DuplicateKeyError):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             tx.put("results", b"done")
             tx.put(jobs, b"2", key="k", unique=True)
     assert await session.queue("results").size() == 0
@@ -149,7 +149,7 @@ async def test_a_transaction_with_a_taken_key_applies_nothing(session: zq.QueueS
 async def test_a_transaction_commits_without_its_ignored_put(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put("results", b"done")
         tx.put(jobs, b"2", key="k", unique="ignore")
     assert await session.queue("results").size() == 1
@@ -181,7 +181,7 @@ async def test_a_message_whose_key_was_removed_by_hand_can_still_end(
     await jobs.put(b"1", key="k", unique=True)
     (key,) = await server_view.children(f"{queue_root}/jobs/keys")
     await server_view.delete(f"{queue_root}/jobs/keys/{key}")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
     assert await jobs.size() == 0
 
@@ -197,6 +197,6 @@ async def test_stats_count_the_taken_keys(session: zq.QueueSession) -> None:
     await jobs.put_many([b"1", b"2"], unique=True)
     await jobs.put(b"3", key="k")
     assert (await jobs.stats()).unique_keys == 2
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert len(await tx.take_many(jobs, 3, timeout=30)) == 3
     assert (await jobs.stats()).unique_keys == 0

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bars import BARS, Bar
+from benchmarks.beside_curator import measure as measure_beside_curator
+from benchmarks.deep import main as show_deep
+from benchmarks.fairness import main as show_fairness
+from benchmarks.fairness import one_for_each
 from benchmarks.features import CASES as FEATURES
 from benchmarks.killbill import CASES as KILLBILL
 from benchmarks.latency import CASES as LATENCY
@@ -96,3 +100,39 @@ def test_percentiles_are_computed_from_sorted_values() -> None:
         "p99_ms": 100.0,
         "max_ms": 100.0,
     }
+
+
+def test_the_figures_of_a_deep_queue_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.deep.ROUNDS", 1)
+    monkeypatch.setattr(sys, "argv", ["deep", "--messages", "2000", "--heap", "256", "--json"])
+    show_deep()
+    figures = {figure["name"]: figure["measured"] for figure in json.loads(capsys.readouterr().out)}
+    assert {"put", "a new session's first message", "drained", "drained with 1,000 waiting"} <= set(figures)
+    assert figures["put"] > 0
+    assert figures["drained"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_consumers_beside_curators_are_compared_with_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.beside_curator.MESSAGES", 300)
+    alone, together, share, locks = measure_beside_curator(rounds=1)
+    assert alone.measured > 0
+    assert together.measured > 0
+    assert (share.bar, share.at_least) == (0.8, True)
+    assert (locks.bar, locks.at_least) == (1.1, False)
+    assert locks.measured >= 1
+
+
+def test_the_cases_of_fairness_are_shown_beside_their_bars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.fairness.CASES", (one_for_each,))
+    monkeypatch.setattr("benchmarks.fairness.SESSIONS", 3)
+    monkeypatch.setattr(sys, "argv", ["fairness", "--json"])
+    show_fairness()
+    (figure,) = json.loads(capsys.readouterr().out)
+    assert figure["bar"] == 0.1
+    assert figure["measured"] > 0

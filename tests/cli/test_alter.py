@@ -19,6 +19,8 @@ def test_a_waiting_message_is_updated_and_cancelled(cli: Cli) -> None:
     assert cli("cancel", "jobs", "k", "--key", "--json").records == [
         {"queue": "jobs", "message": "k", "outcome": "done"}
     ]
+    another = cli("put", "jobs", "three").text.strip()
+    assert cli("cancel", "jobs", another, "--running").status == 0
     again = cli("cancel", "jobs", message_id)
     assert again.status == 1
     assert "not found" in again.stderr

@@ -58,12 +58,13 @@ def test_messages_of_a_group_stay_in_order_and_an_ordered_queue_refuses_prioriti
     [stats] = told("stats", "accounts")
     assert stats["groups"] == 1
     assert [(one["body"], one["group"]) for one in told("consume", "accounts")] == [("1", "a"), ("2", "a"), ("3", "a")]
-    told("configure", "ledger", "--ordered")
+    told("configure", "ledger", "--create", "--ordered")
     told("put", "ledger", "x", "--priority", "1", status=Exit.USAGE)
 
 
 def test_messages_with_one_key_collapse_and_expired_messages_are_not_delivered(told: Told) -> None:
-    told("configure", "prices", "--collapse", "--history", "1234567,most=7", "--ttl", "inf", "--clean-every", "10m")
+    told("configure", "prices", "--create", "--collapse", "--ttl", "inf", "--clean-every", "10m")
+    told("configure", "prices", "--history", "1234567,most=7")
     [settings] = told("configure", "prices")
     assert (settings["history"], settings["clean_every"]) == ("1234567,most=7", 600)
     told("put", "prices", "costs 10", "--key", "article 7")

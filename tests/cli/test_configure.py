@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_configure_changes_the_given_options_only(cli: Cli, zookeeper: str, queue_root: str) -> None:
-    assert cli("configure", "q", "--policy", "consume-times=5", "--backoff", "1,5,60").status == 0
+    assert cli("configure", "q", "--create", "--policy", "consume-times=5", "--backoff", "1,5,60").status == 0
     assert cli("configure", "q", "--max-size", "100").status == 0
     assert cli("configure", "q", "--exhausted", "drop").status == 0
 
@@ -28,18 +28,22 @@ def test_configure_changes_the_given_options_only(cli: Cli, zookeeper: str, queu
 
 
 def test_configure_without_options_shows_the_configuration(cli: Cli) -> None:
-    cli("configure", "q", "--max-size", "7", "--backoff", "2")
+    cli("configure", "q", "--create", "--max-size", "7", "--backoff", "2")
     [shown] = cli("configure", "q", "--json").records
     assert shown["max_size"] == 7
     assert (shown["policy"], shown["backoff"], shown["exhausted"]) == ("at-least-once", "2", None)
     assert shown["shards"] is None
-    assert "max_size" in cli("configure", "q").text
+    cells = [line.split("│") for line in cli("configure", "q").text.splitlines() if "│" in line]
+    values = {name.strip(): (value.strip(), default.strip()) for _, name, value, default, _ in cells}
+    assert values["max_size"] == ("7", "")
+    assert values["ttl"] == ("unlimited", "default")  # the value in force, although none is stored
+    assert values["paused"] == ("no", "default")
 
 
 @pytest.mark.parametrize("backoff", ["5", "1,5,60", "1..3600"])
 def test_configure_shows_a_policy_as_the_options_that_set_it(backoff: str, cli: Cli) -> None:
     given = ("--policy", "consume-times=5", "--backoff", backoff, "--exhausted", "drop")
-    [shown] = cli("configure", "q", *given, "--json").records
+    [shown] = cli("configure", "q", "--create", *given, "--json").records
     assert (shown["policy"], shown["backoff"], shown["exhausted"]) == ("consume-times=5", backoff, "drop")
 
 
@@ -56,13 +60,13 @@ def test_configure_shows_a_policy_as_the_options_that_set_it(backoff: str, cli: 
     ],
 )
 def test_invalid_options_are_refused_and_change_nothing(cli: Cli, options: tuple[str, ...]) -> None:
-    cli("configure", "q", "--policy", "at-least-once")
+    cli("configure", "q", "--create", "--policy", "at-least-once")
     before = cli("configure", "q", "--json").records
     assert cli("configure", "q", *options).status == 2
     assert cli("configure", "q", "--json").records == before
 
 
 def test_an_option_that_does_not_fit_the_policy_is_refused_with_its_name(cli: Cli) -> None:
-    refused = cli("configure", "q", "--exhausted", "drop")
+    refused = cli("configure", "q", "--create", "--exhausted", "drop")
     assert refused.status == 2
     assert "the queue's policy is at-least-once: give " in refused.stderr

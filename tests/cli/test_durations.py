@@ -50,7 +50,7 @@ def test_a_duration_out_of_range_is_refused_with_the_allowed_range(
 
 
 def test_duration_units_are_accepted(cli: Cli) -> None:
-    cli("configure", "q", "--backoff", "1..1h")
+    cli("configure", "q", "--create", "--backoff", "1..1h")
     assert cli("configure", "q", "--json").records[0]["backoff"] == "1..3600"
     cli("configure", "q", "--backoff", "1,5s,1m")
     assert cli("configure", "q", "--json").records[0]["backoff"] == "1,5,60"

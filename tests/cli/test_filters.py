@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def test_a_consumer_takes_messages_that_pass_its_filters(cli: Cli) -> None:
     for name in ("low", "standard", "high"):
-        cli("put", "q", name, "--filter", f"class={name}", "--filter", "size=5")
+        cli("put", "q", name, "--tag", f"class={name}", "--tag", "size=5")
     enum = ("--enum", "class=low,standard,high")
     assert cli("consume", "q", *enum, "--filter", "class<=standard", "--filter", "size>4").text == "low\nstandard\n"
     assert cli("consume", "q", *enum, "--filter", "class=low").status == 1
@@ -20,7 +20,7 @@ def test_a_consumer_takes_messages_that_pass_its_filters(cli: Cli) -> None:
 
 
 def test_a_full_queue_exits_as_a_conflict_and_is_shown_in_stats(cli: Cli) -> None:
-    cli("configure", "q", "--max-size", "2")
+    cli("configure", "q", "--create", "--max-size", "2")
     full = cli("put", "q", "--lines", "--timeout", "0", stdin=b"1\n2\n3\n")
     assert full.status == 5
     assert "is full" in full.stderr
@@ -33,9 +33,9 @@ def test_a_full_queue_exits_as_a_conflict_and_is_shown_in_stats(cli: Cli) -> Non
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("put", "q", "x", "--filter", "class"),
-        ("put", "q", "x", "--filter", "=low"),
-        ("put", "q", "x", "--filter", "a=1", "--filter", "a=2"),
+        ("put", "q", "x", "--tag", "class"),
+        ("put", "q", "x", "--tag", "=low"),
+        ("put", "q", "x", "--tag", "a=1", "--tag", "a=2"),
         ("consume", "q", "--filter", "class"),
         ("consume", "q", "--enum", "class=low,high", "--filter", "class=medium"),
         ("consume", "q", "--enum", "class=low,low", "--filter", "class=low"),

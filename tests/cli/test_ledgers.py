@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.session.internals import core_of
 from tests.integration.queue.test_staged_batches import Writer
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.admin.history_pins import pin
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.operations.history_pins import pin
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli

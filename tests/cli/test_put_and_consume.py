@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
+from tests.cli.conftest import ANEW
 from tests.complaints import complaints
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
     from tests.cli.conftest import Cli
@@ -116,7 +118,9 @@ def test_a_follower_waits_for_more_messages_and_exits_cleanly_on_sigterm(cli: Cl
 
 
 def test_a_command_gets_the_payload_and_its_exit_status_decides_the_commit(cli: Cli) -> None:
-    cli("configure", "q", "--policy", "at-least-once", "--backoff", "600")  # what failed comes again, but not here
+    cli(
+        "configure", "q", "--create", "--policy", "at-least-once", "--backoff", "600"
+    )  # what failed comes again, but not here
     cli("put", "q", "--lines", stdin=b"good\nbad\n")
     script = 'read body; echo "$AIOZKQUEUE_ATTEMPT $body"; test "$body" = good'
     consume = cli("consume", "q", "--exec", script)
@@ -127,7 +131,7 @@ def test_a_command_gets_the_payload_and_its_exit_status_decides_the_commit(cli: 
 
 
 def test_a_message_out_of_attempts_is_not_reported_as_redelivered(cli: Cli) -> None:
-    cli("configure", "q", "--policy", "consume-times=2", "--backoff", "0")
+    cli("configure", "q", "--create", "--policy", "consume-times=2", "--backoff", "0")
     cli("put", "q", "bad")
     message_id = cli("peek", "q", "--json").records[0]["id"]
     consume = cli("consume", "q", "--follow", "--limit", "2", "--exec", "exit 3")
@@ -225,3 +229,20 @@ def test_a_command_does_not_see_the_credentials(cli: Cli) -> None:
         AIOZKQUEUE_AUTH="digest:u:p",
     )
     assert done.status == 0, done.stderr
+
+
+def test_a_put_from_the_terminal_says_so_and_stores_no_empty_message(cli: Cli) -> None:
+    main, terminal = pty.openpty()
+    command = [*ANEW, "put", "q"]
+    process = subprocess.Popen(
+        command, env=os.environ | cli.environment, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        assert process.stderr is not None
+        assert b"reading from the terminal" in process.stderr.readline()
+        os.write(main, b"\x04")
+        assert process.wait(60) == 2
+        assert b"nothing was typed" in process.stderr.read()
+    os.close(terminal)
+    os.close(main)
+    assert cli("queues").status == 1

@@ -48,7 +48,7 @@ def test_stats_prints_queues_in_the_order_of_the_arguments(cli: Cli) -> None:
     none = cli("stats")
     assert (none.status, "there are no queues" in none.stderr) == (1, True)
     cli("put", "b", "x")
-    cli("configure", "a", "--shards", "1")
+    cli("configure", "a", "--create", "--shards", "1")
     stats = cli("stats", "b", "a", "--json").records
     assert [(s["queue"], s["size"]) for s in stats] == [("b", 1), ("a", 0)]
     assert stats[0]["oldest"] is not None
@@ -80,7 +80,12 @@ def test_stats_fails_for_a_missing_queue_and_shows_the_others(cli: Cli) -> None:
         "dlq redrive NAME",
         "ledgers list NAME",
         "configure NAME",
+        "configure NAME --max-size 5",
         "move NAME elsewhere",
+        "purge NAME --yes",
+        "dlq purge NAME --yes",
+        "clean NAME",
+        "consume NAME",
     ],
 )
 def test_commands_on_a_missing_queue_fail_with_the_reason(command: str, cli: Cli, queue_root: str) -> None:
@@ -92,7 +97,10 @@ def test_commands_on_a_missing_queue_fail_with_the_reason(command: str, cli: Cli
     assert [one["queue"] for one in cli("stats", "--json").records if one["queue"] != "elsewhere"] == ["orders"]
 
 
-@pytest.mark.parametrize("command", ["stats", "peek", "consume", "history", "dlq list", "configure", "unload --to=x"])
+@pytest.mark.parametrize(
+    "command",
+    ["stats", "peek", "consume", "history", "dlq list", "configure", "pause", "resume", "delete", "unload --to=x"],
+)
 def test_a_mistyped_queue_name_gets_a_suggestion(command: str, cli: Cli, queue_root: str) -> None:
     cli("put", "orders", "x")
     mistyped = cli(*command.split(), "ordrs")
@@ -108,7 +116,7 @@ def test_the_suggestion_is_the_most_similar_name_of_a_queue_and_is_omitted_if_no
     assert cli("stats", "parcels").stderr.endswith("its first put creates it\n")
 
 
-@pytest.mark.parametrize("command", ["put ordrs x", "configure ordrs --max-size 5", "pause ordrs", "resume ordrs"])
+@pytest.mark.parametrize("command", ["put ordrs x", "configure ordrs --create --max-size 5"])
 def test_a_command_that_creates_a_queue_names_a_similar_one(command: str, cli: Cli) -> None:
     cli("put", "orders", "x")
     note = "aiozkqueue: queue 'ordrs' is new; did you mean 'orders'?"
@@ -194,10 +202,55 @@ def test_a_table_shows_the_whole_id_next_to_long_payloads(cli: Cli) -> None:
     assert "…" not in shown.text.partition(message_id)[0]
 
 
-def test_a_narrow_window_shows_the_whole_names_of_figures(cli: Cli) -> None:
+def test_a_narrow_window_shows_the_whole_names_of_figures_and_a_line_for_each_queue(cli: Cli) -> None:
     cli("put", "q", "one")
-    narrow, wide = cli("stats", "q", COLUMNS="80").text, cli("stats", "q", COLUMNS="200").text
+    cli("put", "another", "two")
+    narrow, wide = cli("stats", COLUMNS="80").text, cli("stats", COLUMNS="200").text
     for name in ("waiting", "in flight", "delayed", "dead letters", "consumers"):
-        assert name in narrow
+        assert all(word in narrow for word in name.split())
         assert name in wide
     assert max(map(len, narrow.splitlines())) <= 80
+    assert [line.split()[:3] for line in narrow.splitlines()[-2:]] == [["another", "1", "1"], ["q", "1", "1"]]
+
+
+def test_queues_are_listed_by_name(cli: Cli) -> None:
+    none = cli("queues")
+    assert (none.status, "there are no queues" in none.stderr) == (1, True)
+    cli("put", "b", "one")
+    cli("put", "a", "two")
+    assert cli("queues").text == "a\nb\n"
+    assert [one["queue"] for one in cli("queues", "--json").records] == ["a", "b"]
+
+
+def test_peek_shows_the_options_and_the_status_of_messages_and_filters_by_them(cli: Cli) -> None:
+    cli("put", "q", "one", "--key", "k1", "--tag", "region=eu", "--priority", "-5")
+    cli("put", "q", "two", "--group", "customer 7")
+    cli("put", "q", "three", "--delay", "1h")
+    table = cli("peek", "q").text
+    for shown in ("status", "priority", "key", "group", "tags", "due", "region=eu", "customer 7", "delayed", "-5"):
+        assert shown in table
+    assert "last error" not in table  # no message has one
+
+    def bodies(*options: str) -> list[object]:
+        return [one["body"] for one in cli("peek", "q", "--json", *options).records]
+
+    assert bodies("--key", "k1") == bodies("--tag", "region=eu") == ["one"]
+    assert bodies("--group", "customer 7") == ["two"]
+    assert bodies("--status", "delayed") == ["three"]
+    assert sorted(map(str, bodies("--status", "waiting"))) == ["one", "two"]
+    assert cli("peek", "q", "--key", "other").status == 1
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_are_found_and_redriven_by_their_reason(cli: Cli) -> None:
+    assert [one["body"] for one in cli("dlq", "list", "q", "--reason", "B is no", "--json").records] == ["b"]
+    assert len(cli("dlq", "list", "q", "--search", "no use", "--json").records) == 3
+    assert cli("dlq", "list", "q", "--search", "unheard of").status == 1
+    assert cli("dlq", "redrive", "q", "--reason", "b is", "--into", "backorders").text == "1 redriven\n"
+    assert [one["body"] for one in cli("peek", "backorders", "--json").records] == ["b"]
+    nothing = cli("dlq", "redrive", "q", "--reason", "unheard of")
+    assert (nothing.status, nothing.text) == (1, "0 redriven\n")
+    both = cli("dlq", "purge", "q", "someid", "--reason", "x", "--yes")
+    assert (both.status, "ids exclude --reason" in both.stderr) == (2, True)
+    assert cli("dlq", "purge", "q", "--reason", "a is", "--yes").text == "1 purged\n"
+    assert [one["body"] for one in cli("dlq", "list", "q", "--json").records] == ["c"]

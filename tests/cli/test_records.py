@@ -20,14 +20,14 @@ async def holding(zookeeper: str, queue_root: str) -> AsyncIterator[str]:
     """A consumer that holds the one message of the queue ``q``; its id."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         message_id = await session.queue("q").put(b"x")
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(session.queue("q"), timeout=10)
             yield message_id
             await tx.rollback(delay=300)
 
 
 def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
-    assert cli("configure", "q", "--history", "1h,most=10,payload", "--clean-every", "60").status == 0
+    assert cli("configure", "q", "--create", "--history", "1h,most=10,payload", "--clean-every", "60").status == 0
     [config] = cli("configure", "q", "--json").records
     assert (config["history"], config["clean_every"]) == ("3600,most=10,payload", 60.0)
     message_id = cli("put", "q", "x").text.strip()
@@ -39,6 +39,13 @@ def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
     assert (record["id"], record["outcome"], record["attempts"]) == (message_id, "finished", 1)
     assert message_id in cli("history", "q", "--since", "2020-01-01").text
     assert cli("history", "q", "--until", "2020-01-01").status == 1
+    for body in ("two", "three"):
+        cli("put", "q", body)
+        cli("consume", "q", "--limit", "1")
+    ended = [one["ended_at"] for one in cli("history", "q", "--json").records]
+    assert len(ended) == 3
+    assert ended == sorted(ended, reverse=True)  # the newest first, which a limit keeps
+    assert [one["ended_at"] for one in cli("history", "q", "--json", "--limit", "1").records] == ended[:1]
     [finished] = cli("state", "q", message_id, "--json").records
     assert finished["status"] == "finished"
     assert finished["claimed_by"]["pid"] > 0
@@ -47,6 +54,7 @@ def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
 
 
 def test_state_reports_an_unknown_message(cli: Cli) -> None:
+    cli("put", "q", "x")
     nothing = cli("state", "q", "nobody", "--json")
     assert (nothing.status, nothing.records[0]["status"]) == (1, "unknown")
 

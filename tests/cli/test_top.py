@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import select
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
+
+from aiozkqueue.cli.top_screen import Screen
+from tests.cli.conftest import ANEW
 
 if TYPE_CHECKING:
+    from aiozkqueue.cli.output import Json
     from tests.cli.conftest import Cli
     from tests.observer import Observer
 
@@ -65,6 +74,79 @@ async def test_top_shows_the_other_queues_if_one_cannot_be_read(
     assert [record["queue"] for record in stats.records] == ["orders"]
     assert "does not decode" in stats.stderr
     assert stats.status != 0
+
+
+def test_top_on_a_terminal_has_a_header_and_follows_keys(cli: Cli) -> None:
+    for queue in ("orders", "invoices"):
+        cli("put", queue, "x")
+    cli("put", "invoices", "x")
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*ANEW, "top", "--interval", "0.2"],
+        env=os.environ | cli.environment | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+
+    def until(text: str) -> str:
+        """Read what the terminal shows until it contains a text."""
+        shown = ""
+        while text not in shown:
+            assert select.select([main], [], [], 60)[0], shown
+            shown += os.read(main, 65536).decode()
+        return shown
+
+    with process:
+        first = until("s: sort (by name)")
+        assert "every 0.2 s" in first
+        assert "2 queues" in first
+        assert first.index("invoices") < first.index("orders")
+        os.write(main, b"s")
+        until("s: sort (by size)")
+        os.write(main, b"/ord")
+        until("filter: ord")
+        os.write(main, b"\r")
+        assert "1 queues (1 hidden by the filter)" in until("/: filter 'ord'")
+        os.write(main, b"p")
+        until("on hold")
+        os.write(main, b"q")
+        assert process.wait(60) == 0
+    os.close(main)
+
+
+def test_the_screen_of_top_sorts_and_marks_what_needs_attention() -> None:
+    ended: list[bool] = []
+    changes: list[bool] = []
+    screen = Screen("head", lambda: ended.append(True), lambda: changes.append(True))
+
+    def row(queue: str, **figures: float | None) -> dict[str, Json]:
+        names = ("size", "waiting", "in_flight", "delayed", "retrying", "dead_letters", "consumers")
+        nothing = dict.fromkeys(names, 0) | {"in_rate": 0.0, "out_rate": 0.0, "oldest_age": None}
+        return {"queue": queue, "paused": False, "incomplete": [], **nothing, **figures}
+
+    def shown() -> str:
+        console = Console(width=160, force_terminal=True, color_system="standard")
+        with console.capture() as capture:
+            console.print(screen.render())
+        return capture.get()
+
+    for rate in (1.0, 8.0, 4.0):
+        screen.show([row("a", size=1, out_rate=rate), row("b", size=9, waiting=9), row("c", dead_letters=2)], "12:00")
+    assert "▂█▅" in shown()
+    assert "size 10" in shown()
+    assert "\x1b[1;31m" in shown()  # nobody consumes b
+    assert "\x1b[31m" in shown()  # the dead letters of c
+    assert shown().index(" a ") < shown().index(" b ")
+    screen.press("s")
+    assert shown().index(" b ") < shown().index(" a ")
+    for key in ("/", "x", "\x7f", "c", "\r"):
+        screen.press(key)
+    assert "1 queues (2 hidden by the filter)" in shown()
+    screen.press("q")
+    assert ended
+    assert len(changes) == 7
 
 
 @pytest.mark.parametrize(("begun", "completed"), [("pau", "pause"), ("wor", "worker")])

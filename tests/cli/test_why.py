@@ -30,7 +30,7 @@ async def test_why_shows_each_step_of_a_message_with_client_and_reason(
         assert events[0].startswith("put by ")
         assert ", process " in events[0]
 
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(queue, timeout=30)
             await queue.configure(zq.QueueConfig(paused=True))
             status, events, now = await _why(cli, message_id)
@@ -42,29 +42,30 @@ async def test_why_shows_each_step_of_a_message_with_client_and_reason(
         assert (status, now) == ("waiting", "waiting: the queue is paused; `aiozkqueue resume` resumes it")
 
         await queue.configure(zq.QueueConfig(paused=False))
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             message = await tx.take(queue, timeout=30)
             assert message is not None
             tx.reject(message, "the bank is closed")
             await tx.commit()
         status, events, now = await _why(cli, message_id)
         assert status == "dead-lettered"
-        assert events[-1].startswith("dead-lettered, handed over ")
+        assert events[-1].startswith("dead-lettered, delivered ")
         assert events[-1].endswith(": the bank is closed")
         assert events[-2].startswith("claimed by ")
         assert "redrive" in now
 
         await queue.dead_letters.redrive()
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(queue, timeout=30)
         status, events, _ = await _why(cli, message_id)
         assert status == "finished"
         # The death is still part of the story.
-        assert [event.partition(",")[0] for event in events if "handed over" in event] == ["dead-lettered", "finished"]
+        assert [event.partition(",")[0] for event in events if "delivered at" in event] == ["dead-lettered", "finished"]
     assert message_id not in (await asyncio.to_thread(cli, "why", "q", message_id)).stderr
     assert "the bank is closed" in (await asyncio.to_thread(cli, "why", "q", message_id)).text
 
 
 def test_why_reports_an_unknown_message(cli: Cli) -> None:
+    cli("put", "q", "x")
     nothing = cli("why", "q", "nobody", "--json")
     assert (nothing.status, nothing.records[0]["status"]) == (1, "unknown")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -50,6 +52,17 @@ async def plain(delivery) -> None:
     print("plain", delivery.body.decode(), flush=True)
 
 
+async def tell_loop(delivery):
+    print("loop", type(asyncio.get_running_loop()).__module__, flush=True)
+
+
+async def fails(delivery):
+    1 / 0
+
+
+async def three(payments, shipments, delivery: zq.Delivery[Order]) -> None: ...
+
+
 async def blocking(delivery):
     print("blocking", flush=True)
     while not GO.exists():
@@ -79,6 +92,46 @@ def nothing(session):
 
 
 number = 7
+app = zq.App("127.0.0.1:1", session_timeout=20)
+words = app.queue("words", str)
+
+
+@app.listener(words)
+async def count(delivery: zq.Delivery[str]) -> None:
+    print("counted", len(delivery.value), flush=True)
+"""
+
+LOGS = {
+    "version": 1,
+    "formatters": {"ours": {"format": "OURS %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "ours"}},
+    "root": {"level": "INFO", "handlers": ["stderr"]},
+}
+LOGS_TOML = """
+version = 1
+root = {level = "INFO", handlers = ["stderr"]}
+[formatters.ours]
+format = "OURS %(message)s"
+[handlers.stderr]
+class = "logging.StreamHandler"
+formatter = "ours"
+"""
+LOGS_INI = """
+[loggers]
+keys = root
+[handlers]
+keys = stderr
+[formatters]
+keys = ours
+[logger_root]
+level = INFO
+handlers = stderr
+[handler_stderr]
+class = StreamHandler
+formatter = ours
+args = ()
+[formatter_ours]
+format = OURS %(message)s
 """
 
 
@@ -147,20 +200,116 @@ def test_a_handler_gets_its_annotated_type_and_finishes_when_the_worker_stops(cl
     assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
 
 
-def test_a_worker_prints_its_queues_handlers_and_concurrency(cli: Cli, go: Path) -> None:
-    worker = cli.start("worker", "shop:several")
-    line = "<Listener of queue {!r}: shop.slow, concurrency 1>"
-    assert _until_said(worker, "INFO aiozkqueue.worker.starting").endswith(": starting 2 listeners")
-    assert _until_said(worker, "<Listener").endswith(f"starting {line.format('orders')}")
-    assert _until_said(worker, "<Listener").endswith(f"starting {line.format('more')}")
-    _stop(worker)
-    worker.communicate(timeout=90)
-    handler = cli.start("worker", "shop:slow", "--queue", "orders", "--concurrency", "3")
-    said = _until_said(handler, "INFO aiozkqueue.worker.starting")
-    assert said.endswith("starting <Listener of queue 'orders': shop.slow, concurrency 3>")
-    _stop(handler)
-    handler.communicate(timeout=90)
+def test_a_worker_runs_an_application_with_the_connection_of_the_command(cli: Cli, go: Path) -> None:
     assert not go.exists()
+    cli("put", "words", '"teapot"')
+    worker = cli.start("worker", "shop:app")  # the variables name the test's server and root
+    assert _line(worker) == "counted 6"
+    _stop(worker)
+    _, log = worker.communicate(timeout=90)
+    assert worker.returncode == 0, log
+
+
+def test_a_worker_prints_a_line_for_each_service_that_starts_and_stops_with_its_figures(cli: Cli, go: Path) -> None:
+    go.touch()
+    cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}')
+    worker = cli.start("worker", "shop:several")
+    started = {_until_said(worker, "started: ").partition("started: ")[2] for _ in range(2)}
+    line = "listener of queue {}: shop.slow, concurrency 1"
+    assert started == {line.format("orders"), line.format("more")}
+    assert [_line(worker) for _ in range(3)] == ["opened", "started 1", "started 2"]
+    while cli("stats", "orders", "--json").records[0]["size"]:
+        time.sleep(0.05)
+    _stop(worker)
+    stopped = sorted(_until_said(worker, "stopped: ").partition("stopped: ")[2] for _ in range(2))
+    worker.communicate(timeout=90)
+    assert stopped[0].startswith(f"{line.format('more')}: 0 messages handled, 0 failed in ")
+    assert stopped[1].startswith(f"{line.format('orders')}: 2 messages handled, 0 failed in ")
+
+
+def test_a_worker_names_the_listener_whose_handlers_are_late(cli: Cli, go: Path) -> None:
+    assert not go.exists()
+    cli("put", "orders", '{"id": 1}')
+    worker = cli.start("worker", "shop:listener", "--drain-timeout", "0.1")
+    assert _line(worker) == "started 1"
+    worker.send_signal(signal.SIGTERM)
+    said = _until_said(worker, "handlers did not finish within 0.1 s")
+    assert "listener of queue orders: shop.slow, concurrency 1: handlers did not" in said
+    worker.communicate(timeout=90)
+    assert worker.returncode == 0
+
+
+def test_several_processes_share_a_queue_and_a_killed_one_is_replaced(cli: Cli, go: Path) -> None:
+    assert not go.exists()
+    worker = cli.start("worker", "shop:listener", "--processes", "2")
+    pids = [int(_until_said(worker, "started process ").rpartition(" ")[2]) for _ in range(2)]
+    cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}')
+    assert {_line(worker), _line(worker)} == {"started 1", "started 2"}  # each process handles one at a time
+    os.kill(pids[0], signal.SIGKILL)
+    assert f"process {pids[0]} was killed by SIGKILL: another starts" in _until_said(worker, "was killed by")
+    assert int(_until_said(worker, "started process ").rpartition(" ")[2]) not in pids
+    go.touch()
+    deadline = time.monotonic() + 90
+    while cli("stats", "orders", "--json").records[0]["size"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=90)
+    assert worker.returncode == 0
+    assert {record["body"] for record in cli("peek", "done", "--json").records} == {"1", "2"}
+
+
+def test_processes_that_cannot_start_end_the_command_with_their_status(cli: Cli, go: Path) -> None:
+    assert not go.exists()
+    done = cli.anew("worker", "shop:missing", "--processes", "2")
+    assert done.status == 2
+    assert "has no 'missing'" in done.stderr
+
+
+@pytest.mark.parametrize(("option", "kind"), [("auto", "uvloop"), ("uvloop", "uvloop"), ("asyncio", "asyncio")])
+def test_a_worker_runs_on_uvloop_if_it_is_installed(cli: Cli, go: Path, option: str, kind: str) -> None:
+    assert not go.exists()
+    cli("put", "words", "x")
+    worker = cli.start("worker", "shop:tell_loop", "--queue", "words", "--loop", option)
+    assert _line(worker).startswith(f"loop {kind}")
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=90)
+    assert worker.returncode == 0
+
+
+def test_a_worker_logs_json_objects_with_their_fields(cli: Cli, go: Path) -> None:
+    assert not go.exists()
+    message_id = cli("put", "words", "x").text.strip()
+    worker = cli.start("worker", "shop:fails", "--queue", "words", "--log-format", "json")
+    record = json.loads(_until_said(worker, "handler failed"))
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=90)
+    assert (record["level"], record["queue"], record["message_id"]) == ("warning", "words", message_id)
+    assert record["message"].startswith(f"queue words: handler failed on message {message_id}, attempt 1")
+    assert "ZeroDivisionError" in record["exception"]
+    assert record["time"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("suffix", ["json", "toml", "ini"])
+def test_a_worker_logs_as_a_file_says(cli: Cli, go: Path, tmp_path: Path, suffix: str) -> None:
+    assert not go.exists()
+    (tmp_path / "logs.json").write_text(json.dumps(LOGS))
+    (tmp_path / "logs.toml").write_text(LOGS_TOML)
+    (tmp_path / "logs.ini").write_text(LOGS_INI)
+    worker = cli.start("worker", "shop:listener", "--log-config", str(tmp_path / f"logs.{suffix}"))
+    assert _until_said(worker, "started: ").startswith("OURS started: listener of queue orders")
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=90)
+    assert worker.returncode == 0
+
+
+def test_a_file_that_does_not_configure_logging_is_reported_in_one_line(cli: Cli, go: Path, tmp_path: Path) -> None:
+    assert not go.exists()
+    (tmp_path / "logs.json").write_text('{"version": 7}')
+    done = cli.anew("worker", "shop:listener", "--log-config", str(tmp_path / "logs.json"))
+    assert done.status == 2
+    assert done.stderr.startswith("aiozkqueue: --log-config: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_second_signal_cancels_the_handlers_and_releases_their_messages(cli: Cli, go: Path) -> None:
@@ -211,10 +360,13 @@ def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: P
     ("arguments", "said"),
     [
         (["shop"], "give module:name"),
-        (["shop:nobody"], "has no 'nobody'"),
+        (["shop:missing"], "has no 'missing'"),
         (["nowhere:listener"], "no module 'nowhere'"),
-        (["shop:number"], "it must be a function"),
+        (["shop:number"], "it must be an application, or a function"),
+        (["shop:app", "--queue", "orders"], "an application declares its queues itself"),
         (["shop:nothing"], "nothing to run"),
+        (["shop:three"], "name its queue with --queue"),
+        (["shop:three", "--queue", "orders"], "a handler is called with one argument, the delivery"),
         (["shop:plain"], "name its queue with --queue"),
         (["shop:listener", "--concurrency", "3"], "--concurrency requires --queue"),
         (["shop:typed", "--queue", "orders"], "takes a session, so it creates the listeners itself: omit --queue"),

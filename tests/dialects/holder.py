@@ -10,7 +10,7 @@ import aiozkqueue as zq
 
 async def main(hosts: str, root: str, path: str, kind: str) -> None:
     """Take one, say which, and wait."""
-    async with zq.connect(hosts, root=root, session_timeout=4) as session, session.begin() as tx:
+    async with zq.connect(hosts, root=root, session_timeout=4) as session, session.transaction() as tx:
         queue: zq.Queue[bytes]
         locks = f"{path}-locks"
         queue = session.kazoo_queue(path) if kind == "kazoo" else session.curator_queue(path, lock_path=locks)

@@ -68,7 +68,7 @@ async def test_the_rest_of_a_compressed_item_stays_compressed(
     queue = session.curator_queue(path, lock_path=locks, compressed=True)
     await compressing.ask("open", "q", "queue", path, locks, 0)
     await compressing.ask("put", "q", ",".join(body.hex() for body in (b"one", b"two", b"three")))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue, timeout=30)
         assert message is not None
         assert message.body == b"one"

@@ -39,7 +39,7 @@ async def test_curator_consumes_our_messages_in_their_order(
     queue = session.curator_queue(path, lock_path=f"{path}-locks")
     await queue.put_many(BODIES)
     await queue.put_multi([b"one", b"", b"three"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(queue, b"last")
     await curator.ask("consume", "c", "queue", path, f"{path}-locks", "show", 1)
     assert await curator.shown("c", len(BODIES) + 4) == [*BODIES, b"one", b"", b"three", b"last"]

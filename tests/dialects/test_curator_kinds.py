@@ -47,10 +47,10 @@ async def test_an_urgent_curator_message_overtakes_listed_ones(session: zq.Queue
     queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="priority")
     for index in range(20):
         await queue.put(b"%d" % index, priority=5)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         first = await tx.take(queue, timeout=30)
         await queue_put_beside(session, queue)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         second = await tx.take(queue, timeout=30)
     assert first is not None
     assert second is not None
@@ -59,7 +59,7 @@ async def test_an_urgent_curator_message_overtakes_listed_ones(session: zq.Queue
 
 async def queue_put_beside(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
     """Put in a separate transaction, committed at once."""
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(queue, b"urgent", priority=-5)
 
 
@@ -78,7 +78,7 @@ async def test_we_and_curator_follow_each_others_delays(
     assert await awaited(session, queue, 2) == [b"second", b"last"]
     assert time.time() * 1000 >= now + 1200
 
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(queue, b"later", delay=1)
         tx.put(queue, b"at once")
     due = sorted(int(name.split("|")[1], 16) for name in await server_view.children(path))[-2]
@@ -92,7 +92,7 @@ async def test_a_failed_message_keeps_its_delay_and_is_redelivered(session: zq.Q
     queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="delay")
     await queue.put(b"early")
     await queue.put(b"late", delay=0.7)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         first = await tx.take(queue, timeout=30)
         await tx.rollback(delay=0)
     assert first is not None
@@ -112,7 +112,7 @@ async def test_we_and_curator_remove_each_others_messages_by_id(
     names = await server_view.children(path)
     assert {name.split("|")[1] for name in names} == {"a_b_c", "mine", "other"}
     assert await curator.ask("remove", "q", "mine") == "3"
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         held = await tx.take(queue, timeout=30)
         assert held is not None
         assert await queue.remove("a/b|c") == 2  # the third is held

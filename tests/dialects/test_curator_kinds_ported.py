@@ -36,7 +36,7 @@ async def test_messages_with_a_hundred_random_priorities_are_delivered_in_order(
     queue = session.curator_queue(path, lock_path=locks, kind="priority")
     priorities = [LEAST, MOST, *(chance.randint(LEAST, MOST) for _ in range(98))]
     in_order = [b"%d" % priority for priority in sorted(priorities)]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for priority in priorities:
             tx.put(queue, b"%d" % priority, priority=priority)
     await curator.ask("consume", "c", "priority", path, locks, "show", 1)
@@ -56,11 +56,11 @@ async def test_an_urgent_message_overtakes_all_except_the_one_in_flight(
     """What is put while the first is in hand comes next, once the consumer has heard of it."""
     locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks, kind="priority")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for number in range(10):
             tx.put(queue, b"%d" % number, priority=10)
     if whose == "ours":
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             first = await tx.take(queue, timeout=PATIENCE)
             assert first is not None
             assert first.body == b"0"
@@ -135,7 +135,7 @@ async def test_a_message_in_flight_cannot_be_removed_by_its_id(
     await curator.ask("open", "q", "id", path, locks, 0)
     await queue.put(b"held", key="id")
     if holder == "ours":
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(queue, timeout=PATIENCE) is not None
             assert await curator.ask("remove", "q", "id") == "0"
     else:
@@ -156,7 +156,7 @@ async def test_messages_with_a_hundred_random_ids_are_delivered_in_put_order(
     for one in ids:
         await curator.ask("put", "q", one.encode().hex(), one)
     assert await awaited(session, queue, 100) == [one.encode() for one in ids]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for one in ids:
             tx.put(queue, one.encode(), key=one)
     await curator.ask("consume", "c", "id", path, locks, "show", 1)
@@ -173,7 +173,7 @@ async def test_an_empty_simple_queue_returns_nothing_to_either_side(
     assert await curator.ask("poll", path, 1) == "none"
     assert await curator.ask("element", path) == "empty"
     assert await curator.ask("removefirst", path) == "empty"
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(queue) is None
         assert await tx.take(queue, timeout=0.5) is None
     assert await queue.peek(1) == []
@@ -201,7 +201,7 @@ async def taken_together(session: zq.QueueSession, queue: zq.Queue[bytes], count
     """Take this many messages in transactions of at most a hundred."""
     bodies: list[bytes] = []
     while len(bodies) < count:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             bodies += [message.body for message in await tx.take_many(queue, min(100, count - len(bodies)))]
     return bodies
 
@@ -249,7 +249,7 @@ async def test_messages_put_into_shards_directly_and_in_a_transaction_are_taken(
 ) -> None:
     shards = session.curator_shards(path, threshold=1)
     await shards.put(b"one")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(await shards.emptiest(), b"two")
     one, two = await shards.queues()
     assert sorted([*await drained(session, one), *await drained(session, two)]) == [b"one", b"two"]

@@ -36,7 +36,7 @@ async def test_a_failed_item_keeps_its_name_through_retries(
     await queue.put(b"fails")
     names = []
     for _ in range(4):
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(queue, timeout=60) is not None
             names += await server_view.children(path)
             await tx.rollback(delay=0)
@@ -95,7 +95,7 @@ async def test_a_failed_message_is_deleted_by_either_side_in_delete_mode(
 
     await curator.ask("open", "q", "queue", path, locks, 0)
     await curator.ask("put", "q", b"fails here".hex())
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(queue, timeout=60)
         assert message is not None
         assert message.body == b"fails here"

@@ -11,8 +11,8 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.queue.admin.cleaning import clean_queue
-from aiozkqueue.queue.internals import handle_of, state_of
+from aiozkqueue.operations.cleaning import clean_queue
+from aiozkqueue.session.internals import handle_of, state_of
 
 from .test_kazoo import awaited, drained
 
@@ -44,14 +44,14 @@ async def test_a_message_moves_from_a_curator_queue_to_a_native_and_a_kazoo_one_
     source, native = locked(session, f"{path}-1"), session.queue("native")
     target = session.kazoo_queue(f"{path}-2")
     await source.put(b"moves")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(source, timeout=30)
         assert message is not None
         tx.put(native, message.body)
         tx.put(target, message.body, priority=7)
         await tx.rollback(delay=0)
     assert (await source.size(), await native.size(), await target.size()) == (1, 0, 0)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(source, timeout=30)
         assert message is not None
         tx.put(native, message.body)
@@ -66,11 +66,11 @@ async def test_several_messages_in_one_item_are_committed_one_by_one(
 ) -> None:
     queue = locked(session, path)
     await queue.put_multi([b"one", b"two", b"three"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert (await tx.take(queue, timeout=30)) is not None
     names = await server_view.children(path)
     assert [await server_view.get(f"{path}/{name}") for name in names] == [frame([b"two"]), frame([b"three"])]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue, timeout=30)
         assert message is not None
         tx.reject(message, "not this one")
@@ -133,7 +133,7 @@ async def test_a_retry_is_held_by_an_ephemeral_lock_that_ends_with_the_session(
     owner = await open_session()
     queue = locked(owner, path)
     await queue.put(b"fails")
-    async with owner.transaction() as tx:
+    async with owner.transaction(autocommit=False) as tx:
         assert await tx.take(queue, timeout=30) is not None
         await tx.rollback(delay=3600)
     assert len(await server_view.ephemerals(f"{path}-locks")) == 1
@@ -147,7 +147,7 @@ async def test_an_expired_session_loses_its_retry_locks_and_continues(
 ) -> None:
     queue = locked(session, path)
     await queue.put(b"fails")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(queue, timeout=30) is not None
         await tx.rollback(delay=1.5)
     states: list[zq.ConnectionState] = []
@@ -213,7 +213,7 @@ async def test_settings_and_calls_that_foreign_queues_do_not_support_are_refused
     with pytest.raises(zq.InvalidOptionError, match="leases are not supported"):
         queue.leases  # noqa: B018 - asking is enough
     with pytest.raises(zq.InvalidOptionError, match="no tags"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await tx.take(queue, filters=zq.Filter("kind", "eq", "x"))
     with pytest.raises(ConfigConflictError, match="is already used as"):
         session.kazoo_queue(path, locking=False)
@@ -274,7 +274,7 @@ async def test_clean_up_removes_only_the_attempts_of_messages_that_a_peer_consum
 ) -> None:
     queue = session.kazoo_queue(path, policy=zq.ConsumeTimes(9, backoff=zq.Fixed(0)))
     await queue.put_many([b"consumed by a peer", b"waits"])
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(queue, 2, timeout=30)) == 2
         await tx.rollback()
     gone, waits = await server_view.children(f"{path}/entries")

@@ -42,7 +42,7 @@ async def taken(session: zq.QueueSession, queue: zq.Queue[bytes], count: int | N
     """Take up to this many messages, or all, each in a separate transaction."""
     messages: list[zq.Message[bytes]] = []
     while count is None or len(messages) < count:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue, timeout=0 if count is None else PATIENCE)
         if message is None:
             assert count is None, f"{len(messages)} of {count} have come"
@@ -73,7 +73,7 @@ async def test_kazoo_takes_our_messages_in_their_order(
     path = f"{path}-locking"
     queue = session.kazoo_queue(path)
     await queue.put_many(BODIES)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(queue, b"late", priority=999)
         tx.put(queue, b"urgent", priority=0)
     assert (await server_view.children(f"{path}/entries"))[0].startswith("entry-000-")

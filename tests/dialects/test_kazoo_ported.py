@@ -47,7 +47,7 @@ async def test_an_invalid_message_or_priority_is_refused_and_not_put(
     with pytest.raises((zq.PayloadError, zq.InvalidOptionError)):
         await queue.put(value, **options)
     with pytest.raises((zq.PayloadError, zq.InvalidOptionError)):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             tx.put(queue, b"in the same transaction")
             tx.put(queue, value, **options)
     assert await queue.size() == 0
@@ -69,7 +69,7 @@ async def test_an_empty_queue_has_length_zero_and_returns_nothing(
     queue = session.kazoo_queue(place, locking=locking)
     assert (await queue.size(), await kazoo.ask("len", place)) == (0, 0)
     assert await kazoo.get(place, *([0] if locking else [])) is None
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(queue) is None
     assert (await queue.size(), await kazoo.ask("len", place)) == (0, 0)
 
@@ -79,7 +79,7 @@ async def test_both_sides_count_each_others_messages_and_take_them_in_order(
 ) -> None:
     queue = session.kazoo_queue(place, locking=locking)
     await kazoo.ask("put", place, b"one".hex(), 100)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(queue, b"two")
         tx.put(queue, b"three")
     assert await kazoo.ask("len", place) == await queue.size() == 3
@@ -133,7 +133,7 @@ async def test_we_hold_a_message_until_the_commit_and_cannot_commit_it_twice(
     place = f"{path}-locking"
     queue = session.kazoo_queue(place)
     await kazoo.ask("put", place, b"one".hex(), 100)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(queue, timeout=PATIENCE) is not None
         assert await kazoo.get(place, 0.2) is None
         await tx.commit()
@@ -152,7 +152,7 @@ async def test_each_side_takes_a_message_that_the_other_released(
     assert await kazoo.ask("release", place)
     assert not await kazoo.ask("holds_lock", place)
     assert not await kazoo.ask("release", place)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(queue, timeout=PATIENCE)
         assert message is not None
         await tx.rollback(delay=0)
@@ -173,6 +173,6 @@ async def test_one_of_several_concurrent_consumers_gets_a_message(
 
 async def take_and_hold(session: zq.QueueSession, place: str) -> bytes | None:
     """Take what is there now, and hold it for as long as the session lasts."""
-    tx = await session.begin().__aenter__()
+    tx = await session.transaction().__aenter__()
     message = await tx.take(session.kazoo_queue(place))
     return None if message is None else message.body

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .lock_creates import LockCreates
+from benchmarks.lock_creates import LockCreates
 
 if TYPE_CHECKING:
     import aiozkqueue as zq

@@ -104,7 +104,7 @@ async def test_a_message_held_by_curator_is_taken_here_only_after_curator_is_kil
     async with asyncio.timeout(60):  # until it has found it locked, and waits for something else
         while await curator.ask("cached", "idle") != "1" or await curator.ask("waiting", "idle") != "true":  # noqa: ASYNC110 - the peer is asked
             await asyncio.sleep(0.02)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(queue, timeout=1) is None
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
         await die(holder)
@@ -128,7 +128,7 @@ async def test_a_message_held_by_kazoo_is_taken_here_only_after_a_kill_or_a_rele
     queue = session.kazoo_queue(path)
     await queue.put_many([b"released", b"held"])
     assert await kazoo.get(path) == b"released"
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue, timeout=30)
         assert message is not None
         assert message.body == b"held"
@@ -139,7 +139,7 @@ async def test_a_message_held_by_kazoo_is_taken_here_only_after_a_kill_or_a_rele
         assert message.body == b"released"
     await queue.put(b"of the dead")
     assert await kazoo.get(path, 30) == b"of the dead"
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(queue, timeout=0.5) is None
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
         await die(kazoo)
@@ -154,7 +154,7 @@ async def test_kazoo_takes_a_message_held_here_only_after_its_release(
     path, session = f"{path}-locking", await open_session()
     queue = session.kazoo_queue(path)
     await queue.put(b"held")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(queue, timeout=30) is not None
         assert await kazoo.get(path, 1) is None
         waiting = asyncio.create_task(kazoo.get(path, 30))
@@ -168,7 +168,7 @@ async def test_curator_waits_for_the_end_of_our_delayed_retry(
     locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.put(b"again")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(queue, timeout=30) is not None
         begun = time.monotonic()
         await tx.rollback(delay=2)
@@ -183,7 +183,7 @@ async def test_a_commit_fails_as_a_whole_if_a_peer_took_a_message_of_an_unlocked
     queue, results = session.kazoo_queue(path, locking=False), session.queue("results")
     await queue.put(b"taken twice")
     with pytest.raises(zq.ClaimLostError):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(queue, timeout=30) is not None
             tx.put(results, b"result")
             assert await kazoo.get(path) == b"taken twice"
@@ -221,7 +221,7 @@ async def test_messages_of_our_killed_process_go_to_any_other_consumer(
             await process.wait()
 
     await asyncio.gather(hold_and_be_killed(for_them), hold_and_be_killed(for_us))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(of(for_us), timeout=60)
     assert message is not None
     assert message.body == b"held"

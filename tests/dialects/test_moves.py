@@ -13,9 +13,9 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.errors import UnknownMoveError
-from aiozkqueue.queue.admin import mover
+from aiozkqueue.operations import mover
 from aiozkqueue.queue.commit import transfer as transferring
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 
 from .test_kazoo import drained, left, taken
 
@@ -57,7 +57,7 @@ async def emptied(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[byte
     """Take all that there is, many at a time."""
     bodies: list[bytes] = []
     while await queue.size():
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             bodies += [message.body for message in await tx.take_many(queue, 1000, timeout=30)]
     return bodies
 
@@ -306,7 +306,7 @@ async def test_each_of_a_thousand_messages_is_either_consumed_by_curator_or_move
     await source.put_many(sorted(bodies)[:700])
     for number in range(0, 300, 10):
         await source.put_multi(sorted(bodies)[700 + number : 710 + number])
-    await curator.ask("consume", "c", "queue", path, locks or "-", "slow2", 4)
+    await curator.ask("consume", "c", "queue", path, locks or "-", "slow20", 4)
     references = [await session.admin.moves.start(source, target)]
     source_of_other = other.curator_queue(path, lock_path=locks)
     references.append(await other.admin.moves.start(source_of_other, "target"))
@@ -377,6 +377,12 @@ async def test_each_of_five_hundred_unlocked_messages_is_either_taken_by_kazoo_o
     assert sorted([*got, *await drained(session, target)]) == bodies
 
 
+async def split(server_view: Observer, path: str, name: str, bodies: list[bytes]) -> None:
+    """Split an item in one transaction, as a consumer does."""
+    parts = {f"{path}/{name}-p{number:08d}": frame([body]) for number, body in enumerate(bodies)}
+    await server_view.replace([f"{path}/{name}", f"{path}-locks/{name}"], parts)
+
+
 async def test_an_item_split_after_the_start_of_a_move_is_moved_and_a_later_put_is_not(
     session: zq.QueueSession, other: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
@@ -389,10 +395,7 @@ async def test_an_item_split_after_the_start_of_a_move_is_moved_and_a_later_put_
     reference = await session.admin.moves.start(source, target)
     await left(target, 1)
     await theirs.put_multi([b"later", b"still later"])
-    await server_view.delete(f"{path}/{name}")
-    for number, body in enumerate([b"one", b"two", b"three"]):  # as the splitter does
-        await server_view.create(f"{path}/{name}-p{number:08d}", frame([body]))
-    await server_view.delete(lock)
+    await split(server_view, path, name, [b"one", b"two", b"three"])
     assert (await ended(session, reference)).moved == 4
     assert await drained(session, target) == [b"free", b"one", b"two", b"three"]
     assert await drained(session, source) == [b"later", b"still later"]
@@ -409,10 +412,7 @@ async def test_a_move_from_a_copied_queue_leaves_later_puts_with_lower_numbers(
     reference = await session.admin.moves.start(source, target)
     await left(target, 1)
     await source.put(b"later")
-    await server_view.delete(f"{path}/{copied}")
-    for number, body in enumerate([b"one", b"two"]):  # as the splitter does
-        await server_view.create(f"{path}/{copied}-p{number:08d}", frame([body]))
-    await server_view.delete(f"{path}-locks/{copied}")
+    await split(server_view, path, copied, [b"one", b"two"])
     assert (await ended(session, reference)).moved == 3
     assert await drained(session, target) == [b"free", b"one", b"two"]
     assert await drained(session, source) == [b"later"]
@@ -447,7 +447,7 @@ async def test_parts_of_items_put_after_a_counter_reset_are_not_moved(
         ({"group": "g"}, "has a group"),
         ({"delay": 3600}, "has a delay, to 20"),
         ({"ttl": 60}, "has a lifetime"),
-        ({"filters": {"color": "red"}}, "has filters"),
+        ({"tags": {"color": "red"}}, "has tags"),
     ],
 )
 async def test_a_move_that_would_lose_message_options_is_refused_before_anything_is_sent(

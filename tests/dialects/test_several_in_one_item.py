@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame, unframe
 from aiozkqueue.testing.frames import Opcode
+from benchmarks.lock_creates import written_by
 
-from .lock_creates import written_by
 from .test_kazoo import awaited
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def by_listener(session: zq.QueueSession, queue: zq.Queue[bytes], count: i
 
 
 async def by_one_transaction(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         return [message.body for message in await tx.take_many(queue, count, timeout=30)]
 
 
@@ -168,7 +168,7 @@ async def test_committed_parts_of_an_item_are_not_redelivered_when_their_consume
     queue, put = locked(dying, path), bodies(20)
     await queue.put_multi(put)
     assert await awaited(dying, queue, 5) == put[:5]
-    tx = await dying.transaction().__aenter__()
+    tx = await dying.transaction(autocommit=False).__aenter__()
     assert [message.body for message in await tx.take_many(queue, 5, timeout=30)] == put[5:10]
     await dying._runtime.close()
     assert sorted(await awaited(session, locked(session, path), 5)) == sorted(put[5:10])

@@ -9,8 +9,8 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import key_hash
+from benchmarks.lock_creates import LockCreates
 
-from .lock_creates import LockCreates
 from .test_kazoo import awaited
 
 if TYPE_CHECKING:

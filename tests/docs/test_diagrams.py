@@ -9,7 +9,7 @@ from docsite.diagrams import Message, drawing, read, with_drawings
 SOURCE = """sequenceDiagram
     participant A as caller
     participant Q as Queue<T>
-    A->>Q: put: queue/queue.py
+    A->>Q: put: session/queue.py
     Q->>Q: check
     Q-->>A: the id
 """
@@ -19,7 +19,7 @@ def test_a_diagram_has_its_participants_and_messages() -> None:
     names, messages = read(SOURCE)
     assert names == ["caller", "Queue<T>"]
     assert messages == [
-        Message(0, 1, "put: queue/queue.py", reply=False),
+        Message(0, 1, "put: session/queue.py", reply=False),
         Message(1, 1, "check", reply=False),
         Message(1, 0, "the id", reply=True),
     ]
@@ -27,9 +27,9 @@ def test_a_diagram_has_its_participants_and_messages() -> None:
 
 def test_a_drawing_shows_all_participants_and_messages_and_has_a_label() -> None:
     drawn = drawing(SOURCE)
-    for text in (">caller<", ">Queue&lt;T&gt;<", ">put: queue/queue.py<", ">check<", ">the id<"):
+    for text in (">caller<", ">Queue&lt;T&gt;<", ">put: session/queue.py<", ">check<", ">the id<"):
         assert text in drawn
-    assert 'aria-label="caller to Queue&lt;T&gt;: put: queue/queue.py; ' in drawn
+    assert 'aria-label="caller to Queue&lt;T&gt;: put: session/queue.py; ' in drawn
 
 
 def test_a_drawing_leaves_the_rest_of_a_page_unchanged() -> None:

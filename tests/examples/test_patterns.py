@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import assert_dead_lettered, assert_empty, assert_put
 from tests.dialects.peers import Curator
 

@@ -13,6 +13,7 @@ import aiozkqueue as zq
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiozkqueue.listeners import Batch
     from tests.faults.account import Account
 
 
@@ -60,7 +61,7 @@ class WholeTransaction(Scenario):
     transaction: zq.Transaction | None = None
 
     async def operate(self) -> None:
-        async with self.session.begin() as tx:
+        async with self.session.transaction() as tx:
             self.transaction = tx
             message = await tx.take(self.queue)
             assert message is not None
@@ -86,7 +87,7 @@ class FailingTransaction(Scenario):
 
     async def operate(self) -> None:
         with suppress(ZeroDivisionError):
-            async with self.session.begin() as tx:
+            async with self.session.transaction() as tx:
                 assert await tx.take(self.queue) is not None
                 raise ZeroDivisionError
 
@@ -105,7 +106,7 @@ class TakeOnly(Scenario):
 
     def __init__(self, session: zq.QueueSession, account: Account, number: int) -> None:
         super().__init__(session, account, number)
-        self.block = session.transaction()
+        self.block = session.transaction(autocommit=False)
         self.shown: list[bytes] = []
 
     async def prepare(self) -> None:
@@ -203,7 +204,7 @@ class Commit(Scenario):
 
     async def prepare(self) -> None:
         await super().prepare()
-        self.block = self.session.transaction()
+        self.block = self.session.transaction(autocommit=False)
         self.transaction = await self.block.__aenter__()
         message = await self.transaction.take(self.queue)
         assert message is not None
@@ -331,6 +332,32 @@ class CountedListening(Listening):
     policy = zq.ConsumeTimes(50)
 
 
+class ListeningToBatches(Listening):
+    """A listener with batches, whose handler fails a message of each."""
+
+    def listener(self) -> zq.Listener[bytes]:
+        handled: set[bytes] = set()
+
+        async def handle(batch: Batch[bytes]) -> None:
+            await asyncio.sleep(0)
+            for message in batch[:-1] if len(batch) > 1 else batch:
+                batch.put(self.target, message.body)
+                handled.add(message.body)
+            if len(batch) > 1:
+                batch.fail(batch[-1], zq.Retry(delay=0))
+            if len(handled) == len(self.bodies):
+                listener.stop()
+
+        listener = self.session.listener(self.queue, handle, batch=3, batch_wait=0.01, concurrency=2)
+        return listener
+
+
+class CountedListeningToBatches(ListeningToBatches):
+    """The same where attempts are recorded."""
+
+    policy = zq.ConsumeTimes(50)
+
+
 class ListeningBlock(Listening):
     """A listener in the background of a block, stopped while it works."""
 
@@ -364,5 +391,7 @@ SCENARIOS: list[type[Scenario]] = [
     Closing,
     Listening,
     CountedListening,
+    ListeningToBatches,
+    CountedListeningToBatches,
     ListeningBlock,
 ]

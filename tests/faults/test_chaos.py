@@ -45,7 +45,7 @@ class Chaos:
         while not self.over:
             with suppress(zq.QueueError, TimeoutError, ZeroDivisionError):
                 async with asyncio.timeout(self.chance.choice([0.001, 0.003, 0.01, 0.03, 5.0])):
-                    async with session.begin() as tx:
+                    async with session.transaction() as tx:
                         messages = await tx.take_many(self.jobs(session), self.chance.randint(1, 5), timeout=0.05)
                         for message in messages:
                             tx.put("results", message.body)

@@ -52,15 +52,18 @@ async def test_a_session_with_the_maximum_number_of_locks_does_not_crash_the_ens
 ) -> None:
     async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=1))
         await jobs.put_many([b"x"] * FILLED)
         async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as greedy:
-            tx = await greedy.transaction().__aenter__()  # left to the end of the session, locks and all
+            tx = await greedy.transaction(
+                autocommit=False
+            ).__aenter__()  # left to the end of the session, locks and all
             with pytest.raises(zq.TransactionTooLargeError):
                 await tx.take_many(greedy.queue("jobs"), 100_000)
             held = await fill_up(greedy, tx)
             assert 2_000 < held < FILLED
             assert len(await seen.locks("jobs")) == held
-            async with greedy.transaction() as another, asyncio.timeout(30):
+            async with greedy.transaction(autocommit=False) as another, asyncio.timeout(30):
                 assert await another.take(greedy.queue("jobs")) is None, "the session holds all it may"
                 assert await another.take(greedy.queue("jobs"), timeout=0.2) is None
         await all_serve(ensemble)
@@ -106,7 +109,7 @@ async def test_each_commit_is_applied_once_when_the_leader_dies(
                 if len(committed) > total // 2:  # however quick they are, there is work left when the leader is dead
                     await killed.wait()
                 try:
-                    async with session.begin() as tx:
+                    async with session.transaction() as tx:
                         message = await tx.take(jobs, timeout=1)
                         if message is None:
                             continue
@@ -136,12 +139,12 @@ async def test_each_commit_is_applied_once_when_the_leader_dies(
 
 
 async def test_a_session_survives_the_death_of_its_server(ensemble: EmbeddedEnsemble, seen: Account, root: str) -> None:
-    async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session, session.begin() as tx:
+    async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session, session.transaction() as tx:
         client = session._runtime.zookeeper
         await asyncio.create_task(session.queue("jobs").exists())
         tx.put("jobs", b"filled")
         await tx.commit()
-        async with session.begin() as holding:
+        async with session.transaction() as holding:
             assert await holding.take(session.queue("jobs"), timeout=30) is not None
             before = client.session_id
             peer = client._session.connection.peer  # type: ignore[attr-defined]

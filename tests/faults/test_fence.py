@@ -59,7 +59,7 @@ async def test_a_message_released_between_claim_and_read_is_claimed_again(
     fault = proxy.hold_request(read_under_lock)
     if not idle:
         await other.queue("jobs").put(b"a")
-    async with holder.begin() as tx:
+    async with holder.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=30))
         if idle:  # then it hears of the message, and of its release, by a watch
             await asyncio.sleep(0.2)
@@ -82,7 +82,7 @@ async def test_a_message_that_another_session_claims_before_our_read_stays_with_
 ) -> None:
     await other.queue("jobs").put(b"a")
     fault = proxy.hold_request(read_under_lock)
-    async with holder.begin() as tx, other.begin() as others:
+    async with holder.transaction() as tx, other.transaction() as others:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
         while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
@@ -103,7 +103,7 @@ async def test_a_message_of_a_batch_that_is_released_before_the_read_is_claimed_
 ) -> None:
     first, *_ = await other.queue("jobs").put_many([b"a", b"b", b"c"])
     fault = proxy.hold_request(read_under_lock)
-    async with holder.begin() as tx, other.begin() as others:
+    async with holder.transaction() as tx, other.transaction() as others:
         taking = asyncio.ensure_future(tx.take_many(holder.queue("jobs"), 3, timeout=30))
         await fault.struck()
         while len(await account.locks("jobs")) < 3:  # noqa: ASYNC110 - the server applies the claim
@@ -129,7 +129,7 @@ async def test_the_old_holders_commit_fails_and_changes_nothing(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account, *, claimed_again: bool
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction() as tx, other.begin() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
         assert await tx.take(holder.queue("jobs")) is not None
         tx.put("results", b"from the old holder")
         assert await other.queue("jobs").admin.release_claims() == 1
@@ -156,7 +156,7 @@ async def test_the_old_holders_rollback_returns_and_changes_nothing(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account, delay: int, *, claimed_again: bool
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction() as tx, other.begin() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
         assert await tx.take(holder.queue("jobs")) is not None
         assert await other.queue("jobs").admin.release_claims() == 1
         if claimed_again:
@@ -177,7 +177,7 @@ async def test_the_old_holder_records_no_attempt_and_receives_no_message(
     policy = zq.ConsumeTimes(3)
     await other.queue("jobs", policy=policy).put(b"a")
     fault = proxy.hold_request(ATTEMPT)
-    async with holder.begin() as tx, other.begin() as others:
+    async with holder.transaction() as tx, other.transaction() as others:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
         await other.queue("jobs").admin.release_claims()
@@ -199,7 +199,7 @@ async def test_an_ended_timed_lock_is_replaced_and_its_old_holder_commits_nothin
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction() as tx, other.begin() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
         message = await tx.take(holder.queue("jobs"))
         assert message is not None
         # The holder's lock, made one with an end, as claims over HTTP hold it; the end has come.
@@ -225,7 +225,7 @@ async def test_locks_released_by_force_do_not_prevent_the_release_of_other_locks
 ) -> None:
     jobs = holder.queue("jobs")
     await jobs.put_many([b"%02d" % number for number in range(40)])
-    async with holder.transaction() as tx:
+    async with holder.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(jobs, 40)) == 40
         for item in sorted(await item_paths(account))[:30]:
             message_id = item.rpartition("-i")[2].partition("-")[0]
@@ -260,7 +260,7 @@ async def test_a_message_released_by_force_goes_to_an_idle_taker_of_the_same_ses
 ) -> None:
     jobs = holder.queue("jobs")
     await jobs.put(b"a")
-    async with holder.transaction() as tx, holder.begin() as idle:
+    async with holder.transaction(autocommit=False) as tx, holder.transaction() as idle:
         assert await tx.take(jobs) is not None
         taking = asyncio.ensure_future(idle.take(jobs, timeout=30))
         await asyncio.sleep(0.3)
@@ -283,12 +283,12 @@ async def test_a_claim_made_while_an_operator_lists_is_released_completely_or_no
     forcing = asyncio.ensure_future(jobs.admin.release_claims())
     await asyncio.wait({forcing, asyncio.ensure_future(listing.struck(1))}, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.create_task(other.queue("jobs").put(b"b"), context=Context())
-    async with other.transaction() as tx:
+    async with other.transaction(autocommit=False) as tx:
         taken = await tx.take_many(other.queue("jobs"), 2)
         assert len(taken) == 2
         listing.release()
         forced_version = await forcing
-        async with holder.begin() as next_one:
+        async with holder.transaction() as next_one:
             claimed = await next_one.take_many(jobs, 2)
             assert len(claimed) == forced_version
             if forced_version:
@@ -309,8 +309,8 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
     await jobs.put_many([b"a", b"b"])
     async with (
         zq.connect(proxy.hosts, root=root, janitor=False, session_timeout=20) as operator,
-        other.transaction() as first,
-        other.transaction() as rest,
+        other.transaction(autocommit=False) as first,
+        other.transaction(autocommit=False) as rest,
     ):
         message = await first.take(jobs)
         assert message is not None
@@ -324,13 +324,13 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
         listing.release()
         await reading.struck()
         assert await jobs.dead_letters.redrive() == 1
-        async with other.transaction() as second:
+        async with other.transaction(autocommit=False) as second:
             again = await second.take(jobs, timeout=30)
             assert again is not None
             assert again.id == message.id
             reading.release()
             assert await forcing == 1, "the one that was held all the time"
-            async with operator.begin() as third:
+            async with operator.transaction() as third:
                 assert [one.body for one in await third.take_many(operator.queue("jobs"), 2)] == [b"b"]
             await second.commit()
         with pytest.raises(zq.ClaimLostError):
@@ -345,15 +345,15 @@ async def test_a_holder_that_lost_its_claim_long_ago_does_not_release_the_next_h
     """The message has died in other hands meanwhile, was driven back, and is held under the same id again."""
     jobs = other.queue("jobs")
     await jobs.put(b"a")
-    async with holder.transaction() as old:
+    async with holder.transaction(autocommit=False) as old:
         assert await old.take(holder.queue("jobs")) is not None
         assert await jobs.admin.release_claims() == 1
-        async with other.begin() as burying:
+        async with other.transaction() as burying:
             message = await burying.take(jobs, timeout=30)
             assert message is not None
             burying.reject(message, "to come back under the same id")
         assert await jobs.dead_letters.redrive() == 1
-        async with other.begin() as new:
+        async with other.transaction() as new:
             assert await new.take(jobs, timeout=30) is not None
             await old.rollback(delay=0)
             assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
@@ -366,7 +366,7 @@ async def test_a_rollback_leaves_no_lock_of_a_deleted_message(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     await other.queue("jobs").put_many([b"a"] * 40)
-    async with holder.transaction() as tx:
+    async with holder.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(holder.queue("jobs"), 40)) == 40
         await other._runtime.zookeeper.multi([Delete(path) for path in (await item_paths(account))[1:]])
         await tx.rollback(delay=0)
@@ -379,13 +379,13 @@ async def test_a_message_that_another_client_released_and_dead_lettered_does_not
 ) -> None:
     await holder.queue("once", policy=zq.ConsumeOnce()).put(b"a")
     await holder.queue("jobs").put(b"b")
-    async with holder.transaction() as tx:
+    async with holder.transaction(autocommit=False) as tx:
         assert await tx.take(holder.queue("once")) is not None
         assert await tx.take(holder.queue("jobs")) is not None
         assert await other.queue("once").admin.release_claims() == 1
         async with asyncio.timeout(30):
             while await other.queue("once").dead_letters.size() != 1:  # a take that times out first looks at nothing
-                async with other.begin() as taking:
+                async with other.transaction() as taking:
                     assert await taking.take(other.queue("once"), timeout=0.5) is None  # it has had its one attempt
         await tx.rollback(delay=0)
     assert await account.locks("jobs") == []
@@ -404,10 +404,10 @@ async def test_removing_a_lock_without_a_message_keeps_the_lock_of_the_next_hold
     jobs = other.queue("jobs")
     await jobs.put(b"a", group=group)
     claim = proxy.hold_request(CLAIM)
-    async with holder.begin() as tx:
+    async with holder.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=None))
         await claim.struck()
-        async with other.begin() as consuming:  # it looked at a message that goes before it has the lock
+        async with other.transaction() as consuming:  # it looked at a message that goes before it has the lock
             first = await consuming.take(jobs, timeout=30)
             assert first is not None
             if group is None:
@@ -420,7 +420,7 @@ async def test_removing_a_lock_without_a_message_keeps_the_lock_of_the_next_hold
         else:
             await asyncio.create_task(jobs.put(b"b", group=group), context=Context())
         assert await jobs.admin.release_claims() == 1
-        async with other.begin() as others:
+        async with other.transaction() as others:
             assert await others.take(jobs, timeout=30) is not None
             removal.release()
             await holder._runtime.committer.drain()

@@ -49,7 +49,7 @@ async def test_a_handler_aborted_during_its_attempt_record_does_not_affect_the_n
     listener = session.listener(session.queue("jobs"), handle)
     running = asyncio.ensure_future(listener.run())
     await fault.struck()
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(other.queue("jobs"), timeout=None))
         listener.abort()
         await asyncio.sleep(0.05)
@@ -72,7 +72,7 @@ async def test_an_attempt_that_is_counted_late_is_undone_when_the_claim_is_relea
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(9))
     await jobs.put(b"a")
     fault = proxy.hold_reply(ATTEMPT)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         taking = asyncio.ensure_future(tx.take(jobs))
         await fault.struck()
         taking.cancel()
@@ -154,7 +154,7 @@ async def test_a_take_that_times_out_as_its_reply_arrives_returns_and_holds_noth
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         fault = proxy.hold_reply(CLAIM)
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             taking = asyncio.ensure_future(tx.take(jobs, timeout=600))
             await fault.struck()
             clock.advance(600)
@@ -172,7 +172,11 @@ async def test_two_transactions_that_use_up_the_lock_budget_do_not_deadlock(
     monkeypatch.setattr("aiozkqueue.queue.runtime.lock_budget.EPHEMERAL_CAP", 500)
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(20)])
-    async with asyncio.timeout(30), session.transaction() as one, session.transaction() as two:
+    async with (
+        asyncio.timeout(30),
+        session.transaction(autocommit=False) as one,
+        session.transaction(autocommit=False) as two,
+    ):
         held = len(await one.take_many(jobs, 3)) + len(await two.take_many(jobs, 6))
         assert 3 < held < 9
         assert await two.take_many(jobs, 3) == []
@@ -191,7 +195,7 @@ async def test_closing_with_pending_releases_while_disconnected_ends_in_time_and
     async with zq.connect(proxy.hosts, root=root, session_timeout=2) as session:
         jobs = session.queue("jobs")
         await jobs.put_many([b"a", b"b"])
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             await tx.take(jobs)
             proxy.refuse()
             proxy.reset_connections()
@@ -210,7 +214,7 @@ async def test_closing_waits_for_a_commit_whose_caller_was_cancelled(
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
-        tx = await session.transaction().__aenter__()
+        tx = await session.transaction(autocommit=False).__aenter__()
         await tx.take(jobs)
         fault = proxy.hold_reply(SETTLE)
         with pytest.raises(zq.OutcomeUnknownError):
@@ -227,7 +231,7 @@ async def test_a_message_put_while_an_idle_consumer_lists_is_found(
     await other.queue("jobs").exists()
     for nth in range(1, 7):
         fault = proxy.hold_reply(Opcode.GET_CHILDREN, nth=nth)
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             taking = asyncio.ensure_future(tx.take(jobs, timeout=None))
             done, _ = await asyncio.wait(
                 {taking, asyncio.ensure_future(fault.struck(0.3))}, return_when="FIRST_COMPLETED"
@@ -243,7 +247,7 @@ async def test_a_take_without_waiting_is_answered_while_another_take_waits(
     session: zq.QueueSession, proxy: ZooKeeperProxy
 ) -> None:
     jobs = session.queue("jobs")
-    async with session.begin() as patient, session.begin() as impatient:
+    async with session.transaction() as patient, session.transaction() as impatient:
         waiting = asyncio.ensure_future(patient.take(jobs, timeout=None))
         await asyncio.sleep(0.2)
         for nth in (1, 2, 3):
@@ -264,9 +268,9 @@ async def test_a_backoff_set_by_another_session_ends_in_time_for_a_disconnected_
     session: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with other.transaction() as tx:
+    async with other.transaction(autocommit=False) as tx:
         assert await tx.take(other.queue("jobs")) is not None
-        async with session.begin() as idle:
+        async with session.transaction() as idle:
             taking = asyncio.ensure_future(idle.take(session.queue("jobs"), timeout=None))
             await asyncio.sleep(0.3)
             proxy.refuse()

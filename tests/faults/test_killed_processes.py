@@ -39,7 +39,7 @@ async def test_an_idle_consumer_gets_the_message_of_a_killed_holder_without_othe
             await session.queue("jobs").put(b"a")
             holder = await workers.start("hold", session_timeout=session_timeout)
             await workers.told(told)
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=None))
                 await asyncio.sleep(0.4)  # it is idle, and listens
                 early = taking.done()
@@ -68,7 +68,7 @@ async def test_a_process_stopped_for_longer_than_its_session_commits_nothing(
         stopped = await workers.start("commit_late", session_timeout=3)
         await workers.told(1)
         stopped.send_signal(signal.SIGSTOP)
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(session.queue("jobs"), timeout=60) is not None
             tx.put("results", b"from the other")
         await asyncio.to_thread(wait.unlink)
@@ -96,7 +96,7 @@ async def test_two_kills_count_as_attempts_only_if_the_policy_counts_deliveries(
             holder = await workers.start("hold", session_timeout=2)
             assert await workers.told(told) == [f"holds {message_id}"] * told
             holder.send_signal(signal.SIGKILL)
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(jobs, timeout=60)
             assert message is not None
             state = await jobs.state(message_id)

@@ -37,7 +37,7 @@ async def test_a_commit_is_applied_once_and_returns(
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"a")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(jobs)
         assert message is not None
         tx.put("results", b"from a")
@@ -67,14 +67,14 @@ async def test_a_rollback_leaves_no_lock_and_keeps_the_message(
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"a")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs) is not None
         fault = lose(proxy, SETTLE, when, times)
         await tx.rollback(delay=0)
     assert fault.requests
     assert await account.locks("jobs") == []
     assert await account.bodies("jobs") == [b"a"]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         again = await tx.take(jobs)
         assert again is not None
         assert again.body == b"a"
@@ -85,13 +85,13 @@ async def test_a_rollback_of_several_requests_leaves_no_lock_and_releases_every_
 ) -> None:
     jobs = session.queue("jobs")
     identities = [one for _ in range(3) for one in await jobs.put_many([bytes(40_000)] * 10)]
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(jobs, 30)) == 30
         fault = lose(proxy, SETTLE, when, 2 * times)  # of the first part, and of the one behind it
         await tx.rollback(delay=0)
         assert await account.locks("jobs") == []
     assert len(fault.requests) == 2 * times
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         again = await tx.take_many(jobs, 30)
         assert {message.id for message in again} == set(identities)
         assert {message.attempt for message in again} == {2}
@@ -102,7 +102,7 @@ async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"a")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs) is not None
         fault = lose(proxy, BACKOFF, when, times)
         await tx.rollback(delay=1.5)
@@ -110,7 +110,7 @@ async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
     assert len(await account.locks("jobs")) == 1
     assert len(await account.view.children(account.path("jobs", "due"))) == 1
     assert not await account.view.ephemerals(account.path("jobs", "locks"))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         again = await tx.take(jobs, timeout=30)
         assert again is not None
         assert again.attempt == 2
@@ -123,7 +123,7 @@ async def test_a_reject_creates_one_dead_letter(
     jobs = session.queue("jobs")
     await jobs.put(b"a")
     fault = lose(proxy, REJECT, when, times)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs)
         assert message is not None
         tx.reject(message, "not wanted")
@@ -139,7 +139,7 @@ async def test_a_claim_delivers_the_message_and_leaves_no_lock_behind(
     jobs = session.queue("jobs")
     await jobs.put_many([b"a", b"b"])
     fault = lose(proxy, CLAIM, when, times)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         messages = await tx.take_many(jobs, 10)
         assert [message.body for message in messages] == [b"a", b"b"]
         assert len(await account.locks("jobs")) == 2
@@ -158,7 +158,7 @@ async def test_a_claim_request_that_is_lost_leaves_a_message_that_another_sessio
     async with zq.connect(quick, root=root, session_timeout=20) as other:
 
         async def take(one: zq.QueueSession) -> None:
-            async with one.begin() as tx:
+            async with one.transaction() as tx:
                 taken.extend(message.body for message in await tx.take_many(one.queue("jobs"), 2))
 
         async with asyncio.TaskGroup() as tasks:
@@ -201,7 +201,7 @@ async def test_a_consumer_is_registered_once(
     jobs = session.queue("jobs")
     await jobs.put(b"a")
     fault = lose(proxy, REGISTRATION, when, times)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
         assert len(await account.view.children(account.path("jobs", "consumers"))) == 1
     assert fault.requests

@@ -85,7 +85,7 @@ async def committed(session: zq.QueueSession, count: int) -> list[bytes]:
     """Take this many messages, in one transaction each."""
     bodies: list[bytes] = []
     for _ in range(count):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(session.queue("jobs"), timeout=None)
             assert message is not None
             bodies.append(message.body)
@@ -115,7 +115,7 @@ async def test_a_read_that_fails_after_a_claim_leaves_no_lock_and_other_sessions
             await account.view.set(f"{items}/{name}", await account.view.get(f"{items}/{name}"))
     spoiling.spoil(2 if kind == "touched" else 1, error, body)
     with pytest.raises(zq.QueueError):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await tx.take_many(session.queue("jobs"), 3, timeout=30)
     async with asyncio.timeout(30):
         assert sorted(await committed(other, 3)) == [b"a", b"b", b"c"]
@@ -130,10 +130,10 @@ async def test_a_redelivered_message_is_taken_at_once_despite_the_lock_of_a_fail
     jobs = other.queue("jobs")
     await jobs.put(b"a")
     claim = spoiling.hold_request(CLAIM)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=None))
         await claim.struck()
-        async with other.begin() as theirs:
+        async with other.transaction() as theirs:
             message = await theirs.take(jobs, timeout=30)
             assert message is not None
             theirs.reject(message, "later")
@@ -164,7 +164,7 @@ async def test_a_claim_whose_reply_was_lost_leaves_no_lock_on_an_unreadable_mess
     await set_acl(account.view, account.path("jobs", "items", name), readable=False)
     await jobs.put(b"open")
     spoiling.lose_after(CLAIM)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         messages = await tx.take_many(session.queue("jobs"), 2, timeout=30)
         assert [message.body for message in messages] == [b"open"]
     await account.unlocked("jobs")

@@ -51,7 +51,7 @@ async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         await session.queue("results").put(b"first")
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
             tx.put("results", b"from a")
             fault = (proxy.hold_reply if applied else proxy.hold_request)(SETTLE)
@@ -77,7 +77,7 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
             tx.put("jobs", b"from a")
             fault = proxy.hold_reply(SETTLE)
@@ -100,7 +100,7 @@ async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"first")
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(jobs) is not None  # registers the session, by which its end is seen
         fault = (proxy.hold_reply if applied else proxy.hold_request)(PUT)
         putting = asyncio.ensure_future(jobs.put(b"second"))
@@ -145,7 +145,7 @@ async def test_a_claim_released_by_force_while_its_commit_is_in_doubt_fails_the_
     ):
         jobs = session.queue("jobs")
         await jobs.put(b"a")
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
             tx.put("results", b"from a")
             fault = proxy.hold_request(SETTLE)
@@ -168,7 +168,7 @@ async def test_a_commit_that_is_not_answered_in_time_reports_its_outcome_later(
     async with zq.connect(proxy.hosts, root=root, session_timeout=60) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
             tx.put("jobs", b"b")
             proxy.stall()
@@ -195,7 +195,7 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
             for _ in range(6):  # more than there are slots
                 others.create_task(jobs.put(b"late"))
                 await asyncio.sleep(0)
-            async with session.transaction() as tx:
+            async with session.transaction(autocommit=False) as tx:
                 tx.put("jobs", b"mine")
                 began = time.monotonic()
                 with pytest.raises((zq.NotCommittedError, zq.OutcomeUnknownError)):
@@ -213,7 +213,7 @@ async def test_a_rollback_past_its_deadline_returns_and_removes_the_lock_later(
     async with zq.connect(proxy.hosts, root=root, session_timeout=4) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
             proxy.refuse()
             proxy.reset_connections()
@@ -234,7 +234,7 @@ async def test_an_idle_connection_reset_costs_the_next_call_less_than_half_a_sec
     async with zq.connect(proxy.hosts, root=root, session_timeout=10) as session:
         jobs = session.queue("jobs")
         await jobs.put_many([b"a", b"b"])
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(jobs) is not None
             owners = set((await account.view.ephemerals(account.path("jobs", "locks"))).values())
             times = []
@@ -340,9 +340,9 @@ async def test_a_waiting_take_survives_the_end_of_its_zookeeper_session(
         zq.connect(quick, root=root, session_timeout=20) as other,
     ):
         await other.queue("jobs").put(b"first")
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await tx.take(session.queue("jobs"))
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=60))
             await asyncio.sleep(0.1)
             async with blackout(session):
@@ -359,7 +359,7 @@ async def test_a_transaction_takes_no_more_messages_after_its_session_ended(
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         with pytest.raises(zq.SessionExpiredError):
-            async with session.begin() as tx, asyncio.timeout(30):
+            async with session.transaction() as tx, asyncio.timeout(30):
                 assert await tx.take(jobs) is not None
                 waiting = asyncio.ensure_future(tx.take(session.queue("empty"), timeout=None))
                 await asyncio.sleep(0.1)
@@ -377,7 +377,7 @@ async def test_a_take_keeps_its_deadline_while_its_attempt_is_not_answered(
         jobs = session.queue("jobs", policy=zq.ConsumeTimes(9))
         await jobs.put(b"a")
         fault = proxy.hold_request(ATTEMPT)
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             async with asyncio.timeout(30):  # half of a session timeout
                 assert await tx.take(jobs, timeout=2) is None
             await fault.struck()

@@ -32,7 +32,7 @@ class Journal:
 
 async def hold(session: zq.QueueSession, journal: Journal) -> None:
     """Take a message and keep it."""
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(session.queue("jobs"), timeout=None)
         assert message is not None
         journal.write(f"holds {message.id}")
@@ -42,7 +42,7 @@ async def hold(session: zq.QueueSession, journal: Journal) -> None:
 async def hold_many(session: zq.QueueSession, journal: Journal) -> None:
     """Take as many as the session may hold, and keep them."""
     held = 0
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         with suppress(zq.TransactionTooLargeError):  # which would roll back, and turn locks into timed ones
             while messages := await tx.take_many(session.queue("jobs"), 500):
                 held += len(messages)
@@ -52,7 +52,7 @@ async def hold_many(session: zq.QueueSession, journal: Journal) -> None:
 
 async def commit_late(session: zq.QueueSession, journal: Journal) -> None:
     """Take a message, be stopped, and commit."""
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(session.queue("jobs"), timeout=None)
         assert message is not None
         tx.put("results", b"from the one that was stopped")

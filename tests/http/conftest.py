@@ -14,7 +14,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings, create_app
 from aiozkqueue.http.server import server
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from tests.integration.queue.conftest import expire, open_session, session
 
 if TYPE_CHECKING:

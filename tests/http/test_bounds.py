@@ -18,9 +18,9 @@ from aiozkqueue.http.client import QueueServiceClient
 from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.core.service import QueueService
 from aiozkqueue.http.core.tokens import MessageIds
-from aiozkqueue.http.dashboard import reading
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.http.dashboard.readings import letters
 from aiozkqueue.sampling import Sampler
+from aiozkqueue.session.internals import core_of
 from tests.http.conftest import NOBODY, serving
 from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_deep_listings import TURN, watched
@@ -166,7 +166,7 @@ async def test_a_long_poll_creates_no_queue_and_notices_a_new_one(
     before = sorted(await server_view.children(queue_root))
     assert (await service.get(f"/{kind}/1/q/poll", params={"wait": 1})).json() == []
     after = sorted(await server_view.children(queue_root))
-    assert set(after) - set(before) <= {".clients", ".tokens"}
+    assert set(after) - set(before) <= {".clients", ".tokens", ".samples"}
     waiting = asyncio.create_task(service.get(f"/{kind}/1/q/poll", params={"wait": 30}))
     await asyncio.sleep(0.2)
     begun = time.monotonic()
@@ -194,7 +194,7 @@ async def buried(session: zq.QueueSession, number: int, size: int) -> zq.Queue[b
     queue = session.queue("q")
     for one in range(number):
         await queue.put(b"%d:" % one + bytes(size))
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue, timeout=30)
             assert message is not None
             tx.reject(message, "broken")
@@ -206,7 +206,7 @@ async def test_large_dead_letters_are_searched_a_few_megabytes_at_a_time(session
     gc.collect()
     tracemalloc.start()
     try:
-        found = await reading.search(queue, "17:", payloads=True)
+        found = await letters.search(queue, letters.Sought("17:"), payloads=True)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -218,7 +218,7 @@ async def test_a_search_ends_at_its_byte_limit_and_reports_that_there_is_more(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await buried(session, 20, 400_000)
-    monkeypatch.setattr(reading, "LOOKED_BYTES", 1_000_000)
-    found = await reading.search(queue, "", payloads=True)
+    monkeypatch.setattr(letters, "LOOKED_BYTES", 1_000_000)
+    found = await letters.search(queue, letters.Sought(), payloads=True)
     assert found.more
     assert 0 < found.looked == len(found.ids) < 20

@@ -5,24 +5,34 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.async_api import expect
 
+import aiozkqueue as zq
+from aiozkqueue.bus import Bus
 from aiozkqueue.http import Keys
-from aiozkqueue.queue.internals import core_of
-from tests.browser import PATIENCE, launched
+from aiozkqueue.session.internals import core_of
+from tests.browser import launched
+from tests.http.browsing import TRACE, WINDOWS, fill, keep, too_wide, violations, window
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from playwright.async_api import Browser, Page
 
-    import aiozkqueue as zq
     from tests.http.conftest import Service
+
+#: The pictures of the documentation, by page and window.
+PICTURES = {
+    ("queues", "light"): "dashboard-queues",
+    ("queues", "phone"): "dashboard-phone",
+    ("messages", "light"): "dashboard-messages",
+    ("message", "light"): "dashboard-message",
+    ("dead-letters", "light"): "dashboard-dead-letters",
+}
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -39,132 +49,137 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @pytest.fixture
-async def page(chromium: Browser, service: Service) -> AsyncIterator[Page]:
-    """A window at the dashboard that fails the test when anything on a page is refused or goes wrong."""
-    context = await chromium.new_context(base_url=service.url, viewport={"width": 1180, "height": 820})
-    context.set_default_timeout(PATIENCE)
-    window = await context.new_page()
-    errors: list[str] = []
-    window.on("pageerror", lambda error: errors.append(str(error)))
-    window.on("console", lambda said: errors.append(said.text) if "Content Security" in said.text else None)
-    await window.goto("/")
-    yield window
-    await context.close()
-    assert errors == []
-
-
-async def sign_in(page: Page, key: str) -> None:
-    await page.get_by_label("API key").fill(key)
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_role("heading", name="Queues")).to_be_visible()
-
-
-async def keep(page: Page, name: str) -> None:
-    """Keep a picture for the documentation, when that is asked for."""
-    folder = os.environ.get("AIOZKQUEUE_SCREENSHOTS")
-    if folder:
-        await page.screenshot(path=Path(folder) / f"{name}.png")
+async def dead(session: zq.QueueSession) -> list[str]:
+    """Queues of every kind, and the dead letters of ``orders``."""
+    return await fill(session)
 
 
 @pytest.fixture
-async def work(session: zq.QueueSession) -> list[str]:
-    """A queue with messages and three dead letters, whose ids these are."""
-    orders = session.queue("orders")
-    await session.queue("invoices").put_many([b'{"invoice": %d}' % number for number in range(1, 4)])
-    await orders.put_many([b'{"order": %d, "customer": "K-%d"}' % (number, 100 + number) for number in range(1, 4)])
-    async with orders.consume(until_idle=0, settle="explicit") as deliveries:
-        async for delivery in deliveries:
-            await delivery.reject("ValueError: the customer has no address")
-    await orders.put_many([b'{"order": %d, "customer": "K-%d"}' % (number, 100 + number) for number in range(4, 16)])
-    return [letter.id for letter in await orders.dead_letters.peek()]
+async def page(chromium: Browser, service: Service, dead: list[str]) -> AsyncIterator[Page]:
+    assert dead
+    async with window(chromium, service) as opened:
+        yield opened
 
 
-async def test_queues_are_listed_and_opened(page: Page, service: Service, work: list[str]) -> None:
-    await sign_in(page, service.key)
-    row = page.get_by_role("row").filter(has_text="orders")
-    await expect(row).to_contain_text("12")
-    await expect(row).to_contain_text(str(len(work)))
-    await keep(page, "dashboard-queues")
-    await page.get_by_role("link", name="orders", exact=True).click()
-    await expect(page.get_by_role("heading", name="orders", level=1)).to_be_visible()
-    await expect(page.get_by_role("img", name="Size: now")).to_be_visible()
-    await expect(page.get_by_text("K-104")).to_have_count(0)
-    await keep(page, "dashboard-queue")
-    await page.locator("tbody th a").first.click()
-    await page.get_by_role("link", name="Show the payload").click()
-    await expect(page.get_by_label("Payload")).to_contain_text('"customer": "K-104"')
-    await keep(page, "dashboard-message")
+def row(page: Page, name: str) -> object:
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
 
 
-async def test_dead_letters_are_redriven_after_a_confirmation(
-    page: Page, service: Service, session: zq.QueueSession, work: list[str]
+async def confirm(page: Page, button: str, question: str) -> None:
+    """Press a button, and confirm on the page that it leads to."""
+    await page.get_by_role("button", name=f"{button}…").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text(question)
+
+
+async def told(page: Page, text: str) -> None:
+    await expect(page.get_by_role("status").first).to_have_text(text)
+
+
+# -- every page
+
+
+@pytest.mark.parametrize("kind", list(WINDOWS))
+async def test_every_page_is_accessible_and_fits_its_window(
+    chromium: Browser, service: Service, session: zq.QueueSession, dead: list[str], kind: str
 ) -> None:
-    await sign_in(page, service.key)
-    await page.goto("/queues/orders/dead-letters")
-    await keep(page, "dashboard-dead-letters")
-    await page.get_by_role("searchbox").fill("k-102")
+    await session.admin.moves.start("archive", "invoices")
+    pages = {
+        "queues": "/",
+        "all-dead-letters": "/dead-letters",
+        "consumers": "/consumers",
+        "jobs": "/jobs",
+        "buses": "/buses",
+        "moves": "/moves",
+        "servers": "/servers",
+        "findings": "/findings",
+        "queue": "/queues/orders?range=1h",
+        "messages": "/queues/orders/messages",
+        "message": f"/queues/orders/messages/{dead[0]}",
+        "dead-letters": "/queues/orders/dead-letters",
+        "missing": "/queues/nosuch",
+    }
+    found: dict[str, object] = {}
+    async with session.queue("invoices").consume() as _, window(chromium, service, kind) as opened:
+        for name, path in pages.items():
+            await opened.goto(path)
+            await expect(opened.locator("[data-soon]")).to_have_count(0)
+            found[name] = await violations(opened), await too_wide(opened)
+            if (picture := PICTURES.get((name, kind))) is not None:
+                await keep(opened, picture)
+        await opened.goto("/queues/orders/dead-letters")
+        await opened.get_by_role("button", name="Redrive…").click()
+        found["confirm"] = await violations(opened), await too_wide(opened)
+        await opened.goto("/")
+        await opened.get_by_role("button", name="Sign out").click()
+        found["sign in"] = await violations(opened), await too_wide(opened)
+    assert {name: result for name, result in found.items() if result != ([], False)} == {}
+
+
+async def test_the_sections_are_reached_by_the_navigation(page: Page) -> None:
+    sections = page.get_by_role("navigation", name="Sections")
+    for title in ("Dead letters", "Consumers", "Jobs", "Buses", "Moves", "Servers", "Findings", "Queues"):
+        await sections.get_by_role("link", name=title).click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        await expect(sections.locator("[aria-current=page]")).to_have_text(title)
+    await page.goto("/dead-letters")
+    await page.get_by_role("link", name="orders").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Dead letters of orders")
+
+
+async def test_a_missing_page_is_shown_with_the_navigation_and_without_sign_in(page: Page) -> None:
+    for path, text in (("/queues/order", "Did you mean 'orders'?"), ("/nowhere", "no page"), ("/queue/", "no page")):
+        answer = await page.goto(path)
+        assert answer is not None
+        assert answer.status == 404
+        await expect(page.get_by_role("alert")).to_contain_text(text)
+        await expect(page.get_by_role("navigation", name="Sections")).to_be_visible()
+        await expect(page.get_by_text("Sign in")).to_have_count(0)
+
+
+# -- queues
+
+
+async def test_queues_that_need_attention_look_so_and_idle_ones_fade(page: Page) -> None:
+    for name, text, kind in (
+        ("invoices", "no consumers", "sick"),
+        ("mails", "paused", "sick"),
+        ("orders", "5 dead", "sick"),
+        ("archive", "", "idle"),
+    ):
+        one = page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+        await expect(one).to_have_class(kind)
+        await expect(one).to_contain_text(text)
+    await page.get_by_role("link", name="Need attention 3").click()
+    await expect(page.locator("tbody tr")).to_have_count(3)
+
+
+async def test_queues_are_searched_and_sorted_with_their_totals(page: Page) -> None:
+    await page.get_by_role("link", name="Waiting").click()
+    await expect(page.locator("tbody th a:not(.sign)")).to_have_text(["invoices", "orders", "mails", "archive"])
+    await expect(page.locator("tfoot")).to_contain_text("Total of 4")
+    await page.get_by_role("searchbox").fill("M")
     await page.get_by_role("button", name="Search").click()
-    await page.get_by_role("button", name="Redrive all 1").click()
-    await expect(page.get_by_role("heading")).to_contain_text("Redrive 1 dead letter of orders?")
-    assert await session.queue("orders").dead_letters.size() == 3
-    await page.get_by_role("button", name="Redrive 1").click()
-    await expect(page.get_by_role("status").first).to_contain_text("1 of 1 dead letters were redriven")
-    assert await session.queue("orders").size() == 13
-    await page.get_by_label(f"Select {work[0]}").check()
-    await page.get_by_role("button", name="Delete selected").click()
-    await page.get_by_role("button", name="Delete 1").click()
-    await expect(page.get_by_role("status").first).to_contain_text("1 of 1 dead letters were deleted")
-    assert await session.queue("orders").dead_letters.size() == 1
+    await expect(page.locator("tbody th a:not(.sign)")).to_have_text(["mails"])
+    await expect(page.locator("tfoot td").first).to_have_text("2")
+    await expect(page.locator("th[aria-sort]")).to_have_text("Waiting")
 
 
-async def test_a_key_without_permission_sees_the_reason(page: Page, session: zq.QueueSession, work: list[str]) -> None:
-    key = await Keys(core_of(session)).create("looker", ["queue|get_status|orders"])
-    await sign_in(page, key)
-    await expect(page.get_by_text("invoices")).to_have_count(0)
-    await page.goto("/queues/orders/dead-letters")
-    await expect(page.get_by_text("This key may not change them")).to_be_visible()
-    await expect(page.get_by_role("button", name="Redrive")).to_have_count(0)
-    await page.goto(f"/queues/orders/messages/{work[0]}?payload=1")
-    await expect(page.get_by_text("may not read payloads")).to_be_visible()
-    answer = await page.goto("/queues/invoices")
-    assert answer is not None
-    assert answer.status == 403
-    await expect(page.get_by_role("alert")).to_contain_text("may not see")
-
-
-async def test_the_dashboard_follows_the_dark_color_scheme(page: Page, service: Service, work: list[str]) -> None:
-    await sign_in(page, service.key)
-    assert work
-    grounds: dict[str, str] = {}
-    for scheme in ("light", "dark"):
-        await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-        grounds[scheme] = await page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert grounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
-    await keep(page, "dashboard-dark")
-
-
-async def test_pages_refresh_until_they_are_paused(
-    page: Page, service: Service, session: zq.QueueSession, work: list[str]
-) -> None:
-    assert work
-    await sign_in(page, service.key)
-    row = page.get_by_role("row").filter(has_text="invoices")
-    await expect(row).to_contain_text("3")
-    await session.queue("invoices").put_many([b"1"] * 4320)
-    await expect(row).to_contain_text("4,323", timeout=60_000)
+async def test_pages_refresh_until_they_are_paused(page: Page, session: zq.QueueSession) -> None:
+    invoices = page.get_by_role("row").filter(has_text="invoices")
+    await session.queue("invoices").put_many([b"1"] * 4290)
+    await expect(invoices).to_contain_text("4,320", timeout=60_000)
     await page.get_by_role("button", name="Pause updates").click()
     await expect(page.locator("[data-told]")).to_have_text("Updates are paused.")
     await expect(page.get_by_role("button", name="Resume updates")).to_be_visible()
 
 
-async def test_the_dashboard_works_with_the_keyboard_alone(page: Page, service: Service, work: list[str]) -> None:
-    assert work
-    await sign_in(page, service.key)
+async def test_the_dashboard_works_with_the_keyboard_alone(page: Page) -> None:
+    await page.goto("/")
     await expect(page.get_by_role("link", name="orders", exact=True)).to_be_visible()
     await page.keyboard.press("Tab")
     focused = "document.activeElement.textContent"
     assert await page.evaluate(focused) == "Skip to the content"
-    for _ in range(12):
+    for _ in range(40):
         await page.keyboard.press("Tab")
         if await page.evaluate(focused) == "orders":
             break
@@ -172,3 +187,296 @@ async def test_the_dashboard_works_with_the_keyboard_alone(page: Page, service: 
     await expect(page.get_by_role("heading", name="orders", level=1)).to_be_visible()
     for landmark in ("banner", "main", "contentinfo"):
         await expect(page.get_by_role(landmark)).to_have_count(1)
+
+
+# -- one queue
+
+
+async def test_a_queue_shows_figures_that_agree_with_its_charts(page: Page) -> None:
+    await page.goto("/queues/orders")
+    figures = page.get_by_label("Figures")
+    await expect(figures).to_contain_text("12 waiting")
+    await expect(figures).to_contain_text("14 size")
+    await expect(figures).to_contain_text("5 dead letters")
+    chart = page.get_by_role("img", name="Messages, now: waiting 12, in flight 0, dead letters 5")
+    await expect(chart).to_be_visible()
+    await expect(chart.locator("canvas")).to_be_visible()
+    await expect(chart).to_contain_text("waiting12")
+    await chart.locator(".u-over").hover()
+    await page.get_by_role("navigation", name="Time range").get_by_role("link", name="6 h").click()
+    await expect(page.locator("[data-charts]")).to_have_attribute("data-charts", "/queues/orders/points?range=6h")
+    for link, count in (("Messages", 14), ("Dead letters", 5)):
+        await expect(page.get_by_role("navigation", name="Queue").get_by_role("link", name=link)).to_contain_text(
+            str(count)
+        )
+
+
+async def test_a_queue_shows_its_configuration_its_times_and_its_consumers(
+    page: Page, session: zq.QueueSession
+) -> None:
+    async with session.queue("orders").consume() as deliveries:
+        async for _ in deliveries:
+            break
+        await page.goto("/queues/orders")
+        settings = page.locator(".settings")
+        await expect(settings).to_contain_text("policyConsumeTimes")
+        await expect(settings).to_contain_text("max_sizeunlimited")
+        await expect(page.get_by_role("row", name="Wait until claimed")).to_be_visible()
+        await expect(page.get_by_role("row", name="Handling")).to_be_visible()
+        consumers = page.get_by_role("region", name="Consumers of orders")
+        await expect(consumers.locator("tbody tr")).to_have_count(1)
+        await consumers.locator("summary").click()
+        await expect(consumers.locator("details a").first).to_be_visible()
+    await page.goto("/queues/invoices")
+    await expect(page.get_by_text("These times come from the history")).to_be_visible()
+    await expect(page.get_by_text("No session consumes from this queue.")).to_be_visible()
+
+
+@pytest.mark.parametrize("kind", ["light", "phone"])
+async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confirmation(
+    chromium: Browser, service: Service, session: zq.QueueSession, dead: list[str], kind: str
+) -> None:
+    assert dead
+    invoices = session.queue("invoices")
+    async with window(chromium, service, kind) as page:
+        await page.goto("/queues/invoices")
+        await confirm(page, "Pause", "Pause the queue invoices?")
+        assert not (await invoices.configuration()).paused
+        await page.get_by_role("button", name="Pause", exact=True).click()
+        await told(page, "The queue invoices is paused.")
+        await expect(page.locator(".heading .sign").first).to_have_text("paused")
+        assert (await invoices.configuration()).paused
+        await confirm(page, "Resume", "Resume the queue invoices?")
+        await page.get_by_role("button", name="Resume", exact=True).click()
+        await told(page, "The queue invoices is resumed.")
+        assert not (await invoices.configuration()).paused
+
+        await confirm(page, "Move all", "Move all messages of invoices?")
+        await page.get_by_label("To the queue").fill("nosuch")
+        await page.get_by_role("button", name="Move").click()
+        await expect(page.get_by_role("alert")).to_contain_text("There is no queue 'nosuch'")
+        assert not await session.queue("nosuch").exists()
+        await page.get_by_label("To the queue").fill("archive")
+        await page.get_by_role("button", name="Move").click()
+        await told(page, "The messages of invoices are being moved to archive; the page Moves shows the progress.")
+
+        async def moved() -> bool:
+            return await session.queue("archive").size() == 30
+
+        await eventually(moved)
+        await page.get_by_role("link", name="Moves").click()
+        await expect(page.locator("tbody tr")).to_contain_text("archive")
+
+        await page.goto("/queues/archive")
+        await confirm(page, "Purge", "Purge all messages of archive?")
+        await page.get_by_role("button", name="Purge").click()
+        await told(page, "The queue archive was emptied.")
+        assert await session.queue("archive").size() == 0
+
+        await page.goto("/queues/orders")
+        await confirm(page, "Delete", "Delete the queue orders?")
+        await page.get_by_role("button", name="Delete").click()
+        await expect(page.get_by_role("alert")).to_contain_text("nothing was deleted")
+        await page.goto("/queues/archive")
+        await confirm(page, "Delete", "Delete the queue archive?")
+        await page.get_by_role("button", name="Delete").click()
+        await told(page, "The queue archive was deleted.")
+        await expect(page.get_by_role("link", name="archive", exact=True)).to_have_count(0)
+        assert not await session.queue("archive").exists()
+
+
+# -- messages
+
+
+async def test_messages_are_searched_by_id_key_tag_group_and_status(page: Page, session: zq.QueueSession) -> None:
+    await session.queue("orders").put_many([b"x"] * 60)
+    await page.goto("/queues/orders/messages")
+    await expect(page.get_by_role("navigation", name="Pages")).to_contain_text("1\N{EN DASH}50 of 74")
+    await page.get_by_role("link", name="Next").click()
+    await expect(page.get_by_role("navigation", name="Pages")).to_contain_text("51\N{EN DASH}74 of 74")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(24)
+    messages = await session.queue("orders").peek(1)
+    for label, text, count in (
+        ("Id", messages[0].id, 1),
+        ("Key, group", "order-6", 1),
+        ("Key, group", "country=", 1),
+        ("Key, group", "nightly", 1),
+        ("Key, group", "nothing", 0),
+    ):
+        await page.goto("/queues/orders/messages")
+        await page.get_by_label(label).fill(text)
+        await page.get_by_role("button", name="Search").click()
+        await expect(rows).to_have_count(count)
+    for status, count in (("retrying", 1), ("scheduled", 1), ("in flight", 0), ("waiting", 50)):
+        await page.goto("/queues/orders/messages")
+        await page.get_by_label("Status").select_option(status)
+        await page.get_by_role("button", name="Search").click()
+        await expect(rows).to_have_count(count)
+        await expect(page.get_by_label("Status")).to_have_value(status)
+
+
+async def test_a_message_shows_its_properties_its_payload_and_its_story(page: Page, dead: list[str]) -> None:
+    await page.goto("/queues/orders/dead-letters")
+    await page.get_by_role("link", name=dead[0]).click()
+    for text in ("order-1", "country=de", TRACE, "shop", "dead-lettered"):
+        await expect(page.get_by_text(text).first).to_be_visible()
+    story = page.locator(".story li")
+    await expect(story).to_contain_text(["put by", "claimed by", "dead-lettered, delivered at least once"])
+    payload = page.get_by_label("Payload")
+    await expect(payload).to_contain_text('"customer": "K-101"')
+    await expect(payload.locator(".json-key").first).to_have_text('"order"')
+    await expect(payload.locator(".json-figure").first).to_have_text("1")
+
+
+async def test_a_waiting_message_is_moved_and_cancelled(page: Page, session: zq.QueueSession) -> None:
+    orders = session.queue("orders")
+    first, second = [one for one in await orders.peek(20) if b"K-109" in one.body or b"K-110" in one.body]
+    await page.goto(f"/queues/orders/messages/{first.id}")
+    await confirm(page, "Move", f"Move the message {first.id} of orders?")
+    await page.get_by_label("To the queue").fill("archive")
+    await page.get_by_role("button", name="Move").click()
+    await told(page, "The message was moved to archive.")
+    (moved,) = await session.queue("archive").peek()
+    assert (moved.id, moved.body) == (first.id, first.body)
+    await page.goto(f"/queues/orders/messages/{second.id}")
+    await confirm(page, "Cancel", f"Cancel the message {second.id} of orders?")
+    await page.get_by_role("button", name="Cancel").click()
+    await told(page, "The message was cancelled.")
+    assert (await orders.state(second.id)).status is zq.Status.CANCELLED
+    await expect(page.get_by_role("button", name="Cancel…")).to_have_count(0)
+
+
+async def test_a_message_in_flight_is_not_changed(page: Page, session: zq.QueueSession) -> None:
+    async with session.transaction() as tx:
+        message = await tx.take(session.queue("orders"), timeout=30)
+        assert message is not None
+        await page.goto(f"/queues/orders/messages/{message.id}")
+        await page.get_by_role("button", name="Cancel…").click()
+        await page.get_by_role("button", name="Cancel").click()
+        await expect(page.get_by_role("alert")).to_contain_text("A consumer holds it")
+
+
+# -- dead letters
+
+
+async def test_dead_letters_are_newest_first_and_grouped_by_reason(page: Page, dead: list[str]) -> None:
+    await page.goto("/queues/orders/dead-letters")
+    await expect(page.locator("tbody th a")).to_have_text(dead[::-1])
+    reasons = page.locator(".reasons li")
+    await expect(reasons).to_contain_text(["ValueError: customer … has no address", "TimeoutError: the bank did"])
+    await reasons.nth(1).get_by_role("link").click()
+    await expect(page.locator("tbody th a")).to_have_text(dead[:2:-1])
+
+
+@pytest.mark.parametrize("kind", ["light", "phone"])
+async def test_dead_letters_are_redriven_and_deleted_and_the_filter_is_kept(
+    chromium: Browser, service: Service, session: zq.QueueSession, dead: list[str], kind: str
+) -> None:
+    orders = session.queue("orders")
+    async with window(chromium, service, kind) as page:
+        await page.goto("/queues/orders/dead-letters")
+        await page.get_by_role("searchbox").fill("VALUE")
+        await page.get_by_role("button", name="Search").click()
+        await page.get_by_label(f"Select {dead[0]}").check()
+        await expect(page.get_by_label("Selected")).to_be_checked()
+        await confirm(page, "Redrive", "Redrive 1 dead letter of orders?")
+        assert await orders.dead_letters.size() == 5
+        await page.get_by_label("Into another queue").fill("archive")
+        await page.get_by_role("button", name="Redrive").click()
+        await told(page, "1 of 1 dead letter was redriven into archive.")
+        assert [one.id for one in await session.queue("archive").peek()] == [dead[0]]
+        await expect(page.get_by_role("searchbox")).to_have_value("VALUE")
+        await expect(page.locator("tbody tr")).to_have_count(2)
+        size = await orders.size()
+        await confirm(page, "Redrive", "Redrive 2 dead letters of orders?")
+        await page.get_by_role("button", name="Redrive 2").click()
+        await told(page, "2 of 2 dead letters were redriven.")
+        assert await orders.size() == size + 2
+        await page.get_by_role("link", name="Clear").click()
+        await confirm(page, "Delete", "Delete 2 dead letters of orders?")
+        await page.get_by_role("link", name="Back").click()
+        await confirm(page, "Delete", "Delete 2 dead letters of orders?")
+        await page.get_by_role("button", name="Delete 2").click()
+        await told(page, "2 of 2 dead letters were deleted.")
+        assert await orders.dead_letters.size() == 0
+
+
+async def test_a_whole_page_of_dead_letters_is_selected_at_once(page: Page) -> None:
+    await page.goto("/queues/orders/dead-letters")
+    await page.get_by_label("Select all on this page").check()
+    await expect(page.locator("tbody input:checked")).to_have_count(5)
+    await confirm(page, "Delete", "Delete 5 dead letters of orders?")
+    await page.goto("/queues/orders/dead-letters")
+    await page.get_by_label("Selected").check()
+    await page.get_by_role("button", name="Delete…").click()
+    await expect(page.get_by_role("main")).to_contain_text("No message is selected.")
+
+
+async def test_a_dead_letter_is_readable_on_a_phone(chromium: Browser, service: Service, dead: list[str]) -> None:
+    assert dead
+    async with window(chromium, service, "phone") as page:
+        await page.goto("/queues/orders/dead-letters")
+        date = page.locator("td.when").first
+        box = await date.bounding_box()
+        assert box is not None
+        assert box["height"] < 50, "the label and the date take one line each"
+        reason = await page.locator("td.wide").first.bounding_box()
+        assert reason is not None
+        assert 0 <= reason["x"] < reason["x"] + reason["width"] <= 390
+        card = await page.locator("tbody tr").first.bounding_box()
+        assert card is not None
+        assert card["height"] < 160
+
+
+# -- jobs, and permissions
+
+
+async def test_a_job_is_paused_and_resumed(page: Page) -> None:
+    await page.goto("/jobs")
+    await page.get_by_role("button", name="Pause nightly-report").click()
+    await told(page, "The job nightly-report is paused.")
+    await page.get_by_role("button", name="Resume nightly-report").click()
+    await told(page, "The job nightly-report is resumed.")
+
+
+async def test_a_bus_is_shown_with_the_backlog_of_each_group(page: Page, session: zq.QueueSession) -> None:
+    from pydantic import BaseModel  # noqa: PLC0415 - only here
+
+    class Event(BaseModel):
+        number: int
+
+    bus = Bus(session, "shop", Event)
+    await bus.post(Event(number=1))
+    await page.goto("/buses")
+    await expect(page.get_by_role("row", name="shop")).to_contain_text("the bus itself")
+
+
+async def test_a_key_without_permission_sees_the_reason(
+    chromium: Browser, service: Service, session: zq.QueueSession, dead: list[str]
+) -> None:
+    key = await Keys(core_of(session)).create("looker", ["queue|get_status|orders"])
+    async with window(chromium, service, key=key) as page:
+        await expect(page.get_by_text("invoices")).to_have_count(0)
+        await expect(page.get_by_role("link", name="Servers")).to_have_count(0)
+        await page.goto("/queues/orders/dead-letters")
+        await expect(page.get_by_text("This key may not change them")).to_be_visible()
+        await expect(page.get_by_role("button", name="Redrive")).to_have_count(0)
+        await page.goto(f"/queues/orders/messages/{dead[0]}")
+        await expect(page.get_by_text("may not read payloads")).to_be_visible()
+        await page.goto("/jobs")
+        await expect(page.get_by_text("nightly-report")).to_have_count(0)
+        for path, text in (("/queues/invoices", "may not see"), ("/servers", "needs the permission")):
+            answer = await page.goto(path)
+            assert answer is not None
+            assert answer.status == 403
+            await expect(page.get_by_role("alert")).to_contain_text(text)
+            await expect(page.get_by_text("Sign in")).to_have_count(0)
+
+
+async def test_the_dashboard_follows_the_dark_color_scheme(page: Page) -> None:
+    grounds: dict[str, str] = {}
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        grounds[scheme] = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert grounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}

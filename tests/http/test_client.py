@@ -26,7 +26,7 @@ from aiozkqueue.http.client import (
 )
 from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.discovery import Registration, registered, service_urls
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from tests.http.conftest import serving
 from tests.integration.queue.conftest import eventually
 

@@ -11,7 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
     from tests.http.conftest import Service, Starter

@@ -14,6 +14,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.metrics import collector
+from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_metrics import values_of
 from tests.integration.queue.test_staged_batches import Writer
 
@@ -38,8 +39,9 @@ async def command(hosts: str, root: str, *arguments: str) -> dict[str, object]:
 
 def row_of(page: str, queue: str) -> dict[str, str]:
     """The cells of a queue's row in the dashboard's table, by their headings."""
-    heads = re.findall(r"<th scope=\"col\"[^>]*>([^<]*)</th>", page)
-    row = next(row for row in page.split("<tr>") if f">{queue}</a></th>" in row)
+    heads = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", page)
+    heads = [re.sub("<[^>]*>", "", head) for head in heads]
+    row = next(row for row in page.split("<tr") if f">{queue}</a>" in row)
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
     return {head.lower(): re.sub("<[^>]*>", "", cell) for head, cell in zip(heads, cells, strict=True)}
 
@@ -57,7 +59,7 @@ async def test_each_message_count_is_the_same_in_every_view(
                 async with delivery:
                     raise ValueError("no ink")
     await jobs.leases.take(lifetime=3600)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs)
         expected = dict(zip(WORDS, (9, 3, 1, 5, 2), strict=True))
         assert expected["size"] == expected["waiting"] + expected["in flight"] + expected["delayed"]
@@ -77,7 +79,14 @@ async def test_each_message_count_is_the_same_in_every_view(
         assert {word: scraped[f"aiozkqueue_queue_{name} jobs"] for word, name in names.items()} == expected
 
         async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as browser:
-            row = row_of((await browser.post("/sign-in", data={"key": service.key})).text, "jobs")
+            await browser.post("/sign-in", data={"key": service.key})
+
+            async def shown_in_list() -> bool:
+                page = (await browser.get("/")).text
+                return ">jobs</a>" in page and int(row_of(page, "jobs")["size"]) == expected["size"]
+
+            await eventually(shown_in_list)  # the queues are sampled every ten seconds
+            row = row_of((await browser.get("/")).text, "jobs")
             assert {word: int(row[word]) for word in WORDS} == expected
             page = (await browser.get("/queues/jobs")).text
         shown_figures = re.findall(r"<strong>(\d+)</strong> (?:of them )?([a-z ]+)<", page)

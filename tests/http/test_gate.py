@@ -143,4 +143,6 @@ async def test_the_cookie_behind_an_https_proxy_is_for_this_host_and_https_only(
     cookie = {**https, "Cookie": sent.partition(";")[0]}
     assert (await service.get("/", headers=cookie)).status_code == 200
     forged = {**https, "Cookie": f"aiozkqueue-key={service.key}"}  # as a page of plain HTTP could set it
-    assert (await service.get("/", headers=forged)).status_code == 303
+    refused = await service.get("/", headers=forged)
+    assert refused.status_code == 403
+    assert "Sign in" in refused.text

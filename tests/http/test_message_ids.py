@@ -10,7 +10,7 @@ import pytest
 from aiozkqueue.http import Keys
 from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.layout import lease_token
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
@@ -26,7 +26,7 @@ ILLEGAL = "java.lang.IllegalArgumentException"
 async def bury(session: zq.QueueSession, number: int) -> None:
     queue = session.queue("q")
     await queue.put_many([b"%d" % one for one in range(number)])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for message in await tx.take_many(queue, number, timeout=30):
             tx.reject(message, "broken")
 

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 
 import aiozkqueue as zq
 from aiozkqueue.http import Keys
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from tests.http.test_killed_servers import process
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozkqueue.http import Keys
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
     import aiozkqueue as zq

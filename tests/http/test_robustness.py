@@ -15,7 +15,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
 from aiozkqueue.http.messages import MessagesResponse
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from tests.http.conftest import polled, serving
 from tests.integration.queue.conftest import eventually
 

@@ -15,7 +15,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.http import Settings
 from aiozkqueue.http.client import QueueServiceClient
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from tests.http.conftest import NOBODY, polled, serving
 from tests.http.test_killed_servers import process
 from tests.integration.queue.conftest import eventually

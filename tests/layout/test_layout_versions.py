@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.layout import MalformedError, StoredConfig, configuration
 from aiozkqueue.testing import TestClock
 from aiozkqueue.testing.cleaning import delete_tree
 from aiozkqueue.zookeeper import connect
@@ -73,6 +74,14 @@ async def test_messages_that_an_older_version_stored_are_read_taken_and_settled(
     finally:
         await old.close()
     assert await left(hosts, story.queues) == []
+
+
+def test_a_program_that_knows_no_bundles_refuses_their_queues_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    (stored,) = [znode.data for znode in DUMPS["v1-bundles"].znodes if znode.path == "/zms/bundled"]
+    assert StoredConfig.decode(stored).bundled
+    monkeypatch.setattr(configuration, "_KNOWN", frozenset[str]())
+    with pytest.raises(MalformedError, match=r"requires 'bundles'.*update this program"):
+        StoredConfig.decode(stored)
 
 
 async def left(hosts: str, queues: tuple[str, ...]) -> list[str]:

@@ -58,7 +58,7 @@ async def view(server: str) -> AsyncIterator[Observer]:
 
 @pytest.fixture(autouse=True)
 def _few_outcomes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.session_core.OUTCOMES_KEPT", OUTCOMES_KEPT)
+    monkeypatch.setattr("aiozkqueue.session.core.OUTCOMES_KEPT", OUTCOMES_KEPT)
 
 
 async def returned_to(before: Held, look: Callable[[], Awaitable[Held]]) -> None:
@@ -192,7 +192,7 @@ async def test_cancelled_consumers_leave_nothing_behind(server: str, root: str, 
                     raise RuntimeError  # rolled back: the messages stay
 
         async def take() -> None:
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 await tx.take(queue)
                 await asyncio.sleep(1)
 
@@ -235,7 +235,7 @@ async def test_sessions_that_come_and_go_leave_nothing_behind(server: str, root:
         for _ in range(times):
             async with zq.connect(server, root=root, session_timeout=20) as session:
                 await session.queue("jobs").put(b"x")
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     await tx.take(session.queue("jobs"), timeout=30)
 
     await come_and_go(max(20, RECONNECTIONS // 10))

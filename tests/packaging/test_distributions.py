@@ -33,7 +33,7 @@ import aiozkqueue as zq
 async def main(hosts, root):
     async with zq.connect(hosts, root=root) as session:
         await session.queue("orders", int).put(41)
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(session.queue("orders", int), timeout=30)
             tx.put("results", str(message.value + 1).encode())
         print(zq.__file__, (await session.queue("results").peek())[0].body)
@@ -126,6 +126,15 @@ def test_the_wheel_contains_the_package_its_types_and_its_data_but_no_tests(whee
     assert {"aiozkqueue/py.typed", "aiozkqueue/http/dashboard/static/dashboard.css"} <= names
 
 
+def test_the_wheel_claims_the_versions_of_python_that_the_tests_run_with(wheel: Path) -> None:
+    (metadata,) = [data.decode() for name, data in members(wheel).items() if name.endswith("/METADATA")]
+    claimed = re.findall(r"^Classifier: Programming Language :: Python :: (3\.\d+)$", metadata, re.MULTILINE)
+    (tested,) = re.findall(r"^VERSIONS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert claimed == tested.split()
+    assert f"Requires-Python: >={claimed[0]}\n" in metadata
+    assert f"{sys.version_info.major}.{sys.version_info.minor}" in claimed
+
+
 def test_the_source_archive_contains_the_tests_and_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     archive = build("sdist", ROOT, tmp_path)
     with tarfile.open(archive) as packed:
@@ -136,6 +145,8 @@ def test_the_source_archive_contains_the_tests_and_builds_the_same_wheel(wheel: 
     assert members(again) == members(wheel)
     assert (source / "tests" / "packaging" / Path(__file__).name).exists()
     assert (source / "Makefile").exists()
+    shipped = {file.name for file in (source / "deploy").iterdir()}
+    assert {"Dockerfile", "compose.yml", "grafana", "kubernetes", "prometheus"} <= shipped
 
 
 def test_puts_and_takes_work_with_the_required_dependencies_alone(

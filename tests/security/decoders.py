@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -29,6 +30,7 @@ from aiozkqueue.layout.buses import BusRecord
 from aiozkqueue.layout.filters import decode_tags
 from aiozkqueue.layout.jobs import JobRecord
 from aiozkqueue.layout.moves import MoveRecord
+from aiozkqueue.layout.samples import SampleRecord
 from aiozkqueue.layout.tokens import leased_place
 from aiozkqueue.zookeeper import Check, Create, ProtocolError, SetData, ZooKeeperError, wire
 
@@ -70,6 +72,13 @@ def job(data: bytes) -> None:
 
 def move(data: bytes) -> None:
     MoveRecord.decode(data)
+
+
+def samples(data: bytes) -> None:
+    for stored in (data, zlib.compress(data)):
+        with contextlib.suppress(MalformedError):
+            again = SampleRecord.decode(stored)
+            assert SampleRecord.decode(again.encode()) == again
 
 
 def bus(data: bytes) -> None:
@@ -143,6 +152,7 @@ DECODERS: dict[str, Callable[[bytes], None]] = {
         attempts,
         job,
         move,
+        samples,
         bus,
         history,
         tags,

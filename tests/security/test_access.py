@@ -10,15 +10,15 @@ import pytest
 from pydantic import BaseModel
 
 import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.bus import Bus
 from aiozkqueue.http import Keys
 from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.layout import key_hash
-from aiozkqueue.queue.admin.history_pins import pin
-from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.batches.staging import BatchWriter
-from aiozkqueue.queue.internals import core_of, handle_of
+from aiozkqueue.operations.history_pins import pin
 from aiozkqueue.schedule import Jobs, Notifications
+from aiozkqueue.session.internals import core_of, handle_of
 from aiozkqueue.testing import ZooKeeperProxy
 from tests.security.conftest import IDENTITIES, Identity, session_of
 
@@ -41,7 +41,7 @@ async def use_everything(session: zq.QueueSession) -> None:
     """Every feature that makes znodes, with something left lying of each kind."""
     plain = session.queue("plain")
     await plain.put_many([b"%d" % number for number in range(6)], key="k", headers={"h": "1"})
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take(plain, timeout=30)
         tx.put("made-by-a-transaction", b"1")
     async with plain.consume(settle="explicit") as deliveries:
@@ -75,10 +75,10 @@ async def use_every_feature(session: zq.QueueSession) -> None:
     """The other options of a queue, and the znodes outside the queues."""
     full = session.queue("full")
     await full.configure(zq.QueueConfig(history=zq.History(), max_size=9, affinity="any", clean_every=0.2))
-    await full.put_many([b"1", b"2"], filters={"class": "low"}, ttl=600)
+    await full.put_many([b"1", b"2"], tags={"class": "low"}, ttl=600)
     await full.put(b"3", delay=600, priority=-3)
     await full.put(b"4", key="k", unique=True)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take(full, timeout=30)  # ends with a record of history
     await full.leases.take(lifetime=600)
     await session.queue("grouped").put(b"1", group="g")
@@ -104,7 +104,7 @@ async def test_every_znode_has_the_acl_of_the_session(
         async with asyncio.timeout(30):
             while await superuser.stat(f"{root}/full/janitor") is None:  # noqa: ASYNC110 - made after `clean_every`
                 await asyncio.sleep(0.02)
-        async with session.transaction() as tx:  # with locks and registrations there
+        async with session.transaction(autocommit=False) as tx:  # with locks and registrations there
             assert await tx.take(session.queue("plain"), timeout=30)
             acls = await superuser.acls(root)
             await tx.rollback()
@@ -137,7 +137,7 @@ async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
         assert (
             len(await session.queue("jobs").admin.ledgers()) == len(await session.queue("jobs").admin.unfinished()) == 1
         )
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(session.queue("jobs"), timeout=30)
 
 
@@ -156,7 +156,7 @@ def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callabl
     """All that can be asked of a queue that `fill` has filled."""
 
     async def take() -> None:
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             await tx.take(jobs, timeout=None)
 
     async def consume() -> None:
@@ -169,7 +169,7 @@ def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callabl
         await session.listener(jobs, handler).run()
 
     async def transact() -> None:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             tx.put(jobs, b"4")
 
     async def read_history() -> None:
@@ -258,7 +258,7 @@ async def test_users_that_one_acl_names_can_work_together(
         zq.connect(secured.hosts, root=root, auth=[mallory], acl=acl) as consumer,
     ):
         await producer.queue("shared").put(b"1")
-        async with consumer.begin() as tx:
+        async with consumer.transaction() as tx:
             message = await tx.take(consumer.queue("shared"), timeout=30)
             assert message is not None
         for path, entries in (await superuser.acls(root)).items():

@@ -127,7 +127,7 @@ async def drain(queue: zq.Queue[Any], wanted: bytes) -> list[bytes]:
 
 
 async def take(session: zq.QueueSession, queue: zq.Queue[Any]) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(queue, timeout=None)
 
 

@@ -26,7 +26,7 @@ async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
     async with zq.connect(hosts, root=root, session_timeout=20, tls=tls) as session:
         queue = session.queue("q")
         await queue.put(bytes(300_000))
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue, timeout=30)
             assert message is not None
             assert len(message.body) == 300_000

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import aiozkqueue as zq
 from aiozkqueue.admin import QueueAdmin
 from aiozkqueue.dialects.framing import unframe
+from aiozkqueue.errors import NoReplyError
 from aiozkqueue.layout import decode
-from aiozkqueue.queue.internals import handle_of
+from aiozkqueue.session.internals import handle_of
 from tests.simulation.features_subjects import Ready
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ async def of_curator_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.curator_queue(PATH, lock_path=LOCKS, kind="id", policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
     for body in (b"dead", b"a", b"b"):
         await queue.put(body, key="same")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue)
         assert message is not None
         tx.reject(message, "bad")
@@ -40,7 +41,7 @@ async def of_kazoo_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.kazoo_queue(KAZOO, policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
     for body in (b"dead", b"a", b"b"):
         await queue.put(body)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue)
         assert message is not None
         tx.reject(message, "bad")
@@ -80,6 +81,7 @@ IN: dict[str, dict[str, Any]] = {"CuratorQueue.remove": {"key": "same"}}
 REFUSED: dict[str, type[zq.QueueError]] = {
     "ForeignQueue.cancel": zq.InvalidOptionError,
     "ForeignQueue.update": zq.InvalidOptionError,
+    "Queue.call": NoReplyError,  # its message is stored, and nobody handles it
 }
 
 

@@ -133,4 +133,5 @@ IN: dict[str, dict[str, Any]] = {
     "Notifications.create": {"name": "new"},
     "Bus.post": {"event": Event(text="new")},
     "Bus.join": {"group": "new"},
+    "Queue.call": {"timeout": 0.5},
 }

@@ -11,25 +11,30 @@ import asyncio
 import inspect
 import json
 import warnings
+from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
-from aiozkqueue.layout import LockRecord, decode
-from aiozkqueue.queue.admin.ledger_pages import is_of_ledger
+from aiozkqueue.layout import DELETED, LockRecord, decode, is_bundle
+from aiozkqueue.operations.ledger_pages import is_of_ledger
 from aiozkqueue.testing.simulator import Cluster, Fault, Request, run_virtual, simulated
 from tests.faults.stepping import _Watched
+from tests.simulation.bundles_subjects import FIRST, TAKEN, TOGETHER, BundledQueue
 from tests.simulation.dialects_subjects import messages_at
-from tests.simulation.subjects import ENTERED, SESSION_TIMEOUT, arguments, subject_of
+from tests.simulation.subjects import ABSORBING, ENTERED, GRADUAL, SESSION_TIMEOUT, arguments, subject_of
+from tests.simulation.workload import left_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from aiozkqueue.testing.simulator.server import ServerConnection
     from tests.simulation.features_subjects import Ready
 
+#: The faults of a request; None: its session ends.
+FAULTS = [*Fault, None]
 #: Maximum virtual seconds of each call, whatever the fault.
 PATIENCE = 200.0
 
@@ -52,11 +57,15 @@ class Strike:
 class Called:
     """The result of a call, and the final state."""
 
-    requests: int = 0
+    sent: list[Request] = field(default_factory=list)
     suspensions: int = 0
     error: BaseException | None = None
     state: dict[str, list[str]] | None = None
     troubles: tuple[str, ...] = ()
+
+    @property
+    def requests(self) -> int:
+        return len(self.sent)
 
 
 def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = False) -> Called:
@@ -87,6 +96,12 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
                 async with cluster.connect(name="after") as after:
                     await after.queue("jobs").admin.release_claims()  # no taker has removed the ended leases
             called.state, left = await _left(cluster)
+            if kind is BundledQueue:
+                # A bundle whose holder died is dissolved while later messages are claimed.
+                in_order = strike.fault is not None or not strike.request
+                fresh = FIRST[TAKEN.get(name, len(FIRST)) :]
+                troubles += await _drained(cluster, called.state["jobs"], fresh, in_order=in_order)
+                _, left = await _left(cluster)
             loop: Any = asyncio.get_running_loop()
             called.troubles = (*troubles, *left, *loop.failures)
 
@@ -96,11 +111,44 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
     return called
 
 
+def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told: set[str] | None = None) -> list[str]:
+    """Return the faults of a call, given the errors ``told`` that the docstring names."""
+    wrong = list(struck.troubles)
+    error, state = struck.error, struck.state
+    assert state is not None
+    assert undisturbed.state is not None
+    assert never.state is not None
+    if error is None:
+        expected = (undisturbed.state, never.state) if name in ABSORBING else (undisturbed.state,)
+        if state not in expected and name not in GRADUAL:
+            wrong.append(f"it returned, and left {state}, undisturbed it leaves {undisturbed.state}")
+    elif isinstance(error, zq.NotCommittedError):
+        if state != never.state and name not in GRADUAL:
+            wrong.append(f"{error!r}, and it left {state}, never called it leaves {never.state}")
+    elif not isinstance(error, asyncio.CancelledError | zq.QueueError | StopAsyncIteration):
+        wrong.append(f"unexpected error: {error!r}")
+    elif state not in (undisturbed.state, never.state) and name not in GRADUAL:
+        wrong.append(f"{error!r}, and it left {state}, neither {undisturbed.state} nor {never.state}")
+    for place in state:
+        allowed = Counter(undisturbed.state[place]) | Counter(never.state[place])
+        if name not in GRADUAL and Counter(state[place]) - allowed:
+            wrong.append(f"{place} holds {state[place]}")
+    if (
+        isinstance(error, zq.QueueError)
+        and told is not None
+        and not told & {kind.__name__ for kind in type(error).mro()}
+    ):
+        wrong.append(f"its docstring says nothing of {error!r}")
+    everywhere = Counter(state["jobs"] + state["dead"])
+    wrong += [f"{token} is there {number} times" for token, number in everywhere.items() if number > 1]
+    return wrong
+
+
 async def _prepare(cluster: Cluster) -> None:
     async with cluster.connect(name="before") as session:
         queue = session.queue("jobs", policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
         await queue.put(b"dead")
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue)
             assert message is not None
             tx.reject(message, "bad")
@@ -109,7 +157,7 @@ async def _prepare(cluster: Cluster) -> None:
 
 
 async def _struck(cluster: Cluster, ready: Ready, name: str, strike: Strike, called: Called) -> None:
-    if name == "__aexit__" and type(ready.subject) in ENTERED:
+    if name == "__aexit__" and isinstance(ready.subject, ENTERED):
         await ready.subject.__aenter__()
         await asyncio.sleep(0.01)
     loop = asyncio.get_running_loop()
@@ -144,12 +192,12 @@ async def _struck(cluster: Cluster, ready: Ready, name: str, strike: Strike, cal
 
 
 def _judge(cluster: Cluster, strike: Strike, called: Called) -> Callable[[ServerConnection, Request], Fault | None]:
-    """Count the requests of the client under test, and apply the fault to the one chosen."""
+    """Record the requests of the client under test, and apply the fault to the one chosen."""
 
-    def judge(connection: ServerConnection, _: Request) -> Fault | None:
+    def judge(connection: ServerConnection, request: Request) -> Fault | None:
         if connection.client.name != "struck":
             return None
-        called.requests += 1
+        called.sent.append(request)
         if called.requests != strike.request:
             return None
         if strike.fault is None:
@@ -162,9 +210,37 @@ def _judge(cluster: Cluster, strike: Strike, called: Called) -> Callable[[Server
 async def _still_works(session: zq.QueueSession) -> list[str]:
     queue = session.queue("other")
     await queue.put(b"x")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue, timeout=10)
     return [] if message is not None else ["the session does not work any more"]
+
+
+async def _drained(cluster: Cluster, expected: list[str], fresh: Sequence[bytes], *, in_order: bool) -> list[str]:
+    """Take all messages; return the differences from what was stored, when it was put, and in which order.
+
+    ``fresh`` are the messages that no taker has been meant to get before.
+    """
+    taken: list[str] = []
+    wrong: list[str] = []
+    moments: set[object] = set()
+    async with cluster.connect(name="drain") as session:
+        while True:
+            try:
+                async with session.transaction() as tx:
+                    messages = await tx.take_many(session.queue("jobs"), 10, timeout=1)
+            except zq.QueueError as error:
+                return [f"a consumer got {error!r}"]
+            bodies = [message.value.decode() for message in messages]
+            taken += bodies
+            moments |= {message.enqueued_at for message in messages if message.value in FIRST}
+            wrong += [f"{one.value!r} had attempts" for one in messages if one.attempt > 1 and one.value in fresh]
+            if not messages:
+                break
+    wrong += [] if sorted(taken) == expected else [f"a consumer got {sorted(taken)} of {expected}"]
+    for together in TOGETHER if in_order else ():
+        kept = [body for body in taken if body in together]
+        wrong += [] if kept == sorted(kept) else [f"a consumer got {taken} in this order"]
+    return wrong if len(moments) <= 1 else [*wrong, f"messages of one put were put at {moments}"]
 
 
 def _beside(path: str, data: bytes) -> list[str]:
@@ -183,21 +259,26 @@ async def _left(cluster: Cluster) -> tuple[dict[str, list[str]], list[str]]:
     state: dict[str, list[str]] = {"jobs": [], "results": [], "dead": [], "beside": []}
     leftovers = []
     nodes = cluster.ensemble.tree.nodes
-    items = [path for path in nodes if "/item-" in path]
+    data = {path: node.data for path, node in nodes.items()}
+    items = [path for path in nodes if "/item-" in path or ("/bundle-" in path and "/meta/" not in path)]
     for path, node in nodes.items():
         parts = path.split("/")
         queue, folder, name = parts[2:3], parts[3:4], parts[-1]
         if queue not in (["jobs"], ["results"]):
             state["beside"] += _beside(path, node.data)
             continue
+        if data.get(f"/zms/{queue[0]}") == DELETED:
+            continue  # it does not exist for any client
         if name.startswith("lock-") and is_of_ledger(LockRecord.decode(node.data)):
             state["beside"].append("held by a ledger")
+        elif is_bundle(name) and folder != ["meta"]:
+            state["jobs"] += left_in(f"/zms/{queue[0]}/", path, data)
         elif name.startswith("item-"):
             state["dead" if folder == ["dlq"] else queue[0]].append(decode(node.data)[1].decode())
         elif (
             name.startswith("lock-")
             or (folder in (["due"], ["consumers"]) and len(parts) > 4)
-            or (name.startswith("meta-") and not any(name.removeprefix("meta-") in item for item in items))
+            or (folder == ["meta"] and not any(name.partition("-")[2] in item for item in items))
         ):
             leftovers.append(f"left: {path}")
     return {name: sorted(values) for name, values in state.items()}, leftovers

@@ -74,6 +74,8 @@ class Recorder:
             self.decide(unit, Status.UNKNOWN, repr(error))
         except zq.SessionClosedError as error:
             unit.why = repr(error)
+        except zq.ConnectionLostError as error:  # of a take: nothing has been sent for the commit
+            self.decide(unit, Status.NOT_COMMITTED, repr(error))
         except HandlerError:
             self.decide(unit, Status.NOT_COMMITTED)
         finally:

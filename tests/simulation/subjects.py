@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import aiozkqueue as zq
 import aiozkqueue.admin
 import aiozkqueue.bus
-import aiozkqueue.queue.connect
 import aiozkqueue.schedule
+import aiozkqueue.session.connect
 from aiozkqueue.admin import QueueAdmin, SessionAdmin
-from aiozkqueue.queue.admin.history_pins import pin
-from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.batches.staging import BatchWriter
-from aiozkqueue.queue.connect import _Connecting
-from aiozkqueue.queue.internals import handle_of, state_of
-from aiozkqueue.queue.transaction import TransactionBlock
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.batches.staging import BatchWriter
+from aiozkqueue.operations.history_pins import pin
 from aiozkqueue.schedule import Scheduler
+from aiozkqueue.session.connect import _Connecting
+from aiozkqueue.session.internals import handle_of, state_of
+from aiozkqueue.session.transaction import TransactionBlock
 from aiozkqueue.testing.simulator import Cluster, SimulatedClient
-from tests.simulation import dialects_subjects, features_subjects
+from tests.simulation import bundles_subjects, dialects_subjects, features_subjects
 from tests.simulation.features_subjects import Ready
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ SESSION_TIMEOUT = 6.0
 
 @asynccontextmanager
 async def _of_session(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(session.queue("jobs"))
         yield Ready(session, session, {"transaction_id": tx.id})
 
@@ -86,7 +88,7 @@ async def _of_dead_letters(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 @asynccontextmanager
 async def _of_transaction(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(session.queue("jobs"))
         tx.put("results", b"r1")
         yield Ready(tx, session, {})
@@ -129,7 +131,7 @@ async def _of_listener(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 @asynccontextmanager
 async def _of_block(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    block: Any = session.begin()
+    block: Any = session.transaction()
     tx = await block.__aenter__()
     await tx.take(session.queue("jobs"))
     tx.put("results", b"r1")
@@ -149,10 +151,10 @@ async def _of_connecting(session: zq.QueueSession) -> AsyncIterator[Ready]:
     async def connect_zookeeper(_: str, **options: Any) -> SimulatedClient:
         return await cluster.client(session_timeout=options["session_timeout"], name="struck")
 
-    with patch.object(aiozkqueue.queue.connect, "connect_zookeeper", connect_zookeeper):
+    with patch.object(aiozkqueue.session.connect, "connect_zookeeper", connect_zookeeper):
         block: Any = zq.connect("simulated:2181", session_timeout=SESSION_TIMEOUT, clock=cluster.clock)
         inner = await block.__aenter__()
-        async with inner.transaction() as tx:
+        async with inner.transaction(autocommit=False) as tx:
             await tx.take(inner.queue("jobs"))
             tx.put("results", b"r1")
             try:
@@ -167,7 +169,28 @@ async def _of_package(session: zq.QueueSession) -> AsyncIterator[Ready]:
         yield Ready(zq, session, {"listeners": [listener]})
 
 
+@asynccontextmanager
+async def _of_app(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    app: Any = zq.App("simulated:2181")
+    services = app.services
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        delivery.put("results", b"r-" + delivery.value)
+
+    @asynccontextmanager
+    async def stopped_soon(own: zq.QueueSession) -> AsyncIterator[Any]:
+        async with services(own) as made:
+            for service in made:
+                asyncio.get_running_loop().call_later(1, service.stop)
+            yield made
+
+    app.listener(app.queue("jobs"), concurrency=2)(handler)
+    app.connect, app.services = partial(nullcontext, session), stopped_soon
+    yield Ready(app, session, {})
+
+
 SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
+    zq.App: _of_app,
     zq.QueueSession: _of_session,
     zq.Queue: _of_queue,
     SessionAdmin: _of_session_admin,
@@ -182,12 +205,14 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     zq: _of_package,
     **features_subjects.SUBJECTS,
     **dialects_subjects.SUBJECTS,
+    **bundles_subjects.SUBJECTS,
 }
 #: The objects of some coroutines that need another one.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
     "QueueAdmin.release_ledger": _of_ledger,
     "QueueAdmin.unpin": _of_pin,
     "QueueAdmin.discard_unfinished": _of_writer,
+    **bundles_subjects.SPECIAL,
 }
 
 #: The arguments of parameters, by name; other parameters with a default keep it.
@@ -207,11 +232,14 @@ ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "error": lambda _: None,
     "traceback": lambda _: None,
     "signals": lambda _: (),
+    "into": lambda _: "others",
+    "force": lambda _: True,
     **features_subjects.ARGUMENTS,
 }
 
 #: Coroutines of several steps: when interrupted, some steps are done.
 GRADUAL = {
+    "App.run",
     "aiozkqueue.run",
     "Listener.run",
     "Listener.__aexit__",
@@ -224,11 +252,12 @@ GRADUAL = {
     "ForeignQueue.purge",
     "ForeignQueue.put_many",
     "CuratorQueue.remove",
+    *bundles_subjects.GRADUAL,
 }
 #: Settlements that continue after a failure: the message is redelivered, and a warning is logged.
 ABSORBING = {"Consumer.__anext__"}
 #: Classes whose `__aexit__` does nothing without an earlier `__aenter__`.
-ENTERED = {zq.Listener, Scheduler}
+ENTERED = (zq.Listener, Scheduler)
 
 
 def is_coroutine(member: object) -> bool:

@@ -14,7 +14,7 @@ import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import SLOTS
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite
-from aiozkqueue.queue.internals import work_of
+from aiozkqueue.session.internals import work_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -46,7 +46,7 @@ def test_a_commit_that_could_not_be_sent_in_time_uses_no_capacity() -> None:
             async with asyncio.TaskGroup() as puts:
                 await small.put(b"first", timeout=30)  # how much room there is has just been looked at
                 await occupy_slots(busy, puts)
-                async with session.transaction() as tx:
+                async with session.transaction(autocommit=False) as tx:
                     for _ in range(3):
                         tx.put(small, b"given up")
                     with pytest.raises(zq.NotCommittedError, match="could not be sent"):
@@ -60,17 +60,19 @@ def test_a_commit_that_could_not_be_sent_in_time_uses_no_capacity() -> None:
 @pytest.mark.parametrize("by", ["a transaction", "put"])
 def test_a_caller_cancelled_repeatedly_waits_for_the_reply_for_one_session_timeout(by: str) -> None:
     async def main() -> float:
-        async with simulated() as cluster, cluster.connect() as session:
+        cluster = slow_cluster()
+        async with cluster.connect() as session:
             jobs = session.queue("jobs")
             await jobs.put(b"opens the queue")
 
             async def commit() -> None:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     tx.put(jobs, b"never answered")
 
-            cluster.ensemble.stop(cluster.ensemble.servers[0])
             caller = asyncio.create_task(commit() if by == "a transaction" else jobs.put(b"never answered"))
-            await asyncio.sleep(100)
+            await asyncio.sleep(0.007)  # it is sent, and not yet answered
+            cluster.ensemble.stop(cluster.ensemble.servers[0])
+            await asyncio.sleep(10)
             start = asyncio.get_running_loop().time()
             for _ in range(5):
                 assert caller.cancel(), "it has gone"
@@ -94,7 +96,7 @@ def test_the_error_of_a_put_that_times_out_before_the_size_is_known_does_not_say
             with pytest.raises(zq.QueueFullError) as refused:
                 await small.put(b"alone", timeout=5)
             told.append(f"{refused.value}")
-            async with session.transaction() as tx:
+            async with session.transaction(autocommit=False) as tx:
                 tx.put(small, b"in a transaction")
                 with pytest.raises(zq.QueueFullError) as refused:
                     await tx.commit(timeout=3)
@@ -152,12 +154,13 @@ def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again
         cluster = slow_cluster()
         async with cluster.connect() as session, cluster.connect() as other:
             jobs = session.queue("jobs")
-            async with session.begin() as tx:
+            await jobs.configure(zq.QueueConfig())
+            async with session.transaction() as tx:
                 assert await tx.take(jobs) is None  # from now on it is known as a consumer
             await jobs.put(b"job")
             budget = session._runtime._budgets.of(1)
             used = budget.used
-            async with session.transaction() as tx:
+            async with session.transaction(autocommit=False) as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
                 while not list(work_of(tx).claims):  # noqa: ASYNC110 - nobody tells of what a transaction holds
                     await asyncio.sleep(0.001)

@@ -19,7 +19,7 @@ def test_superseded_messages_are_not_claimed_again_and_the_others_keep_their_ord
             await jobs.put_many([b"first", b"first", b"first", *(b"%02d" % number for number in range(40))])
             taken: list[bytes] = []
             while True:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     message = await tx.take(jobs)
                 if message is None:
                     return taken
@@ -34,10 +34,10 @@ def test_a_delayed_collapsing_message_is_redelivered_without_constant_listings()
             jobs = session.queue("jobs")
             await jobs.configure(zq.QueueConfig(collapse=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(100))))
             await jobs.put_many([b"job", b"job", b"job"])
-            async with session.transaction() as tx:
+            async with session.transaction(autocommit=False) as tx:
                 assert await tx.take(jobs) is not None
                 await tx.rollback()
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 before = cluster.ensemble.arrivals
                 message = await tx.take(jobs, timeout=1000)
                 assert message is not None, "it was not found again"
@@ -55,14 +55,14 @@ def test_a_duplicate_put_while_its_message_is_handled_is_taken_next() -> None:
             for round_ in range(3):
                 await jobs.put_many([b"a", b"b", b"a", b"b"])
                 for body in (b"a", b"b"):
-                    async with session.begin() as tx:
+                    async with session.transaction() as tx:
                         message = await tx.take(jobs)
                         assert message is not None, round_
                         assert message.body == body
                         await other.queue("jobs").put(body)
                 await asyncio.sleep(1)
                 for body in (b"a", b"b"):
-                    async with session.begin() as tx:
+                    async with session.transaction() as tx:
                         message = await tx.take(jobs)
                         assert message is not None, round_
                         assert message.body == body

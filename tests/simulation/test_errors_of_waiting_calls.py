@@ -12,7 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.queue.internals import state_of
+from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, VirtualLoop
 from aiozkqueue.zookeeper import Create, MultiError, NoAuthError
@@ -117,7 +117,7 @@ def test_a_queue_with_groups_refuses_a_loop_with_filters_every_time() -> None:
         async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
             jobs = session.queue("jobs")
             for _ in range(3):
-                await other.queue("jobs").put(b"job", group="a", filters={"region": "eu"})
+                await other.queue("jobs").put(b"job", group="a", tags={"region": "eu"})
             for _ in range(3):
                 async with jobs.consume(filters=zq.Filter("region", "eq", "eu")) as deliveries:
                     with pytest.raises(ConfigConflictError, match="without filters"):
@@ -130,7 +130,7 @@ def test_every_pending_call_reports_that_its_session_was_closed() -> None:
     """At each millisecond: commits that open the queue they put to, puts with and without options, and operators."""
 
     async def commit(session: zq.QueueSession) -> None:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(session.queue("jobs"), timeout=None) is not None
             tx.put("results", b"result")
 
@@ -183,7 +183,7 @@ def test_messages_of_an_ended_session_are_taken_by_the_next_whenever_they_are_re
             await jobs.put_many([b"1", b"2"])
             await left.future
             cluster.ensemble.expire(session._runtime.zookeeper.session_id)
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
                 await asyncio.sleep(millisecond / 1000)
                 dispatcher.give_up(left)  # as when a caller is cancelled while it gets its answer
@@ -202,7 +202,7 @@ def test_every_waiting_call_raises_when_a_task_of_its_session_is_cancelled() -> 
             await session.queue("small").put(b"full", timeout=None)
 
             async def take() -> None:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     await tx.take(jobs, timeout=None)
 
             await other.queue("jobs").put(b"1")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.admin import mover
+from aiozkqueue.operations import mover
 from aiozkqueue.testing.simulator import Fault, run_virtual
 from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
 
@@ -60,7 +60,7 @@ async def finish(session: zq.QueueSession) -> list[str]:
 
 async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[bytes]:
     taken: list[bytes] = []
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         while (message := await tx.take(queue, timeout=0.5)) is not None:
             taken.append(message.body)
     return taken
@@ -79,7 +79,7 @@ def move(
             consumed: list[bytes] = []
 
             async def consume() -> None:
-                async with other.begin() as tx:
+                async with other.transaction() as tx:
                     message = await tx.take(source, timeout=0.05)
                     consumed.extend([] if message is None else [message.body])
                     await asyncio.sleep(0.02)

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import Fault, run_virtual
 from aiozkqueue.zookeeper import Create, SetData
 from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
@@ -83,7 +83,7 @@ def commit_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> See
                 jobs, fates = session.queue("jobs"), Fates()
                 await jobs.put(b"taken")
                 core_of(session).queue_state("jobs").claim_listeners += (fates,)
-                tx = await session.transaction().__aenter__()
+                tx = await session.transaction(autocommit=False).__aenter__()
                 assert await tx.take(jobs) is not None
                 tx.put(session.curator_queue(PATH), b"put")
                 seen.strike(cluster.ensemble, number, fault)
@@ -97,7 +97,7 @@ def commit_to_a_copied_queue(number: int = 0, fault: Fault | None = None) -> See
                 spare(cluster.ensemble)
                 if len(fates.settled) != 1:
                     seen.trouble.append(f"settled {fates.settled}")
-                async with session.begin() as later:
+                async with session.transaction() as later:
                     again = await later.take(jobs, timeout=0 if committed else 30)
                 stored = len(await zookeeper.children(PATH)) - FIRST
                 if (again is None) is not committed or stored != committed:

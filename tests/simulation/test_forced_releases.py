@@ -45,7 +45,7 @@ def test_a_message_redriven_during_a_forced_release_never_has_two_holders(later:
 
 async def _play(jobs: zq.Queue[bytes], sessions: list[zq.QueueSession], moment: float, later: float) -> None:
     first, second, third = sessions
-    async with first.transaction() as before:
+    async with first.transaction(autocommit=False) as before:
         message = await before.take(first.queue("jobs"), timeout=1)
         assert message is not None
         forcing = asyncio.create_task(jobs.admin.release_claims())
@@ -58,7 +58,7 @@ async def _play(jobs: zq.Queue[bytes], sessions: list[zq.QueueSession], moment: 
             return
     await asyncio.sleep(later)
     await second.queue("jobs").dead_letters.redrive()
-    async with second.transaction() as one, third.transaction() as other:
+    async with second.transaction(autocommit=False) as one, third.transaction(autocommit=False) as other:
         assert await one.take(second.queue("jobs"), timeout=1) is not None
         await forcing
         given_to_another = await other.take(third.queue("jobs"), timeout=1) is not None

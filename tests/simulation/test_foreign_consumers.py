@@ -62,7 +62,7 @@ async def loop(_: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes])
 
 async def take(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
     while True:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue, timeout=None)
             assert message is not None
             handled.append(message.body)

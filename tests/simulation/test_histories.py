@@ -97,12 +97,13 @@ if not SEED:
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_history_with_bundles_breaks_a_guarantee(part: int) -> None:
+@pytest.mark.parametrize("feature", ["bundles", "grouped_bundles", "staged_bundles", "streamed_bundles"])
+def test_no_history_with_bundles_breaks_a_guarantee(feature: str, part: int) -> None:
     feature_of(0)  # joins all features
     broken = [
-        f"bundles {seed}: {violation}"
+        f"{feature} {seed}: {violation}"
         for seed in range(part, HISTORIES // 8, PARTS)
-        for violation in check(run(f"bundles {seed}", rough=seed % ROUGH == 0, feature="bundles"))
+        for violation in check(run(f"{feature} {seed}", rough=seed % ROUGH == 0, feature=feature))
     ]
     assert broken == []
 

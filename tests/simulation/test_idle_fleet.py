@@ -1,5 +1,7 @@
 """No message waits 50 ms while a worker is free, regardless of the number of sessions and of the busy ones.
 
+A message of a bundle waits up to 150 ms.
+
 In virtual time, in which requests take no time: only waits of the library take time.
 """
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that a message may wait while a worker is free.
 MOST = 0.05
+#: The same for a message of a bundle, which the session that claims it returns if its own takers do not come.
+MOST_BUNDLED = 0.15
 #: Seconds until all sessions are idle.
 QUIET = 10
 LATER = 60
@@ -59,7 +63,7 @@ async def of_groups(queue: zq.Queue[bytes], number: int) -> None:
 
 async def of_tags(queue: zq.Queue[bytes], number: int) -> None:
     for each in range(2 * number):  # only those of even numbers are for the fleet
-        await queue.put(b"x", filters={"for": "fleet" if each % 2 == 0 else "others"})
+        await queue.put(b"x", tags={"for": "fleet" if each % 2 == 0 else "others"})
 
 
 async def for_later(queue: zq.Queue[bytes], number: int) -> None:
@@ -104,8 +108,7 @@ def waits_of(
                 await asyncio.sleep(QUIET)
 
             queue = queue_of(producer)
-            if config is not None:
-                await queue.configure(config)
+            await queue.configure(config or zq.QueueConfig())  # otherwise the fleet would wait for the queue
             if busy:
                 await put(queue, busy)
                 await listen(workers[:busy])
@@ -134,16 +137,23 @@ def waits_of(
 @pytest.mark.parametrize("sessions", [2, 8, 12, 16, 32, 64, 128])
 @pytest.mark.parametrize("put", [together, one_by_one])
 def test_as_many_idle_sessions_as_messages_start_all_messages_at_once(sessions: int, put: Put) -> None:
-    waits = waits_of(sessions, put)
+    waits = waits_of(sessions, put, config=zq.QueueConfig(bundle=1))
     assert len(waits) == sessions
     assert max(waits) <= MOST
 
 
 @pytest.mark.parametrize(("busy", "idle"), [(1, 1), (10, 2), (4, 12), (16, 16), (32, 32)])
 def test_idle_sessions_take_the_messages_in_the_share_of_busy_sessions(busy: int, idle: int) -> None:
-    waits = waits_of(idle, busy=busy)
+    waits = waits_of(idle, busy=busy, config=zq.QueueConfig(bundle=1))
     assert len(waits) == idle
     assert max(waits) <= MOST
+
+
+@pytest.mark.parametrize(("busy", "idle"), [(0, 32), (0, 64), (0, 128), (32, 32), (64, 64), (10, 40)])
+def test_idle_sessions_share_the_messages_of_bundles(busy: int, idle: int) -> None:
+    waits = waits_of(idle, busy=busy, config=zq.QueueConfig(bundle=64))
+    assert len(waits) == idle
+    assert max(waits) <= MOST_BUNDLED
 
 
 def test_consumer_entries_without_a_session_delay_no_message() -> None:

@@ -17,14 +17,14 @@ async def _put(session: zq.QueueSession) -> None:
 
 
 async def _take(session: zq.QueueSession) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(session.queue("jobs"), 2, timeout=5)
         tx.put("done", b"yes")
 
 
 async def _look(session: zq.QueueSession) -> list[str]:
     left: list[bytes] = []
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         while messages := await tx.take_many(session.queue("jobs"), 10, timeout=30):
             left += [message.body for message in messages]
     left.sort()

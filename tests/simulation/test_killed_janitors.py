@@ -8,12 +8,12 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, HistoryRecord, LockRecord
-from aiozkqueue.queue.admin.cleaning import clean_queue
+from aiozkqueue.operations.cleaning import clean_queue
 from aiozkqueue.zookeeper import Create
 from tests.simulation.killing import When, killed_at
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.admin.cleaning import Cleaned
+    from aiozkqueue.operations.cleaning import Cleaned
 
 MOST = 3
 
@@ -28,7 +28,7 @@ async def _leave_things_over(session: zq.QueueSession) -> None:
     policy = zq.ConsumeTimes(2, backoff=zq.Fixed(0))
     await queue.configure(zq.QueueConfig(policy=policy, history=zq.History(most=MOST)))
     await queue.put(b"alive")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(queue)
         await tx.rollback()
     zookeeper, paths = session._runtime.zookeeper, session._runtime.queue_state("jobs").paths
@@ -65,7 +65,7 @@ async def _look(session: zq.QueueSession) -> list[str]:
     kept = [record.id async for record in queue.history()]
     if kept != ["r2", "r1", "r0"]:
         found.append(f"history has {kept}")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue, timeout=30)
         if message is None or message.attempt != 2:
             found.append("the living message cannot be taken as its second attempt")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.admin import mover
+from aiozkqueue.operations import mover
 from tests.simulation.killing import When, killed_at
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
     wrong = [f"{move.state}: {move.error}" for move in await session.admin.moves.all() if move.state != "done"]
     taken: dict[str, list[bytes]] = {"source": [], "target": []}
     for name, bodies in taken.items():
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             bodies += [message.value for message in await tx.take_many(session.queue(name), 10, timeout=1)]
     there = "target" if await session.admin.moves.all() else "source"  # it may have been killed before the move began
     if sorted(taken[there]) != MESSAGES or len(taken["source"] + taken["target"]) != len(MESSAGES):
@@ -115,7 +115,7 @@ def test_a_mover_between_layouts_killed_at_any_request_loses_and_duplicates_no_m
         there = (
             target_of if await session.admin.moves.all() else source_of
         )  # it may have been killed before the move began
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             while (message := await tx.take(there(session), timeout=1)) is not None:
                 taken.append(message.value)
         left = [await queue_of(session).size() for queue_of in (source_of, target_of)]

@@ -34,7 +34,7 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
     await jobs.admin.reap()
     taken: list[bytes] = []
     while True:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             messages = await tx.take_many(jobs, 10, timeout=1)
         if not messages:
             break

@@ -8,15 +8,15 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.candidates.tag_records import sweep_tags
-from aiozkqueue.queue.internals import state_of
+from aiozkqueue.session.internals import state_of
 from tests.simulation.killing import When, killed_at
 
 
 async def _prepare(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     for number in range(3):
-        await jobs.put(b"%d" % number, filters={"n": number})
-    async with session.begin() as tx:
+        await jobs.put(b"%d" % number, tags={"n": number})
+    async with session.transaction() as tx:
         assert await tx.take(jobs, filters=zq.Filter("n", "eq", 0), timeout=5) is not None
         dead = await tx.take(jobs, filters=zq.Filter("n", "eq", 2), timeout=5)
         assert dead is not None
@@ -36,12 +36,12 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
     """Nobody lacks its tags: what lay there, what is driven back, and what is put again; and a sweep can be made."""
     await asyncio.sleep(10)  # until the session of the killed process has ended
     jobs = session.queue("jobs")
-    await jobs.put(b"0 again", filters={"n": 0})
+    await jobs.put(b"0 again", tags={"n": 0})
     await jobs.dead_letters.redrive()
     await _sweep(session)
     wrong: list[str] = []
     for number, body in enumerate([b"0 again", b"1", b"2"]):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(jobs, filters=zq.Filter("n", "eq", number), timeout=5)
         if message is None or message.body != body:
             wrong.append(f"n = {number}: {message and message.body!r}")

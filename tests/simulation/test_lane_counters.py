@@ -8,8 +8,8 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import FULL_GROUP, LEARN_EVERY
-from aiozkqueue.queue.internals import state_of
 from aiozkqueue.queue.state import queue_state
+from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozkqueue.queue.claim import collapse, discovery
-from aiozkqueue.queue.runtime import shedding
+from aiozkqueue.queue.claim import collapse, lane_reader
+from aiozkqueue.queue.runtime import strings
 from tests.simulation.checker import check
 from tests.simulation.workload import run
 
@@ -27,9 +27,9 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("feature", ["groups", "filters", "staged", "keys"])
 def test_listings_examined_name_by_name_break_no_guarantee(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "EXAMINED", 1)
+    monkeypatch.setattr(lane_reader, "EXAMINED", 1)
     monkeypatch.setattr(collapse, "_EXAMINED", 1)
-    monkeypatch.setattr(shedding, "_PART", 1)
+    monkeypatch.setattr(strings, "_PART", 1)
     for number in range(HISTORIES):
         violations = check(run(f"in parts {number}", feature=feature))
         assert not violations, f"{feature} {number}"

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-import aiozkqueue as zq
-from aiozkqueue.testing.simulator import Fault
 from docsite.public import by_home, raised_by
+from tests.simulation.bundles_subjects import CHANGES, BundledQueue, changes_of
 from tests.simulation.dialects_subjects import REFUSED
-from tests.simulation.matrix import Called, Strike, call
-from tests.simulation.subjects import ABSORBING, GRADUAL, coroutines, without_a_subject
+from tests.simulation.matrix import FAULTS, Strike, call, verdict
+from tests.simulation.subjects import coroutines, without_a_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-FAULTS = [*Fault, None]
 #: Maximum faults at a request and a suspension: a coroutine with more gets a random selection.
 MOST = 600
+#: The same for calls on bundles, which take longer.
+MOST_OF_BUNDLES = 200
 
 
 @pytest.fixture(autouse=True)
@@ -38,39 +36,6 @@ def said_to_raise(kind: type | ModuleType, name: str) -> set[str] | None:
     written = getattr(kind, name)
     member = by_home().get(f"{written.__module__}.{written.__qualname__}")
     return None if member is None else {raised.error for raised in raised_by(member)}
-
-
-def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told: set[str] | None = None) -> list[str]:
-    """Return the faults of a call, given the errors ``told`` that the docstring names."""
-    wrong = list(struck.troubles)
-    error, state = struck.error, struck.state
-    assert state is not None
-    assert undisturbed.state is not None
-    assert never.state is not None
-    if error is None:
-        expected = (undisturbed.state, never.state) if name in ABSORBING else (undisturbed.state,)
-        if state not in expected and name not in GRADUAL:
-            wrong.append(f"it returned, and left {state}, undisturbed it leaves {undisturbed.state}")
-    elif isinstance(error, zq.NotCommittedError):
-        if state != never.state and name not in GRADUAL:
-            wrong.append(f"{error!r}, and it left {state}, never called it leaves {never.state}")
-    elif not isinstance(error, asyncio.CancelledError | zq.QueueError | StopAsyncIteration):
-        wrong.append(f"nobody foresees {error!r}")
-    elif state not in (undisturbed.state, never.state) and name not in GRADUAL:
-        wrong.append(f"{error!r}, and it left {state}, neither {undisturbed.state} nor {never.state}")
-    for place in state:
-        allowed = Counter(undisturbed.state[place]) | Counter(never.state[place])
-        if name not in GRADUAL and Counter(state[place]) - allowed:
-            wrong.append(f"{place} holds {state[place]}")
-    if (
-        isinstance(error, zq.QueueError)
-        and told is not None
-        and not told & {kind.__name__ for kind in type(error).mro()}
-    ):
-        wrong.append(f"its docstring says nothing of {error!r}")
-    everywhere = Counter(state["jobs"] + state["dead"])
-    wrong += [f"{token} is there {number} times" for token, number in everywhere.items() if number > 1]
-    return wrong
 
 
 def test_the_matrix_contains_every_public_coroutine() -> None:
@@ -90,6 +55,11 @@ def test_the_matrix_contains_every_public_coroutine() -> None:
     } <= names
     assert len(names) > 70
     assert not without_a_subject(), "tell tests.simulation.subjects what their coroutines are called on"
+
+
+def test_each_call_on_bundles_changes_them_in_its_own_way() -> None:
+    names = [name for kind, name in coroutines() if kind is BundledQueue]
+    assert {name: changes_of(call(BundledQueue, name, Strike()).sent) for name in names} == CHANGES
 
 
 @pytest.mark.timeout(300)
@@ -117,7 +87,8 @@ def test_every_call_ends_with_a_true_outcome_after_a_fault_at_any_await(
         for suspension in range(1, undisturbed.suspensions + 3)  # a fault adds suspensions
     ]
     told = said_to_raise(kind, name)
-    strikes += both if len(both) <= MOST else Random(full).sample(both, MOST)
+    most = MOST_OF_BUNDLES if kind is BundledQueue else MOST
+    strikes += both if len(both) <= most else Random(full).sample(both, most)
     wrong = []
     for strike in strikes:
         wrong += [f"{strike}: {what}" for what in verdict(full, call(kind, name, strike), undisturbed, never, told)]

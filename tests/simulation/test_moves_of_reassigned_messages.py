@@ -24,7 +24,7 @@ def test_a_move_takes_a_reassigned_message_that_it_waits_for_and_leaves_later_me
             source, target = two.queue("source"), two.queue("target")
             await source.configure(STICKY)
             await one.queue("source").put_many([b"held", b"free"])
-            async with one.transaction() as tx:
+            async with one.transaction(autocommit=False) as tx:
                 assert await tx.take(one.queue("source"), timeout=1) is not None
                 reference = await two.admin.moves.start("source", "target")
                 while await target.size() < 1:  # noqa: ASYNC110 - it is in ZooKeeper

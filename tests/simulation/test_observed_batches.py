@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import run_virtual
 from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe
 from tests.simulation.programs.streams import prepare, release
@@ -26,7 +26,7 @@ def test_a_batch_that_a_lagging_server_never_showed_is_observed_as_released() ->
             number = await ledger.next_batch(-1, None)
             observe(run)
             batches = run.history.part(Batches)
-            assert [list(held.values()) for held in batches.held.values()] == [["m1"]]
+            assert [list(held) for held in batches.held.values()] == [["m1"]]
             await release(run, session)
             assert batches.given_back == {number}
             assert not batches.begun
@@ -48,7 +48,7 @@ def test_a_message_that_a_consumer_ends_during_a_release_was_not_acknowledged_by
             observe(run)
             batches.releasing += 1
             await session.queue(STREAMED).admin.release_ledger(GROUP)
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 assert await tx.take(session.queue(STREAMED), timeout=1) is not None
                 await tx.commit()
             observe(run)

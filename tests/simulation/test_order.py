@@ -102,7 +102,7 @@ def test_a_group_is_delivered_one_message_at_a_time_in_the_order_of_its_puts(
                         number += await take(session, mine, fate, limit)
 
             async def take(session: zq.QueueSession, mine: zq.Queue[bytes], fate: str, limit: int) -> int:
-                async with session.transaction() as tx:
+                async with session.transaction(autocommit=False) as tx:
                     messages = await tx.take_many(mine, limit, timeout=0.5)
                     groups.shown(messages, tx)
                     await asyncio.sleep(0.01)
@@ -148,7 +148,7 @@ def test_a_single_consumer_gets_the_oldest_of_the_most_urgent_waiting_messages(
                     if by_another:
                         await asyncio.sleep(NOTICED)
                     continue
-                async with session.transaction() as tx:
+                async with session.transaction(autocommit=False) as tx:
                     message = await tx.take(queue)
                     taken = None if message is None else int(message.body)
                     assert taken == (min(waiting)[1] if waiting else None), what
@@ -184,7 +184,7 @@ def test_a_single_consumer_gets_scheduled_messages_in_order_and_none_early(
                 await queue.put(b"%d" % number, delay=1 + delay / 10)
             left = set(range(len(delays)))
             while left:
-                async with session.transaction() as tx:
+                async with session.transaction(autocommit=False) as tx:
                     message = await tx.take(queue, timeout=30)
                     assert message is not None
                     number = int(message.body)
@@ -229,7 +229,7 @@ def test_the_newest_message_of_a_key_is_delivered_once(
 
             async def take(limit: int, fate: str) -> None:
                 due = newest()
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     taken = {int(one.body) for one in await tx.take_many(queue, limit)}
                     assert taken <= set(due.values())
                     assert len(taken) <= limit
@@ -253,7 +253,7 @@ def test_the_newest_message_of_a_key_is_delivered_once(
             waiting += resting
             last = list[int]()
             while len(last) < len(newest()):
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     message = await tx.take(queue, timeout=LONG)
                     assert message is not None
                     last.append(int(message.body))

@@ -93,7 +93,7 @@ def test_a_loop_that_becomes_slow_claims_few_of_the_next_messages(pause: float, 
                         used_up.set()
                 await putting
                 await asyncio.sleep(1)
-                async with other.begin() as tx:
+                async with other.transaction() as tx:
                     free = await tx.take_many(theirs, 40, timeout=0)
                     await tx.rollback(delay=0)
             return 40 - len(free)

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.admin.janitor import Janitor
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.operations.janitor import Janitor
+from aiozkqueue.session.internals import core_of, state_of
 from aiozkqueue.testing import run_virtual, simulated
 
 EVERY = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import state_of
+from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.zookeeper import Delete
 
@@ -25,7 +25,7 @@ def test_a_commit_recreates_the_znodes_that_its_puts_lack_whatever_else_it_does(
             other = await others.put(b"to be cancelled")
             await jobs.put_many([b"1", b"2"])
             await results.configure(zq.QueueConfig())  # the queue is known to exist
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 assert len(await tx.take_many(jobs, 2, timeout=30)) == 2
                 if cancels:
                     assert await tx.cancel(others, id=other) is zq.Alteration.DONE

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.zookeeper import Create
 
@@ -16,7 +16,7 @@ def test_a_message_passes_two_simulated_sessions_without_real_waiting() -> None:
         began = asyncio.get_running_loop().time()
         async with simulated() as cluster, cluster.connect() as producer, cluster.connect() as consumer:
             await producer.queue("jobs").put(b"one")
-            async with consumer.begin() as tx:
+            async with consumer.transaction() as tx:
                 message = await tx.take(consumer.queue("jobs"), timeout=5)
                 assert message is not None
                 assert message.value == b"one"
@@ -42,11 +42,11 @@ def test_an_expired_simulated_session_loses_its_locks() -> None:
     async def main() -> None:
         async with simulated() as cluster, cluster.connect(name="a") as a, cluster.connect() as b:
             await a.queue("jobs").put(b"one")
-            tx = a.transaction()
+            tx = a.transaction(autocommit=False)
             async with tx as taken:
                 assert await taken.take(a.queue("jobs"), timeout=5) is not None
                 cluster.expire("a")
-                async with b.begin() as other:
+                async with b.transaction() as other:
                     assert await other.take(b.queue("jobs"), timeout=5) is not None
                 try:
                     await taken.commit()

@@ -9,8 +9,9 @@ from random import Random
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.queue.claim.discovery import CandidateSource
-from aiozkqueue.queue.internals import work_of
+from aiozkqueue.session.internals import work_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -21,7 +22,7 @@ def test_a_take_that_found_nothing_behind_a_waiting_one_causes_no_more_listings(
         async with simulated() as cluster, cluster.connect() as session:
             jobs = session.queue("jobs")
             await jobs.put(b"the only one")
-            async with session.begin() as asking, session.begin() as waiting:
+            async with session.transaction() as asking, session.transaction() as waiting:
                 assert await asking.take(jobs, timeout=5) is not None
                 taking = asyncio.create_task(waiting.take(jobs, timeout=60))
                 await asyncio.sleep(30)
@@ -118,15 +119,16 @@ def test_a_take_cancelled_while_more_batches_are_pending_releases_the_first_batc
         cluster = Cluster(Ensemble(random, delays=Delays(slowly, slowly, slowly, slowly)), seed)
         async with cluster.connect() as session:
             jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=1))
             await jobs.put_many([b"job"] * 300)
             cut_off = False
-            async with session.transaction() as tx:
+            async with session.transaction(autocommit=False) as tx:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(random.random() * 0.2):
                         await tx.take_many(jobs, 300, timeout=10)
                 cut_off = not list(work_of(tx).claims)
                 await tx.rollback(delay=0)
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 assert len(await tx.take_many(jobs, 300, timeout=10)) == 300, seed
             return cut_off
 
@@ -145,12 +147,12 @@ def test_a_take_without_waiting_gets_all_messages_that_a_cancelled_take_is_relea
         async with ensemble.connect() as session:
             jobs = session.queue("jobs")
             await jobs.put_many([b"job"] * 600)
-            async with session.transaction() as tx:
+            async with session.transaction(autocommit=False) as tx:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(millisecond / 1000):
                         await tx.take_many(jobs, 600, timeout=10)
                 await tx.rollback(delay=0)
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 return len(await tx.take_many(jobs, 600, timeout=0))
 
     assert {moment: run_virtual(partial(main, moment)) for moment in range(1, 100, 4)} == dict.fromkeys(
@@ -173,7 +175,7 @@ def test_claims_repeated_after_a_configuration_change_do_not_use_up_the_lock_bud
                 return next(changes, None) is not None
 
             monkeypatch.setattr(CandidateSource, "outdated", property(outdated))
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 return len(await tx.take_many(jobs, 128, timeout=60))
 
     assert run_virtual(main) == 128

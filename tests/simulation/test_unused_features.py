@@ -34,7 +34,7 @@ def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
         async with cluster.connect(name="client") as session:
             plain = session.queue("plain")
             await plain.put(b"the first makes the queue")
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 assert await tx.take(plain) is not None
             async with beside(session):
                 before = len(trace)
@@ -42,7 +42,7 @@ def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
                     await plain.put(b"body")
                 await plain.put_many([b"body"] * 10)
                 for _ in range(10):
-                    async with session.begin() as tx:
+                    async with session.transaction() as tx:
                         assert await tx.take(plain) is not None
                         tx.put(plain, b"result")
                 async with plain.consume(until_idle=0) as deliveries:

@@ -72,7 +72,7 @@ def test_a_take_waits_for_one_message_behind_a_listener_with_many_free_slots() -
                 for _ in range(100):
                     await producer.queue("jobs").put(b"job")
                     await asyncio.sleep(0.5)
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     taking = asyncio.create_task(tx.take(jobs, timeout=1000))
                     await asyncio.sleep(0.5)
                     for _ in range(2):
@@ -96,7 +96,7 @@ def test_a_take_many_that_has_some_messages_does_not_exceed_its_limit_when_group
             jobs = session.queue("jobs")
             for group, producer in ("a", first), ("b", second), ("c", session):
                 await producer.queue("jobs").put_many([b"1", b"2"], group=group)
-            async with session.transaction() as before, session.transaction() as tx:
+            async with session.transaction(autocommit=False) as before, session.transaction(autocommit=False) as tx:
                 assert len(await before.take_many(jobs, 3, timeout=1)) == 3
                 taking = asyncio.create_task(tx.take_many(jobs, limit, timeout=10))
                 await asyncio.sleep(1)
@@ -140,6 +140,7 @@ def test_a_listener_that_ends_as_it_receives_messages_leaves_no_lock(
         random, cluster = Random(number), _cluster(number)
         async with cluster.connect() as session, cluster.connect() as other:
             jobs, source = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0))), other.queue("jobs")
+            await source.configure(zq.QueueConfig())
             listener = session.listener(jobs, handle, concurrency=4)
             running = asyncio.create_task(listener.run())
 

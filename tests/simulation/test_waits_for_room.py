@@ -42,7 +42,7 @@ def bodies(cluster: Cluster, queue: str) -> list[bytes]:
 
 async def take_two(other: zq.QueueSession, waiting: list[asyncio.Task[None]]) -> None:
     for _ in waiting:
-        async with other.begin() as tx:
+        async with other.transaction() as tx:
             assert await tx.take(other.queue("small"), timeout=10) is not None
         await asyncio.sleep(3)
 
@@ -103,7 +103,7 @@ def wait_for_room(
                     await session.queue("small").put(b"p", timeout=None)
 
                 async def move() -> None:
-                    async with session.begin() as tx:
+                    async with session.transaction() as tx:
                         assert await tx.take(session.queue("jobs"), timeout=None) is not None
                         tx.put("small", b"t")
 
@@ -161,7 +161,7 @@ def test_a_transaction_that_puts_to_several_queues_with_a_size_reads_each_size_o
                 looks += request.kind.name == "READ_MANY" and "/zms/a/items" in request.argument
 
             cluster.ensemble.judge = judge
-            async with asyncio.timeout(30), session.begin() as tx:
+            async with asyncio.timeout(30), session.transaction() as tx:
                 for queue in "cab":
                     tx.put(queue, b"1")
                     tx.put(queue, b"2")
@@ -182,7 +182,7 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_admitted(
                 await session.queue(queue).configure(zq.QueueConfig(max_size=2))
 
             async def commit(order: str) -> None:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     for queue in order:
                         tx.put(queue, b"1")
 
@@ -216,7 +216,7 @@ def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_deadlock() -> No
                 await session.queue(queue).put(b"opens the queue")
 
             async def commit(order: str) -> None:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     for queue in order:
                         tx.put(queue, b"1")
 
@@ -247,10 +247,10 @@ def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes(
             small = other.queue("small")
             await small.configure(zq.QueueConfig(max_size=1))
             await small.put(b"1", timeout=None)
-            async with cluster.connect() as session, session.transaction() as tx:
+            async with cluster.connect() as session, session.transaction(autocommit=False) as tx:
 
                 async def put() -> None:
-                    async with session.begin() as another:
+                    async with session.transaction() as another:
                         another.put("small", b"2")
 
                 assert await tx.take(session.queue("small")) is not None
@@ -281,7 +281,7 @@ def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied
             small, jobs = other.queue("small"), session.queue("jobs")
             await session.queue("small").put(b"opens it, and fills it")
             await jobs.put(b"job")
-            async with session.transaction() as tx:
+            async with session.transaction(autocommit=False) as tx:
                 assert await tx.take(jobs) is not None
                 tx.put("small", b"more")
                 await small.configure(zq.QueueConfig(max_size=1))

@@ -16,7 +16,7 @@ import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import LockRecord, key_hash
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
 from aiozkqueue.zookeeper import Create, Delete, MultiError
 
@@ -77,10 +77,10 @@ def test_a_message_put_while_a_consumer_starts_to_listen_is_taken(case: str) -> 
         ensemble = cluster()
         async with ensemble.connect() as producer:
             await make(producer)
-            async with producer.begin() as tx:
+            async with producer.transaction() as tx:
                 assert await tx.take_many(jobs(producer), 2, timeout=1)
             for millisecond in range(MILLISECONDS):
-                async with ensemble.connect() as consumer, consumer.begin() as tx:
+                async with ensemble.connect() as consumer, consumer.transaction() as tx:
                     taking = asyncio.create_task(tx.take(jobs(consumer), timeout=SOON))
                     await asyncio.sleep(millisecond / 1000)
                     await act(producer)
@@ -97,7 +97,7 @@ def test_a_consumer_takes_from_a_queue_resumed_while_it_learns_of_the_pause() ->
             for millisecond in range(MILLISECONDS):
                 await queue.put(b"it")
                 await queue.configure(zq.QueueConfig(paused=True))
-                async with ensemble.connect() as consumer, consumer.begin() as tx:
+                async with ensemble.connect() as consumer, consumer.transaction() as tx:
                     taking = asyncio.create_task(tx.take(jobs(consumer), timeout=SOON))
                     await asyncio.sleep(millisecond / 1000)
                     await queue.configure(zq.QueueConfig(paused=False))
@@ -150,11 +150,11 @@ def test_a_lock_removed_as_a_consumer_learns_of_it_does_not_hide_the_message(
         async with ensemble.connect() as peer:
             send = core_of(peer).zookeeper.multi
             await (jobs(peer).put(b"before", group="g") if queue is jobs else queue(peer).put(b"before"))
-            async with peer.begin() as tx:
+            async with peer.transaction() as tx:
                 assert await tx.take(queue(peer), timeout=1) is not None
             async with ensemble.connect() as consumer:
                 for held in range(1, 20):
-                    async with consumer.begin() as tx:
+                    async with consumer.transaction() as tx:
                         taking = asyncio.create_task(tx.take(queue(consumer), timeout=SOON))
                         await asyncio.sleep(1)
                         item, lock = item_of(held)

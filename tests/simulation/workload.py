@@ -32,7 +32,6 @@ from tests.simulation.weather import SESSION_TIMEOUT, Weather, has_a_slot
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
-    from aiozkqueue.testing.simulator.tree import Znode
 
 #: Virtual seconds after which an unfinished history counts as stuck.
 LIMIT = 600.0
@@ -220,7 +219,7 @@ class Run(Recorder):
                 left = True
                 while left:
                     unit = self.unit("last")
-                    async with session.begin() as tx:
+                    async with session.transaction() as tx:
                         messages = await tx.take_many(session.queue(name), 50, timeout=IDLE)
                         for message in messages:
                             self.show(unit, "last", session, message)
@@ -231,6 +230,7 @@ class Run(Recorder):
     def finish(self) -> None:
         """Record the final state of the servers."""
         final, nodes = Final(), self.ensemble.tree.nodes
+        data = {path: node.data for path, node in nodes.items()}
         for queue in self.queues:
             base = f"/zms/{queue}/"
             final.items[queue], final.dead[queue] = [], []
@@ -241,7 +241,7 @@ class Run(Recorder):
                 if folder == "dlq":
                     final.dead[queue].append(decode(node.data)[1].decode())
                 elif is_bundle(name) and folder != "meta":
-                    final.items[queue] += _left_in(base, name, nodes)
+                    final.items[queue] += left_in(base, path, data)
                 elif folder == "items" or (folder.startswith(("lanes/", "later/")) and name.startswith("item")):
                     final.items[queue].append(decode(node.data)[1].decode())
                 elif folder == "consumers" and node.owner not in self.ensemble.sessions:
@@ -253,14 +253,13 @@ class Run(Recorder):
             self.feature.finish(self, nodes)
 
 
-def _left_in(base: str, name: str, nodes: Mapping[str, Znode]) -> list[str]:
-    """Return the tokens of the messages that are left in a bundle."""
-    bundle = BundleName.parse(name)
+def left_in(base: str, path: str, nodes: Mapping[str, bytes]) -> list[str]:
+    """Return the payloads of the messages that are left in the bundle at a path, in the queue below ``base``."""
+    bundle = BundleName.parse(path.rpartition("/")[2])
     assert bundle is not None
-    lane = next(path for path in nodes if path.startswith(base) and path.endswith(name))
     record = nodes.get(f"{base}meta/bundle-{bundle.id}")
-    done = 0 if record is None else BundleRecord.decode(record.data).done
-    messages = decode_bundle(nodes[lane].data)
+    done = 0 if record is None else BundleRecord.decode(record).done
+    messages = decode_bundle(nodes[path])
     return [decode(data)[1].decode() for position, (_, data) in enumerate(messages) if not done >> position & 1]
 
 

@@ -25,7 +25,7 @@ from tests.soak.plan import CONNECT_TIMEOUT, LIMIT, MOST_WAITING, NEXT, PAUSE, R
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from aiozkqueue.queue.unit_of_work import UnitOfWork
+    from aiozkqueue.session.unit_of_work import UnitOfWork
 
 _STATUS = {
     zq.Outcome.COMMITTED: Status.COMMITTED,
@@ -81,7 +81,7 @@ class Client:
         """Write down how a unit ended by what comes out of the block; one left cleanly has committed."""
         try:
             yield
-        except zq.NotCommittedError as error:
+        except (zq.NotCommittedError, zq.ConnectionLostError) as error:  # a take has written nothing
             unit.end(Status.NOT_COMMITTED, repr(error))
         except HandlerError:
             unit.end(Status.NOT_COMMITTED)
@@ -98,7 +98,8 @@ class Client:
         while not self.calm.is_set():
             await asyncio.sleep(chance.expovariate(1 / PAUSE))
             if chance.random() < 0.2:
-                waiting = sum([await self.session.queue(name).size() for name in LIMIT])
+                with suppress(zq.ConnectionLostError):
+                    waiting = sum([await self.session.queue(name).size() for name in LIMIT])
             if waiting > MOST_WAITING:
                 await asyncio.sleep(1)
                 waiting = 0
@@ -115,11 +116,11 @@ class Client:
     async def move(self) -> None:
         while not self.over.is_set():
             unit, begun = self.journal.unit("move"), list[zq.Transaction]()
-            begin = self.chance.choice([self.session.begin, self.session.transaction])
-            async with self.told(unit, begun), begin() as tx:
+            autocommit = self.chance.choice([True, False])
+            async with self.told(unit, begun), self.session.transaction(autocommit=autocommit) as tx:
                 begun.append(tx)
                 try:
-                    await self._transaction(unit, tx, commits=begin == self.session.begin)
+                    await self._transaction(unit, tx, commits=autocommit)
                 finally:
                     unit.release_unseen()
 

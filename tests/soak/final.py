@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import decode
+from aiozkqueue.layout import decode, is_bundle
 from tests.simulation.history import Final
+from tests.simulation.workload import left_in
 from tests.soak.plan import LIMIT, ROOT
 
 if TYPE_CHECKING:
@@ -28,13 +29,16 @@ async def read(view: Observer) -> Seen:
     for queue in LIMIT:
         base = f"{ROOT}/{queue}/"
         items, dead = seen.final.items.setdefault(queue, []), seen.final.dead.setdefault(queue, [])
-        for path, data in (await view.tree(base.rstrip("/"))).items():
+        tree = await view.tree(base.rstrip("/"))
+        for path, data in tree.items():
             folder, _, name = path[len(base) :].rpartition("/")
             if folder == "dlq":
                 header, body = decode(data)
                 dead.append(body.decode())
                 if header.dead is not None:
                     seen.attempts[body.decode()] = (header.dead.attempts, header.dead.reason)
+            elif is_bundle(name) and folder != "meta":
+                items += left_in(base, path, tree)
             elif folder == "items" or (folder.startswith("lanes/") and name.startswith("item")):
                 items.append(decode(data)[1].decode())
             elif folder in ("locks", "meta", "due", "consumers"):

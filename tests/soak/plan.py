@@ -24,6 +24,8 @@ LIMIT: dict[str, int | None] = {"in": None, "work": 3, "once": 1, "done": 50}
 #: Where a message that was consumed goes on to.
 NEXT: dict[str, tuple[str, ...]] = {"in": ("work",), "work": ("done",), "once": ("done",), "done": ()}
 LANES = {"in": 1, "work": 1, "once": 1, "done": 2}
+#: The maximum number of messages of a bundle. These are few, so that the puts of one client and of one commit suffice.
+BUNDLE = {"in": 3, "work": 1, "once": 1, "done": 4}
 
 #: What each client process runs.
 CLIENTS = (

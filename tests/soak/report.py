@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from aiozkqueue.layout import messages_in
 from tests.simulation.history import Status
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def figures(result: Result, folder: Path | None) -> dict[str, object]:
         "seed": result.seed,
         "seconds": result.seconds,
         "messages put": sum(unit.status is Status.COMMITTED for _, unit in history.put().values()),
+        "bundles": len(result.servers.bundles),
+        "messages in bundles": sum(map(messages_in, result.servers.bundles)),
         "hand-overs": sum(map(len, history.handed().values())),
         "commits with takes": units[Status.COMMITTED],
         "rolled back or refused": units[Status.NOT_COMMITTED],

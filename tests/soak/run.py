@@ -20,6 +20,7 @@ from tests.soak.faults import Driver
 from tests.soak.fleet import Fleet
 from tests.soak.journal import OVER, Journal, lines, merge, resolve
 from tests.soak.plan import (
+    BUNDLE,
     CLAIMED_AHEAD,
     CLIENTS,
     CONNECT_TIMEOUT,
@@ -136,7 +137,8 @@ def _dead_letters_count_right(history: History, seen: final.Seen) -> list[str]:
 async def _configure(hosts: str) -> None:
     async with zq.connect(hosts, root=ROOT, connect_timeout=CONNECT_TIMEOUT) as session:
         for name, policy in POLICIES.items():
-            await session.queue(name).configure(zq.QueueConfig(policy=policy, shards=LANES[name]))
+            config = zq.QueueConfig(policy=policy, shards=LANES[name], bundle=BUNDLE[name])
+            await session.queue(name).configure(config)
 
 
 async def _storm(driver: Driver, seconds: float, tell: Callable[[str, float], None]) -> None:
@@ -212,7 +214,7 @@ async def _drain(hosts: str, folder: Path) -> None:
             left = True
             while left:
                 unit = journal.unit("drain")
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     messages = await tx.take_many(session.queue(name), 50, timeout=SESSION_TIMEOUT)
                     for message in messages:
                         unit.show(message.value.decode(), name, session._runtime.zookeeper.session_id or OVER)

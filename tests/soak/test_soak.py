@@ -32,6 +32,7 @@ def test_faults_of_real_servers_and_clients_lose_duplicate_or_block_no_message(
     record_property("figures", f"soak: {figures}")
     assert figures["violations"] == figures["lost"] == figures["doubled"] == figures["stuck"] == 0
     assert figures["messages put"] > 3 * SECONDS
+    assert 0 < figures["messages in bundles"] < figures["messages put"]
     assert figures["sessions expired"] > 0
     if SECONDS >= 120:
         assert figures["elections"] > 0

@@ -1,4 +1,4 @@
-"""The ends of sessions and the number of elections, read from the servers' own files.
+"""The ends of sessions, the number of elections and the bundles, read from the servers' own files.
 
 A ZooKeeper log file is a header of 16 bytes, then records of a checksum, a length, a transaction and an end mark; a
 transaction begins with session, xid, zxid, time and type. The upper half of a zxid counts the elections.
@@ -6,6 +6,7 @@ transaction begins with session, xid, zxid, time and type. The upper half of a z
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ _HEADER = 16
 _LENGTH = struct.Struct(">qi")
 _TRANSACTION = struct.Struct(">qiqqi")
 _CLOSE_SESSION = -11
+_BUNDLE = re.compile(rb"bundle-m\d+-s\w{18}-l\w{18}-i\w{18}-\d{10}")
 
 
 @dataclass
@@ -32,15 +34,21 @@ class ServerRecord:
     epochs: set[int] = field(default_factory=set[int])
     """One for each leader that was elected and wrote something."""
     transactions: set[int] = field(default_factory=set[int])
+    bundles: set[str] = field(default_factory=set[str])
+    """The names of those that were stored."""
 
 
 def read(folders: Iterable[Path]) -> ServerRecord:
     """Read the logs of these servers' folders."""
     record = ServerRecord()
-    logs = [
-        {transaction for path in (folder / "data" / "version-2").glob("log.*") for transaction in _read(path)}
-        for folder in folders
-    ]
+    logs: list[set[tuple[int, int, int, int, int]]] = []
+    for folder in folders:
+        log = set[tuple[int, int, int, int, int]]()
+        for path in (folder / "data" / "version-2").glob("log.*"):
+            data = path.read_bytes()
+            log.update(_transactions(data))
+            record.bundles.update(name.decode() for name in _BUNDLE.findall(data))
+        logs.append(log)
     written = Counter(transaction for log in logs for transaction in log)
     for (session, xid, zxid, time, kind), copies in written.items():
         if copies <= len(logs) // 2:
@@ -52,10 +60,6 @@ def read(folders: Iterable[Path]) -> ServerRecord:
             if xid == 0:  # the server's own request, not a client's
                 record.expired.add(session)
     return record
-
-
-def _read(path: Path) -> Iterator[tuple[int, int, int, int, int]]:
-    return _transactions(path.read_bytes())
 
 
 def _transactions(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:

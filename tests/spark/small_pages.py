@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiozkqueue.queue.batches import ledger
+from aiozkqueue.batches import ledger
 from tests.spark.test_unload import work
 
 kind: Any = ledger

@@ -12,11 +12,11 @@ from pyspark.sql import functions
 from pyspark.sql.types import LongType
 
 import aiozkqueue as zq
-from aiozkqueue.layout import id_at
-from aiozkqueue.queue.admin.ledger_pages import Manifest, mark, read_page
+from aiozkqueue.layout import BundleName, name_at
+from aiozkqueue.operations.ledger_pages import Manifest, mark, read_page
 from tests.spark.streams import started
 from tests.spark.test_batch import put
-from tests.spark.test_ledger import Mortal, _DriverKilledError, driver, fill
+from tests.spark.test_ledger import Mortal, _DriverKilledError, bodies_of, driver, fill
 from tests.spark.test_stream import left
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from aiozkqueue.queue.batches.ledger import Ledger
+    from aiozkqueue.batches.ledger import Ledger
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -88,10 +88,8 @@ class Query:
         while (number := await ledger.next_batch(self.start, None)) != self.start:
             while True:
                 handed = await ledger.hand_out(number, "stream", self._most)
-                places = [one.place for page in handed.pages for one in await read_page(zookeeper.read, page.path)]
-                nodes = await zookeeper.read_many([ledger._state.paths.at(place) for place in places])
-                bodies = [node.data.decode() for node in nodes if node is not None]
-                assert len(bodies) == len(places)
+                bodies = await bodies_of(ledger, handed.pages)
+                assert len(bodies) == sum(page.items for page in handed.pages)
                 await handed.reading.note(zookeeper)
                 if self._poison.isdisjoint(bodies):
                     break
@@ -102,12 +100,13 @@ class Query:
             self.start = number
 
 
+@pytest.mark.parametrize("bundle", [1, 64])
 @pytest.mark.parametrize("most", [1, 3])
 async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
-    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, most: int
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, most: int, bundle: int
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 60)
-    bodies = await fill(zookeeper, queue_root, 1000)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 60)
+    bodies = await fill(zookeeper, queue_root, 1000, bundle)
     poison = {"7", "8", "999"}
     query = Query(poison, most)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
@@ -124,21 +123,23 @@ async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
     assert query.batches <= 80
 
 
+@pytest.mark.parametrize("bundle", [1, 4])
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 async def test_a_driver_killed_at_any_write_of_a_division_loses_and_duplicates_nothing(
-    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, *, applied: bool
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, bundle: int, *, applied: bool
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 5)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 5)
     step = 0
     while True:
         step += 1
         root = f"{queue_root}/{step}"
-        bodies = await fill(zookeeper, root, 17)
+        bodies = await fill(zookeeper, root, 17, bundle)
         query = Query({"9"}, 1)
         async with driver(zookeeper, root) as ledger:
             (page, *_) = (await ledger.hand_out(await ledger.next_batch(-1, None), "stream", 1)).pages
-            entry = (await read_page(ledger._zookeeper.read, page.path))[4]
-            await mark(ledger._zookeeper, page.path, id_at(entry.place), "of an attempt")
+            entry = (await read_page(ledger._zookeeper.read, page.path))[-1]
+            name = BundleName.parse(name_at(entry.place))
+            await mark(ledger._zookeeper, page.path, entry.id if name is None else name.last, "of an attempt")
         died = False
         async with driver(zookeeper, root, step, applied=applied) as ledger:
             try:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from pyarrow.dataset import dataset
 
 import aiozkqueue as zq
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.layout import End, HistoryRecord
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.layout import End
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.audit import Moved, Percentiles, Reason, move, report
-from aiozkqueue.zookeeper import Create, Delete
+from aiozkqueue.zookeeper import Delete
+from tests.histories import record, tell
 from tests.spark.attached import MOVE, killed_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -168,33 +173,6 @@ def test_the_later_of_two_audits_wins_and_the_earlier_publishes_nothing(
     assert ends.kept() == ends.pins() == []
 
 
-START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
-
-
-def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecord]]) -> None:
-    """Write down what became of messages at times that are known."""
-
-    async def write() -> None:
-        async with zq.connect(servers["hosts"], root=servers["root"]) as session:
-            for name, kept in records.items():
-                await session.queue(name).configure(zq.QueueConfig(history=zq.History()))
-                paths, zookeeper = core_of(session).queue_state(name).paths, core_of(session).zookeeper
-                for one in kept:
-                    await zookeeper.ensure(paths.record(one.place).rpartition("/")[0])
-                    await zookeeper.multi([Create(paths.record(one.place), one.encode())])
-
-    asyncio.run(write())
-
-
-def record(number: int, *, waited: int, handled: int, outcome: End = End.FINISHED, **more: Any) -> HistoryRecord:
-    """A message that was put a second after the one before, and took this many milliseconds."""
-    put = int(START.timestamp() * 1000) + 1000 * number
-    claimed = None if outcome is End.EXPIRED else put + waited
-    return HistoryRecord(
-        id=f"m{number:06d}", ended=put + waited + handled, outcome=outcome, put=put, claimed=claimed, **more
-    )
-
-
 @pytest.fixture
 def known(servers: dict[str, str]) -> dict[str, str]:
     """Two queues whose figures are known; the name of one could be taken for a number, or for markup elsewhere."""
@@ -205,6 +183,46 @@ def known(servers: dict[str, str]) -> dict[str, str]:
     ]
     tell(servers, {"orders": orders, "2026": [record(1, waited=1, handled=0, outcome=End.EXPIRED)]})
     return servers
+
+
+def test_the_command_without_spark_reports_the_same_figures(
+    spark: SparkSession, servers: dict[str, str], tmp_path: Path
+) -> None:
+    chance = random.Random(11)
+    outcomes = [End.FINISHED] * 6 + [End.DEAD, End.EXPIRED]
+    records = [
+        record(
+            number,
+            waited=chance.randrange(600_000),
+            handled=chance.randrange(20_000),
+            outcome=(outcome := chance.choice(outcomes)),
+            attempts=0 if outcome is End.EXPIRED else chance.randrange(1, 5),
+            reason=f"reason {chance.randrange(4)}" if outcome is End.DEAD else "",
+        )
+        for number in range(2000)
+    ]
+    tell(servers, {"orders": records})
+    command = [sys.executable, "-m", "aiozkqueue.cli", "report", "orders", "--json"]
+    environment = os.environ | {"AIOZKQUEUE_HOSTS": servers["hosts"], "AIOZKQUEUE_ROOT": servers["root"]}
+    found = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
+
+    move(spark, str(tmp_path / "audit"), servers)
+    told = report(spark, str(tmp_path / "audit"))
+    orders = told.queues["orders"]
+    assert (found["ended"], found["retried"], found["retries"]) == (orders.ended, orders.retried, orders.retries)
+    assert (found["first"], found["last"]) == (orders.first.isoformat(), orders.last.isoformat())
+    assert (found["outcomes"]["finished"], found["outcomes"]["dead-lettered"]) == (orders.finished, orders.dead)
+    assert found["outcomes"]["expired"] == orders.other
+    assert found["per_second"] == pytest.approx(orders.per_second, abs=0.001)
+    assert found["dead_letters"] == [{"reason": one.reason, "messages": one.messages} for one in told.reasons]
+    for time, theirs in (("waiting", orders.waiting), ("handling", orders.handling)):
+        assert theirs is not None
+        for share in ("p50", "p95", "p99"):
+            assert found[time][share] == pytest.approx(getattr(theirs, share), rel=0.001), (time, share)
+    assert found["span"] == told.span.total_seconds()
+    assert [(one["begin"], one["finished"], one["dead"], one["other"]) for one in found["spans"]] == [
+        (one.begin.isoformat(), one.finished, one.dead, one.other) for one in told.spans
+    ]
 
 
 def test_the_report_shows_the_figures_of_the_records(

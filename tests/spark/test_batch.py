@@ -87,7 +87,7 @@ def test_a_snapshot_reads_all_messages_and_claims_none(spark: SparkSession, opti
             await queue.put(b"held")
             await queue.put(b"urgent", priority=-3, headers={"tenant": "a"}, key="k")
             await queue.put(b"tomorrow", delay=86_400)
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 (held_one,) = await tx.take_many(queue, 1)
                 rows = await asyncio.to_thread(lambda: frame().collect())
                 states.update({bytes(row.body): row for row in rows})
@@ -133,7 +133,7 @@ def test_the_group_and_the_attempts_of_a_message_are_columns(spark: SparkSession
             queue = session.queue("orders")
             await queue.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
             await queue.put(b"a", group="tenant 1")
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 assert await tx.take(queue)
                 await tx.rollback(delay=0)
 

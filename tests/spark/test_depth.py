@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import aiozkqueue as zq
-from aiozkqueue.queue.admin.batch_writers import marks_of
+from aiozkqueue.operations.batch_writers import marks_of
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked
@@ -68,8 +68,8 @@ def queues() -> Iterator[tuple[dict[str, str], dict[str, str]]]:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozkqueue.spark.reading.SHARE", SHARE)
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", SHARE)
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.MOST", SHARE)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.BACKLOG", SHARE)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.MOST", SHARE)
 
 
 def read_one_share(options: dict[str, str]) -> None:

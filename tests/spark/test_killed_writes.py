@@ -60,7 +60,7 @@ async def test_the_rows_of_a_killed_write_are_counted_diagnosed_and_cleaned_up(
         await orders.put(b"seen")
         await killed_write(zookeeper, queue_root, spark_java, tmp_path, server_view)
         assert (await take_one(session, "orders")).body == b"seen"
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(orders) is None
         stats = await orders.stats()
         assert (stats.size, stats.staged) == (ROWS, 1)
@@ -70,7 +70,7 @@ async def test_the_rows_of_a_killed_write_are_counted_diagnosed_and_cleaned_up(
         assert "ledgers discard orders" in finding.advice
         await session.admin.clean("orders")
         assert await orders.size() == ROWS
-        monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITES_KEPT", -60_000)  # a day later
+        monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITES_KEPT", -60_000)  # a day later
         await session.admin.clean("orders")
         assert await server_view.children(f"{queue_root}/orders/items") == []
         assert (await orders.stats()).staged == 0

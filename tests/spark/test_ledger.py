@@ -12,19 +12,20 @@ import pytest
 from kazoo.security import make_digest_acl
 
 import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.errors import NotFoundError
-from aiozkqueue.layout import item_prefix, key_hash
-from aiozkqueue.queue.admin.ledger_pages import mark, read_page, unmark
-from aiozkqueue.queue.admin.ledgers import _Releasing, ledgers, release
-from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.layout import decode, decode_bundle, is_bundle_at, item_prefix, key_hash
+from aiozkqueue.operations.ledger_pages import mark, read_page, unmark
+from aiozkqueue.operations.ledgers import _Releasing, ledgers, release
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import Create, MultiError, NoNodeError
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from aiozkqueue.batches.ledger import Page
     from aiozkqueue.zookeeper import Operation
     from tests.observer import Observer
 
@@ -66,7 +67,6 @@ class Stream:
 
     async def run(self, ledger: Ledger, limit: int) -> None:
         """Begin where the logs are, and go on until the queue is empty."""
-        zookeeper = ledger._zookeeper
         while True:
             if self.commits == len(self.offsets):
                 start = self.offsets[-1] if self.offsets else -1
@@ -76,12 +76,49 @@ class Stream:
                     return
                 self.offsets.append(latest)
             pages = await ledger.pages(self.offsets[-1])
-            places = [one.place for page in pages for one in await read_page(zookeeper.read, page.path)]
-            nodes = await zookeeper.read_many([ledger._state.paths.at(place) for place in places])
-            found = [node.data.decode() for node in nodes if node is not None]
-            assert len(found) == len(places), "a batch that was not committed has lost a message"
+            found = await bodies_of(ledger, pages)
+            assert len(found) == sum(page.items for page in pages), "a batch that was not committed has lost a message"
             self.sink[self.offsets[-1]] = found
             self.commits += 1
+
+
+class Overlapping(Stream):
+    """A use of the source that removes the messages of a batch while tasks read the next one."""
+
+    async def run(self, ledger: Ledger, limit: int) -> None:
+        removal: asyncio.Future[int] | None = None
+        try:
+            while True:
+                if self.commits == len(self.offsets):
+                    start = self.offsets[-1] if self.offsets else -1
+                    if removal is not None:
+                        await removal
+                    await ledger.mark_done(start)
+                    latest = await ledger.next_batch(start, limit)
+                    if latest == start:
+                        await ledger.finish()
+                        return
+                    self.offsets.append(latest)
+                    removal = asyncio.ensure_future(ledger.finish())
+                handed = await ledger.hand_out(self.offsets[-1], "stream")
+                self.sink[self.offsets[-1]] = await bodies_of(ledger, handed.pages)
+                self.commits += 1
+        finally:
+            if removal is not None:
+                removal.cancel()
+                await asyncio.gather(removal, return_exceptions=True)
+
+
+async def bodies_of(ledger: Ledger, pages: Sequence[Page]) -> list[str]:
+    """Read the messages of a batch that exist, in order."""
+    zookeeper = ledger._zookeeper
+    places = [one.place for page in pages for one in await read_page(zookeeper.read, page.path)]
+    nodes = await zookeeper.read_many([ledger._state.paths.at(place) for place in places])
+    found: list[bytes] = []
+    for place, node in zip(places, nodes, strict=True):
+        if node is not None:
+            found += [one.data for one in decode_bundle(node.data)] if is_bundle_at(place) else [node.data]
+    return [decode(data)[1].decode() for data in found]
 
 
 @asynccontextmanager
@@ -92,9 +129,11 @@ async def driver(hosts: str, root: str, step: int | None = None, *, applied: boo
         yield ledger
 
 
-async def fill(hosts: str, root: str, count: int) -> list[str]:
+async def fill(hosts: str, root: str, count: int, bundle: int = 1) -> list[str]:
     async with zq.connect(hosts, root=root) as session:
         bodies = [str(n) for n in range(count)]
+        if bundle > 1:
+            await session.queue("orders").configure(zq.QueueConfig(bundle=bundle))
         await session.queue("orders").put_many([one.encode() for one in bodies])
         return bodies
 
@@ -159,9 +198,9 @@ class Contended(Slow):
 async def test_a_batch_with_a_missing_page_continues_after_its_last_page(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 3)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 3)
     bodies = await fill(zookeeper, queue_root, 12)
-    async with zq.connect(zookeeper, root=queue_root) as session, session.begin() as tx:
+    async with zq.connect(zookeeper, root=queue_root) as session, session.transaction() as tx:
         async with driver(zookeeper, queue_root) as ledger:
 
             async def take() -> None:
@@ -180,17 +219,19 @@ async def test_a_batch_with_a_missing_page_continues_after_its_last_page(
         await tx.rollback()
 
 
+@pytest.mark.parametrize("kind", [Stream, Overlapping], ids=["in turn", "overlapping"])
+@pytest.mark.parametrize("bundle", [1, 4])
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 async def test_a_driver_killed_at_any_write_of_any_batch_loses_and_duplicates_nothing(
-    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, *, applied: bool
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, bundle: int, kind: type[Stream], *, applied: bool
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 3)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 3)
     step = 0
     while True:
         step += 1
         root = f"{queue_root}/{step}"
-        bodies = await fill(zookeeper, root, 12)
-        stream = Stream()
+        bodies = await fill(zookeeper, root, 12, bundle)
+        stream = kind()
         died = False
         async with driver(zookeeper, root, step, applied=applied) as ledger:
             try:
@@ -207,14 +248,14 @@ async def test_a_driver_killed_at_any_write_of_any_batch_loses_and_duplicates_no
         async with zq.connect(zookeeper, root=root) as session:
             assert (await session.queue("orders").stats()).claimed == 0
             assert await session.queue("orders").size() == 0
-    assert step > 10
+    assert step > (10 if bundle == 1 else 7)
 
 
 async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_again(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.UNDER_WAY", 1)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.UNDER_WAY", 1)
     step, died = 0, True
     while died:
         step += 1
@@ -244,8 +285,8 @@ async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_aga
 async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.UNDER_WAY", 1)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.UNDER_WAY", 1)
     await fill(zookeeper, queue_root, 8)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
         batch = await zombie.next_batch(-1, None)
@@ -269,7 +310,7 @@ async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
 async def test_releasing_a_ledger_releases_nothing_of_a_finished_batch(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 2)
     await fill(zookeeper, queue_root, 9)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         first = await ledger.next_batch(-1, 4)
@@ -421,7 +462,7 @@ async def test_messages_of_a_ledger_count_as_claimed_and_not_as_leftovers(zookee
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         await ledger.next_batch(-1, 4)
         queue = session.queue("orders")
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert len(await tx.take_many(queue, 10)) == 6
         stats = await queue.stats()
         assert (stats.size, stats.claimed, stats.ledgers) == (4, 4, 1)
@@ -463,7 +504,7 @@ async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(z
         assert await release(QueueHandle(core_of(session), state), "spark") == 4
         with pytest.raises(zq.ClaimLostError, match="taken over or released"):
             await ledger.acknowledge(batch)
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert len(await tx.take_many(session.queue("orders"), 20)) == 10
         with pytest.raises(NotFoundError):
             await release(QueueHandle(core_of(session), state), "other")
@@ -486,7 +527,7 @@ async def test_releasing_a_ledger_keeps_the_locks_of_consumers_that_claimed_its_
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         await ledger.next_batch(-1, 4)
         orders = session.queue("orders")
-        async with session.transaction() as holder:
+        async with session.transaction(autocommit=False) as holder:
 
             async def force_open_and_take() -> None:
                 assert await orders.admin.release_claims() == 4
@@ -495,7 +536,7 @@ async def test_releasing_a_ledger_keeps_the_locks_of_consumers_that_claimed_its_
             client = Overtaken(core_of(session).zookeeper, force_open_and_take)
             await _Releasing(client, core_of(session).queue_state("orders"), "spark").run()  # type: ignore[arg-type]
             assert (await orders.stats()).claimed == 4
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 assert await tx.take(orders) is None
             await holder.commit()
         assert await orders.size() == 0
@@ -508,7 +549,7 @@ async def test_batches_claim_retried_messages_and_those_with_a_key_a_history_or_
         queue = session.queue("orders")
         await queue.configure(zq.QueueConfig(history=zq.History()))
         await queue.put(b"tried")
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             message = await tx.take(queue)
             assert message is not None
             tx.release(message, delay=0)
@@ -610,7 +651,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
 async def test_an_incomplete_batch_does_not_hide_messages_that_were_put_after_it(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", 2)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.BACKLOG", 2)
     async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
         queue, state = session.queue("orders"), core_of(session).queue_state("orders")
         await queue.put(b"makes the queue")
@@ -626,7 +667,7 @@ async def test_an_incomplete_batch_does_not_hide_messages_that_were_put_after_it
 async def test_a_frozen_ledger_claims_every_earlier_message_and_no_later_one(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", 4)
+    monkeypatch.setattr("aiozkqueue.batches.ledger.BACKLOG", 4)
     bodies = await fill(zookeeper, queue_root, 10)
     async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
         queue = session.queue("orders")
@@ -661,7 +702,7 @@ async def test_a_message_with_a_child_znode_does_not_block_an_acknowledgement_an
         await ledger.acknowledge(batch)
         assert await server_view.children(f"{queue_root}/orders/items") == [first]
         assert await ledger.next_batch(batch, None) == batch
-    async with zq.connect(zookeeper, root=queue_root) as session, session.begin() as tx:
+    async with zq.connect(zookeeper, root=queue_root) as session, session.transaction() as tx:
         assert await tx.take(session.queue("orders")) is None
     assert len([one for one in caplog.records if "stays locked" in one.getMessage()]) == 1
 

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 import aiozkqueue as zq
 from tests.spark.streams import started
 from tests.spark.test_batch import drained, put
+from tests.spark.test_parts import use_bundles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,9 +59,12 @@ def left(options: Mapping[str, str]) -> tuple[int, int, int]:
     return asyncio.run(look())
 
 
+@pytest.mark.parametrize("bundles", [False, True], ids=["single items", "bundles"])
 def test_each_of_100_000_messages_is_written_once_while_consumers_also_take(
-    spark: SparkSession, options: dict[str, str], tmp_path: Path
+    spark: SparkSession, options: dict[str, str], tmp_path: Path, *, bundles: bool
 ) -> None:
+    if bundles:
+        use_bundles(options)
     numbers = [b"%d" % n for n in range(100_000)]
     put(options, *numbers)
     taken: list[bytes] = []

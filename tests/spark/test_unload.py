@@ -94,7 +94,7 @@ def put_with_more(options: Mapping[str, str], bodies: Sequence[bytes]) -> None:
                         await queue.update(body, key=body.decode())
                     case 2:
                         await queue.put(body)
-                        async with session.begin() as tx:
+                        async with session.transaction() as tx:
                             taken = await tx.take(queue)
                             assert taken is not None
                             await tx.rollback()

@@ -51,7 +51,7 @@ async def told(delivery: zq.Delivery[Event]) -> None:
 async def dunning(session: zq.QueueSession) -> zq.Listener[Paid]:
     reminders = await Notifications(session).create("shop", "dunning", Paid)
     assert_type(reminders, NotificationQueue[Paid])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await reminders.schedule(Paid(order=1, cents=990), datetime(2030, 1, 1, tzinfo=UTC), search_key2="1", tx=tx)
 
     async def remind(notification: Notification[Paid]) -> None:
@@ -76,9 +76,11 @@ async def shop(session: zq.QueueSession) -> list[str]:
     bus.subscribe(Event, everything)
     bus.subscribe(Paid, payments, group="books")
     await bus.join("books")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         ids = await bus.post(Paid(order=1, cents=990), tx=tx, priority=3)
-    assert_type(bus.listener(group="books"), zq.Listener[bytes])
+    books = bus.listener(group="books")
+    assert_type(books, zq.Listener[bytes])
+    books.stop()
     return ids
 
 

@@ -160,7 +160,7 @@ async def test_an_event_of_the_shop_is_on_its_bus_and_in_its_group(session: zq.Q
 
 
 async def test_a_reminder_waits_for_its_date(session: zq.QueueSession) -> None:
-    await parts.dunning(session)
+    (await parts.dunning(session)).stop()
     reminders = await Notifications(session).get("shop", "dunning", parts.Paid)
     (reminder,) = await reminders.find()
     assert (reminder.event, reminder.effective_date.year) == (parts.Paid(order=1, cents=990), 2030)

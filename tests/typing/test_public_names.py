@@ -22,6 +22,7 @@ MODULES = [
     "aiozkqueue.fastapi",
     "aiozkqueue.http",
     "aiozkqueue.http.client",
+    "aiozkqueue.listeners",
     "aiozkqueue.metrics",
     "aiozkqueue.schedule",
     "aiozkqueue.spark",

@@ -14,12 +14,17 @@ from aiozkqueue.layout import (
     IdSource,
     ItemName,
     MalformedError,
+    batch_field,
     bundle_prefix,
     candidate_id,
     decode_bundle,
     encode_bundle,
+    key_hash,
     messages_in,
+    plain_prefix,
+    with_field,
 )
+from aiozkqueue.queue.candidates.batches import stage_of
 
 NAME = "bundle-m2-sAAAAAAAAAAAA000001-lAAAAAAAAAAAA000002-iAAAAAAAAAAAA000003-0000000007"
 
@@ -39,6 +44,23 @@ def test_the_name_of_a_bundle_is_fixed() -> None:
     assert (candidate_id(NAME), messages_in(NAME)) == ("AAAAAAAAAAAA000003", 2)
     assert name.may_hold("AAAAAAAAAAAA000002")
     assert not name.may_hold("AAAAAAAAAAAA000003")
+
+
+def test_the_name_of_a_bundle_of_a_pending_batch_is_fixed() -> None:
+    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"")]
+    stage = "b" + key_hash("a batch")
+    assert batch_field(with_field(plain_prefix("AAAAAAAAAAAA000001"), stage)) == f"{stage}-"
+    staged = f"{bundle_prefix('AAAAAAAAAAAA000003', messages, f'{stage}-')}0000000007"
+    assert staged == NAME.replace("-m2-", f"-m2-{stage}-")
+    assert BundleName.parse(staged) == BundleName.parse(NAME)
+    assert (candidate_id(staged), messages_in(staged), stage_of(staged)) == ("AAAAAAAAAAAA000003", 2, stage)
+    assert stage_of(NAME) is None
+
+
+@pytest.mark.parametrize("field", ["k" + "a" * 32, "bshort", "r0123456789012345", "u1", "g" + "a" * 32])
+def test_puts_with_other_fields_in_their_names_are_in_no_bundle(field: str) -> None:
+    assert batch_field(with_field(plain_prefix("AAAAAAAAAAAA000001"), field)) is None
+    assert batch_field(with_field(f"item-b{'a' * 32}-iAAAAAAAAAAAA000001-", field)) is None
 
 
 def test_programs_that_know_no_bundles_pass_one_by() -> None:

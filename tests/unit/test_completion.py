@@ -11,6 +11,8 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import StoredConfig
+from aiozkqueue.listeners import Batch
+from aiozkqueue.session.internals import work_of
 from aiozkqueue.testing import run_virtual, simulated
 from docsite.public import INTERNAL, documented
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MESSAGE = {
-    "attempt", "body", "due", "enqueued_at", "error", "filters", "group", "headers", "id", "key", "priority", "queue",
-    "value",
+    "attempt", "body", "due", "enqueued_at", "error", "group", "headers", "id", "key", "priority", "queue",
+    "tags", "value",
 }  # fmt: skip
 CONFIG = {
     "affinity", "bundle", "clean_every", "collapse", "expired", "history", "max_size", "ordered", "paused", "policy",
@@ -27,25 +29,26 @@ CONFIG = {
 }  # fmt: skip
 SHOWN: dict[str, set[str]] = {
     "Queue": {
-        "admin", "cancel", "claimed", "configuration", "configure", "consume", "dead_letters", "exists", "history",
-        "leases", "name", "peek", "purge", "put", "put_many", "size", "state", "stats", "update",
+        "admin", "call", "cancel", "claimed", "configuration", "configure", "consume", "dead_letters", "exists",
+        "history", "leases", "name", "peek", "purge", "put", "put_many", "size", "state", "stats", "update",
     },
     "QueueSession": {
-        "admin", "begin", "curator_queue", "curator_shards", "kazoo_queue", "listener", "on_connection_state",
+        "admin", "curator_queue", "curator_shards", "kazoo_queue", "listener", "on_connection_state",
         "outcome", "queue", "queues", "transaction",
     },
     "Transaction": {
         "cancel", "commit", "id", "outcome", "put", "reject", "release", "rollback", "take", "take_many", "update",
     },
-    "Delivery": MESSAGE | {"commit", "lost", "outcome", "put", "reject", "rollback"},
+    "Delivery": MESSAGE | {"commit", "lost", "outcome", "put", "reject", "reply", "rollback"},
     "Message": MESSAGE,
     "QueueConfig": CONFIG,
     "QueueAdmin": {
-        "consumers", "discard_unfinished", "ledgers", "pins", "reap", "release_claims", "release_ledger", "unbundle",
-        "unfinished", "unpin",
+        "consumers", "delete", "discard_unfinished", "ledgers", "pins", "reap", "release_claims", "release_ledger",
+        "unbundle", "unfinished", "unpin",
     },
     "SessionAdmin": {"clean", "diagnose", "moves"},
     "Consumer": {"aclose", "stop"},
+    "Batch": {"count", "fail", "index", "lost", "put", "queue"},
     "Listener": {"abort", "run", "stop"},
     "DeadLetters": {"peek", "purge", "redrive", "size"},
     "Leases": {"acknowledge", "renew", "take"},
@@ -62,9 +65,11 @@ async def _shown() -> dict[str, set[str]]:
         jobs = session.queue("jobs")
         await jobs.put_many([b"a", b"b"])
         consumer = jobs.consume()
-        async with session.begin() as tx, consumer as deliveries:
+        async with session.transaction() as tx, consumer as deliveries:
             message = await tx.take(jobs)
             delivery = await anext(aiter(deliveries))
+            listener = session.listener(jobs, ignore)
+            listener.stop()  # it need not run
             objects: list[Any] = [
                 jobs,
                 session,
@@ -75,11 +80,17 @@ async def _shown() -> dict[str, set[str]]:
                 jobs.admin,
                 session.admin,
                 consumer,
-                session.listener(jobs, ignore),
+                listener,
+                Batch("jobs", [], work_of(tx)),
                 jobs.dead_letters,
                 jobs.leases,
             ]
-            return {type(one).__name__: {name for name in dir(one) if not name.startswith("_")} for one in objects}
+            return {_public(one): {name for name in dir(one) if not name.startswith("_")} for one in objects}
+
+
+def _public(shown: object) -> str:
+    """Return the name of the class that users know."""
+    return next(kind.__name__ for kind in type(shown).__mro__ if kind.__name__ in SHOWN)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +105,7 @@ def test_completion_shows_the_names_that_users_need_and_no_other(shown: Mapping[
 
 def test_every_name_that_completion_shows_is_documented() -> None:
     owners = {path.rpartition(".")[2]: path for path, member in documented().items() if "." not in member.name}
-    fieldlike = {"Queue": {"name"}, "QueueConfig": CONFIG}
+    fieldlike = {"Batch": {"count", "index", "queue"}, "Queue": {"name"}, "QueueConfig": CONFIG}
     missing = [
         f"{kind}.{name}"
         for kind, names in SHOWN.items()

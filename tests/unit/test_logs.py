@@ -15,7 +15,7 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 LAYERS = ("queue", "bus", "schedule", "spark")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 # About the whole process: a signal has come, or Spark's JVM has gone.
-ABOUT_NONE = {"queue/run.py", "spark/orphans.py"}
+ABOUT_NONE = {"session/run.py", "spark/orphans.py"}
 
 
 def _calls(file: Path) -> Iterator[ast.Call]:

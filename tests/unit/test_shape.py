@@ -27,20 +27,20 @@ MAX_COMPLEXITY = 20
 #: objects that own a session or a server.
 WIDE_CLASSES = {
     "layout/configuration.py _Configuration",
-    "queue/admin/doctor/diagnosis.py QueueFacts",
-    "queue/admin/stats.py QueueStats",
-    "queue/session_core.py SessionCore",
+    "operations/doctor/diagnosis.py QueueFacts",
+    "operations/stats.py QueueStats",
+    "session/core.py SessionCore",
     "queue/state/claim.py Claim",
     "testing/simulator/ensemble.py Ensemble",
     "zookeeper/connection.py Connection",
 }
-#: Functions with more parameters; `connect`, and each command, has one for each of its options.
+#: Functions with more parameters; `connect`, `listener`, and each command, has one for each of its options.
 LONG_SIGNATURES = {
     "queue/claim/discovery.py __init__",
     "queue/claim/dispatcher.py __init__",
     "queue/claim/groups.py __init__",
     "queue/claim/in_flight.py __init__",
-    "queue/connect.py connect",
+    "session/connect.py connect",
     "queue/state/claim.py __init__",
 }
 #: Functions of a higher complexity: one loop that handles every message, and one check per setting.

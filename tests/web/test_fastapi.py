@@ -25,6 +25,8 @@ from aiozkqueue.fastapi import (
     session_of,
     state,
 )
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import State
 from tests.faults.account import multi_of
 from tests.web.conftest import serving
 
@@ -193,6 +195,37 @@ async def test_a_request_waits_for_its_commit_up_to_the_commit_timeout(
     assert await session.queue("results").size() == 2
 
 
+async def test_a_request_is_answered_at_once_while_there_is_no_connection(
+    calling: Calling, open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    app = FastAPI(exception_handlers=error_handlers)
+    own = await open_session(zookeeper_proxy.hosts, session_timeout=20)
+    zookeeper = core_of(own).zookeeper
+
+    async def disconnect() -> None:
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+        while zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 -- the client fulfils it
+            await asyncio.sleep(0.01)
+
+    @app.post("/")
+    async def put(tx: TransactionDep, *, cut: bool = False) -> str:
+        message_id = tx.put("results", b"never stored")
+        if cut:
+            await disconnect()
+        return message_id
+
+    await own.queue("results").put(b"first")
+    client = await calling(app, session=own)
+    began = asyncio.get_running_loop().time()
+    answers = [await client.post("/?cut=true"), await client.post("/")]
+    assert asyncio.get_running_loop().time() - began < 5  # half of the commit timeout
+    assert [answer.status_code for answer in answers] == [503, 503]
+    await zookeeper_proxy.listen()
+    await own.queue("results").put(b"last")
+    assert [message.value for message in await session.queue("results").peek()] == [b"first", b"last"]
+
+
 async def test_the_transaction_of_a_disconnected_client_is_rolled_back(
     zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
 ) -> None:
@@ -262,7 +295,7 @@ async def test_a_starlette_application_has_one_session(
     zookeeper: str, queue_root: str, session: zq.QueueSession
 ) -> None:
     async def create(request: Request) -> Response:
-        async with session_of(request).begin() as tx:
+        async with session_of(request).transaction() as tx:
             return JSONResponse(tx.put("results", await request.body()), 202)
 
     app = Starlette(

@@ -19,20 +19,27 @@ _MOST_REASONS: Final = 12
 #: For a plot of reasons, which are longer than names: pixels for the labels, and letters for the queue's name.
 _REASONS: Final = 470
 _LONGEST_QUEUE: Final = 18
-_KINDS: Final = ("finished", "dead", "other")
+KINDS: Final = ("finished", "dead", "other")
 _NAMES: Final = {"finished": "finished", "dead": "dead letters", "other": "expired, cancelled, removed"}
+#: The keys of a plot of ends by kind.
+LEGEND: Final = "".join(f'<span><i class="{kind}"></i>{name}</span>' for kind, name in _NAMES.items())
 
 
 def page(report: Report) -> str:
     """Return the page; without records, it says so."""
-    style = files("aiozkqueue.cli.audit").joinpath("page.css").read_text(encoding="utf-8")
     body = _nothing() if report.total is None else "".join(_sections(report, report.total))
+    source = f'<p class="quiet">The records in <code>{escape(report.folder)}</code>; times are UTC.</p>'
+    return document("Audit of queues", source + body)
+
+
+def document(title: str, body: str) -> str:
+    """Return a page with this title, and this HTML below it."""
+    style = files("aiozkqueue.cli.audit").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Audit of queues</title><style>{style}</style></head><body><main><h1>Audit of queues</h1>"
-        f'<p class="quiet">The records in <code>{escape(report.folder)}</code>; times are UTC.</p>{body}</main></body>'
-        "</html>\n"
+        f"<title>{escape(title)}</title><style>{style}</style></head><body><main><h1>{escape(title)}</h1>"
+        f"{body}</main></body></html>\n"
     )
 
 
@@ -47,16 +54,15 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
     yield _tiles(total)
     peak = max((one.finished + one.dead + one.other for one in report.spans), default=0)
     per = duration(report.span.total_seconds())
-    legend = "".join(f'<span><i class="{kind}"></i>{_NAMES[kind]}</span>' for kind in _KINDS)
-    yield _section(
+    yield section(
         "Throughput",
         f"Messages that ended in each {per}; up to {amount(peak / report.span.total_seconds())} a second.",
-        columns("Messages that ended over time", _KINDS, list(_columns(report)), report.span),
-        legend,
+        columns("Messages that ended over time", KINDS, list(_columns(report)), report.span),
+        LEGEND,
     )
     busiest = list(report.queues.items())[:MOST_QUEUES]
     more = f" The first {MOST_QUEUES} of {len(report.queues)}." if len(report.queues) > MOST_QUEUES else ""
-    yield _section(
+    yield section(
         "Busiest queues",
         f"Messages that ended.{more}",
         bars("Busiest queues", "finished", [Bar(name, one.ended, amount(one.ended)) for name, one in busiest]),
@@ -71,17 +77,15 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
         ("Handling", "From the claim until the end; the scale is logarithmic.", _ranges(busiest, "handling")),
     ):
         if found:
-            yield _section(title, what, ranges(f"{title} time by queue", found), times)
+            yield section(title, what, ranges(f"{title} time by queue", found), times)
     if report.reasons:
         most = report.reasons[:_MOST_REASONS]
         shown = [Bar(_reason(one), one.messages, amount(one.messages)) for one in most]
-        yield _section("Dead letters by reason", "", bars("Dead letters by reason", "dead", shown, labels=_REASONS))
+        yield section("Dead letters by reason", "", bars("Dead letters by reason", "dead", shown, labels=_REASONS))
         rows = [(one.queue, one.reason or "no reason", amount(one.messages)) for one in report.reasons]
-        yield f"<details><summary>All</summary>{_table(('Queue', 'Reason', 'Messages'), rows, texts=2)}</details>"
+        yield f"<details><summary>All</summary>{table(('Queue', 'Reason', 'Messages'), rows, texts=2)}</details>"
     yield (
-        "<section><h2>All queues</h2>"
-        + _table(_COLUMNS, [_cells(*one) for one in report.queues.items()])
-        + "</section>"
+        "<section><h2>All queues</h2>" + table(_COLUMNS, [_cells(*one) for one in report.queues.items()]) + "</section>"
     )
 
 
@@ -99,24 +103,31 @@ def _tiles(total: Figures) -> str:
         "waiting, p95": _time(total.waiting, "p95"),
         "handling, p95": _time(total.handling, "p95"),
     }
-    tiles = "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(name)}</dt></div>" for name, value in shown.items())
-    period = f"{_when(total.first)} to {_when(total.last)}"
-    return f'<p class="quiet">{period}</p><dl class="tiles">{tiles}</dl>'
+    return f'<p class="quiet">{when(total.first)} to {when(total.last)}</p>{tiles(shown)}'
 
 
-def _section(title: str, what: str, plot: str, legend: str = "") -> str:
+def tiles(shown: Mapping[str, str]) -> str:
+    """Return figures as tiles, by their names."""
+    each = "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(name)}</dt></div>" for name, value in shown.items())
+    return f'<dl class="tiles">{each}</dl>'
+
+
+def section(title: str, what: str, plot: str, legend: str = "") -> str:
+    """Return a section with a plot; ``what`` explains it, and ``legend`` is the HTML of its keys."""
     told = f'<p class="quiet">{escape(what)}</p>' if what else ""
     keys = f'<p class="legend">{legend}</p>' if legend else ""
     return f'<section><h2>{escape(title)}</h2>{told}{keys}<div class="scroll">{plot}</div></section>'
 
 
 def _columns(report: Report) -> Iterable[Column]:
-    for one in report.spans:
-        values = (one.finished, one.dead, one.other)
-        parts = ", ".join(
-            f"{amount(value)} {_NAMES[kind]}" for kind, value in zip(_KINDS, values, strict=True) if value
-        )
-        yield Column(one.begin, values, f"{_when(one.begin)}: {parts}")
+    return (ends_column(one.begin, one.finished, one.dead, one.other) for one in report.spans)
+
+
+def ends_column(begin: datetime, finished: int, dead: int, other: int) -> Column:
+    """Return the column of a span of time, with its numbers in words."""
+    values = (finished, dead, other)
+    parts = ", ".join(f"{amount(value)} {_NAMES[kind]}" for kind, value in zip(KINDS, values, strict=True) if value)
+    return Column(begin, values, f"{when(begin)}: {parts}")
 
 
 def _ranges(queues: Sequence[tuple[str, Figures]], time: str) -> list[Range]:
@@ -153,7 +164,7 @@ def _time(part: Percentiles | None, which: str) -> str:
     return duration({"p50": part.p50, "p95": part.p95, "p99": part.p99}[which])
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
     """Return a table whose first columns are texts, and whose other columns are figures."""
 
     def line(kind: str, cells: Sequence[str]) -> str:
@@ -166,5 +177,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 
     return f'<div class="scroll"><table><thead><tr>{line("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _when(moment: datetime) -> str:
+def when(moment: datetime) -> str:
+    """Return a moment for people, in UTC."""
     return moment.strftime("%Y-%m-%d %H:%M:%S")

@@ -20,17 +20,20 @@ from aiozkqueue.errors import (
     QueueError,
     SessionClosedError,
 )
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import Sampler
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, State, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from . import parameters, patience, problems
+from .charts import Charts
 from .gate import Gate
 from .keys import Keys
 from .names import Kind
 from .patience import Pace
+from .purging import Purges
 from .service import QueueService
+from .shared import Shared
 from .tokens import MessageIds
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.session.session import QueueSession
 
     from .metrics import Metrics
 
@@ -107,6 +110,9 @@ class Backend:
         self._gate: Gate | None = None
         self._services: dict[Kind, QueueService] = {}
         self._sampler: Sampler | None = None
+        self._charts: Charts | None = None
+        self._shared: Shared | None = None
+        self._purges: Purges | None = None
         self._away_since = 0.0  # where the session is not connected
         self._given_up: set[asyncio.Task[Response]] = set()
         self.pace: Pace = Pace()
@@ -128,22 +134,27 @@ class Backend:
             )
             ids = MessageIds(core_of(session))
             self._services = {kind: QueueService(session, kind, ids) for kind in Kind}
-            self._sampler = Sampler(session)
+            self._sampler = sampler = Sampler(session)
+            self._charts = charts = Charts(core_of(session), sampler)
+            self._purges = Purges(session)
+            self._shared = shared = Shared()
             self._away_since = time.monotonic()
             off = core_of(session).zookeeper.on_state(self._moved)
             tasks = [
                 asyncio.create_task(_take_up_moves(session), name="moves of others"),
-                asyncio.create_task(self._sampler.run(), name="figures of the queues"),
+                asyncio.create_task(sampler.run(), name="figures of the queues"),
+                asyncio.create_task(charts.run(), name="samples for the charts"),
             ]
             try:
                 yield
             finally:
                 off()
                 self.leaving.set()
-                self._session = self._gate = self._sampler = None
+                self._session = self._gate = self._sampler = self._charts = self._shared = self._purges = None
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await shared.close()
                 if self._given_up:
                     await asyncio.wait(self._given_up, timeout=settings.patience)
 
@@ -171,6 +182,27 @@ class Backend:
         if self._sampler is None:
             raise problems.unavailable()
         return self._sampler
+
+    @property
+    def charts(self) -> Charts:
+        """The samples that are stored for charts. Raises: ProblemError."""
+        if self._charts is None:
+            raise problems.unavailable()
+        return self._charts
+
+    @property
+    def shared(self) -> Shared:
+        """The readings that all visitors of the dashboard share. Raises: ProblemError."""
+        if self._shared is None:
+            raise problems.unavailable()
+        return self._shared
+
+    @property
+    def purges(self) -> Purges:
+        """The purges that the dashboard's visitors have asked for. Raises: ProblemError."""
+        if self._purges is None:
+            raise problems.unavailable()
+        return self._purges
 
     @property
     def connected(self) -> bool:

@@ -36,7 +36,7 @@ from .permissions import Permissions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
 
 #: Seconds for which a key that was read is cached.
 FRESH: Final = 5.0

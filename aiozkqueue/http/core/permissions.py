@@ -24,7 +24,7 @@ class Verb(StrEnum):
     GET_STATUS = "get_status"
     PURGE = "purge"
     MANAGE = "manage"
-    """Change dead letters on the dashboard."""
+    """Change queues, messages and dead letters on the dashboard."""
 
 
 class Permissions:

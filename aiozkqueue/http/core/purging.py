@@ -12,12 +12,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError, SessionClosedError
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import ZooKeeperError
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.queue import Queue
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.session.queue import Queue
+    from aiozkqueue.session.session import QueueSession
 
 log: Final = logging.getLogger(__name__)
 

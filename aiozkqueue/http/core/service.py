@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
-from aiozkqueue.queue.admin.ended_locks import count_ended
-from aiozkqueue.queue.admin.stats import configuration, count, count_staged
+from aiozkqueue.operations.ended_locks import count_ended
+from aiozkqueue.operations.stats import configuration, count, count_staged
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.internals import core_of, handle_of, state_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.queue.state.znodes import exists
+from aiozkqueue.session.internals import core_of, handle_of, state_of
 
 from . import showing
 from .names import Kind, http_name, native_name
@@ -27,11 +28,11 @@ from .purging import Purges
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aiozkqueue.queue.admin.moves import MoveStatus
+    from aiozkqueue.operations.moves import MoveStatus
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.queue import Queue
-    from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
+    from aiozkqueue.session.queue import Queue
+    from aiozkqueue.session.session import QueueSession
 
     from .tokens import MessageIds
 
@@ -158,15 +159,19 @@ class QueueService:
         return self._session.queue(native_name(self.kind, name))
 
     async def _ready(self, name: str) -> Queue[bytes]:
-        """Return a queue with the configuration that this service needs; create it if necessary."""
+        """Return a queue with the configuration that this service needs; create it if necessary.
+
+        A new queue makes no bundles, because a client claims single messages.
+        """
         queue = self._plain(name)
         if name in self._known:
             return queue
-        if self.kind is Kind.DEDUPQ and not (await queue.configuration()).collapse:
-            await queue.configure(QueueConfig(collapse=True))
-            if not (await queue.configuration()).collapse:
-                msg = f"queue {queue.name!r} cannot collapse equal messages as it is configured"
-                raise ConfigConflictError(msg)
+        settings = QueueConfig(bundle=1, collapse=True if self.kind is Kind.DEDUPQ else None)
+        state_of(queue).create_with(settings)  # also after it was deleted
+        if not await self._is_there(name):
+            await queue.configure(settings)
+        if self.kind is Kind.DEDUPQ:
+            await _collapse(queue)
         if len(self._known) < REMEMBERED:
             self._known.add(name)
         return queue
@@ -211,13 +216,20 @@ class QueueService:
         return [Polled(signer.message_id(queue.name, one.place), one.body) for one in found]
 
 
+async def _collapse(queue: Queue[bytes]) -> None:
+    """Have a queue collapse equal messages. Raises: ConfigConflictError: it cannot."""
+    if (await queue.configuration()).collapse:
+        return
+    await queue.configure(QueueConfig(collapse=True))
+    if not (await queue.configuration()).collapse:
+        msg = f"queue {queue.name!r} cannot collapse equal messages as it is configured"
+        raise ConfigConflictError(msg)
+
+
 async def is_there(runtime: SessionCore, native: str) -> bool:
     """Whether a queue of this name exists in ZooKeeper, without keeping state about it. Raises: AccessDeniedError."""
-    paths = QueuePaths(runtime.root, native)
     with translate_denials(native):
-        # A lagging server may not know a new queue; an acknowledgement would then be lost.
-        await runtime.zookeeper.sync(paths.base)
-        return await runtime.zookeeper.exists(paths.items) is not None
+        return await exists(runtime.zookeeper, QueuePaths(runtime.root, native))
 
 
 def as_json(body: bytes) -> bytes:

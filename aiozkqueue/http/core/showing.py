@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import parse_lock
-from aiozkqueue.queue.admin.bundles import dissolve_first
-from aiozkqueue.queue.admin.ended_locks import ended_locks
-from aiozkqueue.queue.admin.listing import collect_children, first_items
-from aiozkqueue.queue.admin.stats import configuration, lanes
-from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.operations.bundles import dissolve_first
+from aiozkqueue.operations.ended_locks import ended_locks
+from aiozkqueue.operations.listing import first_items, locked_ids
+from aiozkqueue.operations.stats import configuration, lanes
 from aiozkqueue.queue.candidates.groups import lock_id
 from aiozkqueue.queue.commit.unclaimed import find_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiozkqueue.queue.admin.listing import Placed
+    from aiozkqueue.operations.listing import Placed
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
 
 #: The number of messages that are searched for equal ones; later messages are not compared.
 COMPARED: Final = 4_000
@@ -41,8 +39,9 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     if config is None:
         return []
     await _take_apart(handle, 2 * limit)
-    held = await collect_children(handle, handle.paths.locks, lambda: Matching(parse_lock))
-    locked = {parse_lock(name) for name in held.names} - await ended_locks(handle)
+    locked = await locked_ids(handle)
+    async for ended in ended_locks(handle):
+        locked.discard(ended)
     now = handle.runtime.server_clock.now()
 
     def passes(name: str) -> bool:

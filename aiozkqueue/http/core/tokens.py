@@ -35,7 +35,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
     from aiozkqueue.zookeeper import Operation
 
 #: Seconds for which secrets are cached.

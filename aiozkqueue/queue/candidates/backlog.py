@@ -15,8 +15,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import ItemRef, MalformedError, candidate_id, is_bundle_at, messages_in, name_at
+from aiozkqueue.queue.runtime.strings import Strings
 
-from .collectors import Dealt, Earliest
+from .collectors import Dealt, Earliest, Foremost
 from .partition import FIRST_WAIT, Partition
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ STEALABLE_LIMIT = 2_000
 #: Seconds after which even a consumer with enough own items takes others' items; each further consumer in line
 #: waits as long again.
 STALE_AFTER = 0.5
+#: The last candidates of a listing, and how many of them are claimed in one request.
+LAST_LIMIT = 64
+LAST_TOGETHER = 8
 
 
 class Backlog:
@@ -59,15 +63,16 @@ class Backlog:
         self._more: Iterator[str] = iter(())  # names after those, oldest first
         self._front: deque[str] = deque()  # places that were put back
         self._heard: deque[str] = deque()  # places reported by watches
-        self._locked: set[str] = set()  # ids
+        self._locked = Strings()  # ids
         self._freed: set[str] | None = None  # ids whose locks ended while a listing is running
         self._others: dict[str, dict[str, float]] = {}  # by lane: others' items, and when each was first seen
         self._before: dict[str, float] = {}  # the same for the lane being listed, before this listing
         self._dropped_at: float | None = None  # when an item was last reported that is not kept
         self._marks: tuple[int, int] = (0, 0)
         self._digested = 0  # names of the listing
-        self.replaced: list[set[str] | dict[str, str]] = []
-        """All that the last listing has replaced, which may be released in parts."""
+        self._listed_at: float | None = None  # when the lane was listed; None: a claim was refused since then
+        self.replaced: list[dict[str, str] | dict[str, None]] = []
+        """Everything that listings replaced; it may be released in parts."""
         self.unfinished: bool = False
         """Whether the last `pop` stopped before it had examined all names."""
 
@@ -76,7 +81,8 @@ class Backlog:
         self.forget_listed()
         self._front.clear()
         self._heard.clear()
-        self._locked.clear()
+        self.replaced += self._locked.parts
+        self._locked = Strings()
         self._freed = None
         self._others.clear()
         self._before.clear()
@@ -133,7 +139,9 @@ class Backlog:
 
     def sort(self, passes: Callable[[str], object] | None, *, limited: bool) -> Earliest:
         """Return a collector for the names of a lane that are examined in their order: all, or as many as are kept."""
-        return Earliest(BACKLOG_LIMIT + 1 if limited else None, passes, self._order)
+        ordered = self._index is not None and self._index.config.ordered
+        key = _order_and_name if ordered else self._order
+        return Earliest(BACKLOG_LIMIT + 1 if limited else None, passes, key)
 
     def digest(self, names: list[str]) -> list[str]:
         """Return the candidates among the next names of a listing, in their order: of a group, only the first."""
@@ -143,7 +151,7 @@ class Backlog:
         self._digested += len(names)
         return self._index.collect(names[:room])
 
-    def fill(self, lane: str, dealt: Dealt, locked: set[str], now: float) -> None:
+    def fill(self, lane: str, dealt: Dealt, locked: Strings, now: float) -> None:
         """Store the candidates of a listing, and the locked ids."""
         self._drop_seen(lane, locked)
         if self._index is not None:
@@ -154,9 +162,14 @@ class Backlog:
                 self.replaced += self._index.replaced.parts
         if not self._share.alone:
             self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now, busy=dealt.own.held > 0)
-        self._lane, self._listed, self._more = lane, [], dealt.own.in_order()
+        self._lane, self._listed_at = lane, now
+        self._keep(dealt.own)
 
-    def _drop_seen(self, lane: str, locked: set[str]) -> None:
+    def _keep(self, own: Earliest | Foremost) -> None:
+        """Store this consumer's own names of a listing."""
+        self._listed, self._more = [], own.in_order()
+
+    def _drop_seen(self, lane: str, locked: Strings) -> None:
         """Forget the places of a lane that were reported before its listing: the listing contains them."""
         old_front, old_heard = self._marks
         front, heard, prefix = list(self._front), list(self._heard), f"{lane}/"
@@ -164,7 +177,7 @@ class Backlog:
         self._front = deque(front[:new] + [place for place in front[new:] if not place.startswith(prefix)])
         self._heard = deque([place for place in heard[:old_heard] if not place.startswith(prefix)] + heard[old_heard:])
         locked -= self._freed or set()
-        self.replaced = [self._locked]
+        self.replaced += self._locked.parts
         self._locked, self._freed = locked, None
 
     def _remember_others(self, lane: str, others: dict[str, float], now: float, *, busy: bool) -> None:
@@ -274,6 +287,7 @@ class Backlog:
 
     def put_last(self, places: Iterable[str]) -> None:
         """Move candidates behind all others, and continue somewhere else: other consumers work where these were."""
+        self._listed_at = None
         self._heard.extend(places)
         listed = self._listed
         if len(listed) > 1:
@@ -301,6 +315,19 @@ class Backlog:
                     if is_bundle_at(place):
                         limit -= messages_in(name_at(place)) - 1
         return places
+
+    def together(self, now: float) -> int | None:
+        """Return how many of this consumer's candidates to claim in one request; None: as many as are wanted.
+
+        Idle consumers take the last items of a share that is not claimed in time. A request is refused as a whole if
+        another consumer has one of its items, so small ones lose fewer locks.
+        """
+        if self._share.alone or self._index is not None:
+            return None
+        if self._listed_at is None:
+            return LAST_TOGETHER
+        few = len(self._front) + len(self._listed) + len(self._heard) <= LAST_LIMIT
+        return LAST_TOGETHER if few and now - self._listed_at >= FIRST_WAIT else None
 
     def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
         """Take other consumers' items at once, for a taker that asks for what is available now."""
@@ -468,6 +495,11 @@ class Backlog:
         if offset is None:
             offset = self._offsets[lane] = self._share.offset(lane)
         return offset
+
+
+def _order_and_name(name: str) -> str:
+    """Return the sort key of the items of an ordered queue: those of a former bundle share a sequence number."""
+    return name[-SEQUENCE_DIGITS:] + name
 
 
 def _order_and_id(name: str) -> tuple[str, str]:

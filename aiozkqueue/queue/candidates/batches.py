@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import has_field, item_field
 
+from .collectors import Parsed
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 #: Length of a batch id, a `key_hash`.
 _LENGTH: Final = 32
@@ -43,6 +45,19 @@ def is_closed(name: str, locks: Collection[str | None]) -> bool:
     return has_field(name, "b") and (stage := stage_of(name)) is not None and stage in locks
 
 
+class Locks(Parsed):
+    """A collector of locks, and of those of batches among them."""
+
+    def __init__(self, parse: Callable[[str], str | None]) -> None:
+        super().__init__(parse)
+        self.staged: set[str] = set()
+
+    def take(self, names: list[str]) -> None:
+        """Add the locks with these names."""
+        super().take(names)
+        self.staged.update(lock for lock in map(self._parse, names) if lock is not None and is_staged(lock))
+
+
 class BatchVisibility:
     """The batches of a queue that one consumer knows."""
 
@@ -50,9 +65,9 @@ class BatchVisibility:
         self._open: set[str] = set()
         self._closed: set[str] = set()
 
-    def begin_listing(self, locks: Collection[str]) -> None:
-        """Learn which batches are closed, from locks that were listed after the items."""
-        self._closed = {lock for lock in locks if is_staged(lock)}
+    def begin_listing(self, staged: set[str]) -> None:
+        """Learn which batches are closed: those with these locks, which were listed after the items."""
+        self._closed = staged
 
     def of_listing(self, names: list[str]) -> list[str]:
         """Return the visible ones of a listing's names."""

@@ -12,6 +12,8 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from aiozkqueue.queue.runtime.strings import Names, Strings
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -32,25 +34,22 @@ class Matching:
 
     def __init__(self, passes: Callable[[str], object] | None = None) -> None:
         self._passes = passes
-        self.names: list[str] = []
+        self.names: Names = Names()
         self.size: int = 0
         """The size of the listing, bytes."""
 
     def take(self, names: list[str]) -> None:
         """Keep the names that pass."""
         self.size += _size(names)
-        if self._passes is None:
-            self.names += names
-            return
-        self.names += filter(self._passes, names)
+        self.names.extend(names if self._passes is None else filter(self._passes, names))
 
 
 class Parsed:
-    """The results of a function for all names for which it returns one."""
+    """The results of a function for all names for which it returns one, added to ``values`` if given."""
 
-    def __init__(self, parse: Callable[[str], str | None]) -> None:
+    def __init__(self, parse: Callable[[str], str | None], values: Strings | None = None) -> None:
         self._parse = parse
-        self.values: set[str] = set()
+        self.values: Strings = Strings() if values is None else values
 
     def take(self, names: list[str]) -> None:
         """Add the results for these names."""
@@ -62,7 +61,8 @@ class Earliest:
 
     However many names arrive, few more are held at a time: a quarter more, and a piece. Most names of a long listing
     come too late in the order to be tested: once there are enough, only names before the last of them are. Names are
-    kept in sorted runs that are merged when they are read, so no step sorts a million names.
+    kept in sorted runs that are merged when they are read, so no step sorts a million names. Without a limit, runs are
+    packed.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Earliest:
         self._passes = passes
         self._key = key
         self._runs: list[list[str]] = []
+        self._packed: list[Names] = []  # the runs, without a limit
         self._fresh: list[str] = []
         self._held = 0
         self._last: Any = None
@@ -106,15 +107,15 @@ class Earliest:
     def in_order(self) -> Iterator[str]:
         """Yield the names in order, each once; names that arrive later are not included.
 
-        Few names are sorted at once. Of many, each is released as it is yielded: freeing a million at once takes a
-        tenth of a second.
+        Few names are sorted at once.
         """
         if self._held <= _RUN:
             few = sorted(self.kept(), key=self._key)
-            self._fresh, self._runs, self._held = [], [], 0
+            self._fresh, self._runs, self._packed, self._held = [], [], [], 0
             return islice(few, self._limit)
         self._close_run()
-        runs, self._runs, self._held = [emptied(run) for run in self._runs], [], 0
+        runs = [*map(iter, self._packed), *map(emptied, self._runs)]
+        self._runs, self._packed, self._held = [], [], 0
         return islice(runs[0] if len(runs) == 1 else merge(*runs, key=self._key), self._limit)
 
     def names(self) -> list[str]:
@@ -123,13 +124,16 @@ class Earliest:
 
     def kept(self) -> Iterator[str]:
         """Yield all held names, possibly more than ``limit``, in no order."""
-        return chain(self._fresh, *self._runs)
+        return chain(self._fresh, *self._packed, *self._runs)
 
     def _close_run(self) -> None:
         if self._fresh:
             fresh, self._fresh = self._fresh, []
             fresh.sort(key=self._key)
-            self._runs.append(fresh)
+            if self._limit is None:
+                self._packed.append(Names(fresh))
+            else:
+                self._runs.append(fresh)
 
     def _prune(self) -> None:
         """Drop names that are not among the first ``limit``: all such names when few are held, otherwise most."""
@@ -177,8 +181,12 @@ class Foremost:
 
     def in_order(self) -> Iterator[str]:
         """Yield the names, each once, and release it."""
+        return emptied(self.names())
+
+    def names(self) -> list[str]:
+        """Return all names, and release them."""
         names, self._names = self._names, []
-        return emptied(names)
+        return names
 
     def kept(self) -> Iterator[str]:
         """Yield all held names."""

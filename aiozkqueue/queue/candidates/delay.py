@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.layout import HOUR, ItemName, ItemRef, hour_at, later_of, match_due, name_at, parse_lock
 from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.queue.runtime.strings import shed
 from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 
 from .batches import visible
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import QueuePaths, StoredConfig
     from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.queue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 #: Milliseconds before an hour begins at which its items are listed.
 LEAD: Final = 60_000
 #: Items of one hour that are known at a time, the earliest; the rest is listed when these are due.
 NEAREST: Final = 50_000
-#: Names kept of an hour beyond those: items that other sessions hold, or that nobody may see yet.
+#: Names kept of an hour beyond those: items that other sessions hold, or that no consumer may see yet.
 MORE: Final = 4096
 #: Names of an hour that are parsed before the event loop runs other tasks.
 PARSED: Final = 2048
@@ -137,7 +139,9 @@ class DelayedIndex:
             return
         self._hours.setdefault(number, HourBucket())
         if place.count("/") == 2 and number * HOUR - LEAD <= now:  # noqa: PLR2004 - later/<hour>/<name>
-            self._add(ItemName.parse(name_at(place)), place)
+            item = ItemName.parse(name_at(place))
+            if item is not None and item.due is not None:
+                self._add(item.due, place)
 
     def forget(self, place: str) -> None:
         """Record that an item or an hour's folder no longer exists."""
@@ -233,33 +237,41 @@ class DelayedIndex:
                 return
             whole = earliest.held < limit
             locked = locks.values
-            items = [item async for item in self._parsed(earliest.in_order(), locked)]
-            free = [item for item in items if item.id not in locked]
+            first: int | None = None
+            free: list[tuple[int, str]] = []  # due times and names; parsed names would take many times the memory
+            async for due, item in self._parsed(earliest.in_order(), locked):
+                first = due if first is None else first
+                if item.id not in locked:
+                    free.append((due, item.text))
+            await shed(*locked.parts)
             if whole or len(free) > NEAREST:
                 break
             limit *= 4  # locked and hidden items have taken the place of free ones
-        hour.unsettled = bool(items) and (items[0].due or 0) <= now
-        hour.beyond = max(free[NEAREST].due or 0, now + milliseconds_in(INTERVAL)) if len(free) > NEAREST else None
+        hour.unsettled = first is not None and first <= now
+        hour.beyond = max(free[NEAREST][0], now + milliseconds_in(INTERVAL)) if len(free) > NEAREST else None
         for start in range(0, min(NEAREST, len(free)), PARSED):
-            for item in free[start : min(NEAREST, start + PARSED)]:
-                self._add(item, ItemRef(folder, item.text).path)
+            for due, name in free[start : min(NEAREST, start + PARSED)]:
+                self._add(due, ItemRef(folder, name).path)
             await asyncio.sleep(0)
         hour.changed = stat.pzxid  # from before the listing: a later item shows as another change
         hour.look_after = self._clock.monotonic() + INTERVAL_PER_LISTING * (self._clock.monotonic() - began)
 
-    async def _parsed(self, names: Iterator[str], locked: set[str]) -> AsyncIterator[ItemName]:
-        """Yield the delayed items with these names that may be seen; the event loop runs other tasks in between."""
+    async def _parsed(self, names: Iterator[str], locked: Strings) -> AsyncIterator[tuple[int, ItemName]]:
+        """Yield the delayed items with these names that may be seen, and their due times.
+
+        The event loop runs other tasks in between.
+        """
         while page := list(islice(names, PARSED)):
             for name in visible(page, locked) if self._queue.config.staged else page:
                 item = ItemName.parse(name)
                 if item is not None and item.due is not None:
-                    yield item
+                    yield item.due, item
             await asyncio.sleep(0)
 
-    def _add(self, item: ItemName | None, place: str) -> None:
-        if item is not None and item.due is not None and place not in self._known:
+    def _add(self, due: int, place: str) -> None:
+        if place not in self._known:
             self._known.add(place)
-            heapq.heappush(self._heap, (item.due, place))
+            heapq.heappush(self._heap, (due, place))
 
     async def _delete(self, numbers: Sequence[int], generation: int) -> None:
         """Delete the folders of past hours; a late put creates its folder again."""

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import (
     ItemRef,
     MalformedError,
+    candidate_id,
     generation_of,
     item_group,
-    item_id,
     item_sequence,
     key_hash,
     name_at,
@@ -41,16 +41,16 @@ ORDERED: Final = "g" + key_hash("")
 
 
 def lock_id(config: StoredConfig, name: str) -> str:
-    """Return the lock id of an item: ``g`` and the hash of its group, or its own id.
+    """Return the lock id of an item or a bundle: ``g`` and the hash of its group, or its own id.
 
     Raises:
-        MalformedError: ``name`` is not the name of an item.
+        MalformedError: ``name`` is not the name of either.
     """
     if config.ordered:
         return ORDERED
     if config.grouped and (group := item_group(name)) is not None:
         return "g" + group
-    return item_id(name)
+    return candidate_id(name)
 
 
 def lock_ids(item: ItemName) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class GroupIndex:
         self._reported: list[str] = []
 
     def lock_id(self, name: str) -> str:
-        """Return the lock id of an item. Raises: MalformedError."""
+        """Return the lock id of an item or a bundle. Raises: MalformedError."""
         return lock_id(self.config, name)
 
     def _blocked_by(self, locked: Collection[str]) -> bool:

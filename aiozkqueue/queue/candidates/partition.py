@@ -3,7 +3,7 @@
 The items are dealt out in turn, by their sequence numbers, over the sorted registry of live consumers: n messages that
 are put together go to n different consumers. For each item, the other consumers follow in a different order, so that a
 busy consumer's items are spread over all of them. An idle consumer waits for its turn in that order, between
-`FIRST_WAIT` and `LAST_WAIT` whatever the number of consumers; then it checks whether the item still exists.
+`FIRST_WAIT` and `LAST_WAIT` for any number of consumers; then it checks whether the item still exists.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The bundles that a session holds: claims them, serves their messages, and returns those that no taker comes for.
-
-A bundle is claimed with a mark, its record, in the multi that creates its lock. A bundle with a record but without a
-lock was held by a session that died or was forced out, and is dissolved into single items.
+"""The bundles that a session holds: serves their messages, and returns those that no taker comes for.
 
 A session keeps messages at hand only as long as its takers use them up: every `TICK` seconds it returns what exceeds
 the number of waiting takers and the number of messages that it finished in the last two ticks. So a message never waits
 behind a slow handler of its bundle.
+
+While more bundles are listed, it claims ahead what its takers use up in about the time of a claim, so that they need
+not wait for one.
 """
 
 from __future__ import annotations
@@ -13,38 +13,26 @@ from __future__ import annotations
 import logging
 from bisect import insort
 from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import (
-    BundleName,
-    BundleRecord,
-    LockRecord,
+    MAGIC,
     MalformedError,
     decode,
     decode_bundle,
-    name_at,
 )
 from aiozkqueue.queue.commit.bundles import ReturnRest
 from aiozkqueue.queue.commit.dispositions import Disposition, exhausted
-from aiozkqueue.queue.commit.orphan_locks import LockRef
 from aiozkqueue.queue.commit.write import AtomicWrite
-from aiozkqueue.queue.redelivery.bundles import Dissolved, dissolve
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
 from aiozkqueue.queue.state.hooks import FREE
 from aiozkqueue.zookeeper import (
-    Check,
-    Create,
-    Delete,
-    MultiError,
-    NoAuthError,
-    NoNodeError,
     ZooKeeperError,
-    apply_until_answered,
 )
 
-from .claimer import AttachedOpError, Batch, UnreadableError
-from .orphan_locks import ReadFailedError
+from .bundle_claimer import BundleClaimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -56,9 +44,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.hooks import Fate
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
+    from aiozkqueue.zookeeper import Versioned, ZooKeeper
 
-    from .claimer import Claimer
+    from .claimer import Batch, Claimer
     from .discovery import CandidateSource
 
 log: Final = logging.getLogger(__name__)
@@ -67,6 +55,8 @@ log: Final = logging.getLogger(__name__)
 TICK: Final = 0.05
 #: With more bundles in the backlog, a session keeps this many times the messages that it finished lately.
 DEEP: Final = 10
+#: The share of the messages finished in the last two ticks that a session claims ahead.
+AHEAD: Final = 0.5
 
 
 class Services(NamedTuple):
@@ -78,6 +68,31 @@ class Services(NamedTuple):
     server_clock: ServerClock
     ids: IdSource
     budgets: SessionBudget
+
+
+class Pace:
+    """Counts the messages that were finished in the last two ticks."""
+
+    __slots__ = ("_before", "_begun", "_clock", "_number")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun = clock.monotonic()
+        self._number = 0  # since `_begun`
+        self._before = 0  # in the tick before
+
+    def add(self, number: int) -> None:
+        """Count messages that are finished now."""
+        if (passed := self._clock.monotonic() - self._begun) >= TICK:
+            self._before = self._number if passed < 2 * TICK else 0
+            self._number = 0
+            self._begun += passed
+        self._number += number
+
+    @property
+    def recent(self) -> int:
+        """The number of messages that were finished lately."""
+        return self._number + self._before if self._clock.monotonic() - self._begun < 2 * TICK else 0
 
 
 class HeldBundles:
@@ -100,16 +115,33 @@ class HeldBundles:
         self._zookeeper = zookeeper
         self._claimer = claimer
         self._candidate_source = candidate_source
-        self._committer, self._tasks, self._clock, self._server_clock, self._ids, self._budgets = services
+        self._committer, self._tasks, self._clock, server_clock, self._ids, budgets = services
+        self._bundle_claimer = BundleClaimer(
+            state,
+            zookeeper,
+            claimer=claimer,
+            server_clock=server_clock,
+            ids=self._ids,
+            budgets=budgets,
+            relist=candidate_source.relist,
+        )
         self._wanted = wanted
         self._held: dict[str, BundleHold] = {}
         self._ready: list[BundleHold] = []  # those with messages at hand, in order
         self._timer: Timer | None = None
         self._closed = False
-        self._finished = 0  # messages finished since the last tick
-        self._recently = 0  # messages finished in the tick before
+        self._checking = False  # whether the configuration is being read
+        self._pace = Pace(self._clock)
+        self._aim = 0  # the number of messages to have at hand while more bundles are listed
         self.at_hand: int = 0
         """The number of messages that are ready for takers."""
+        self.returning: set[AtomicWrite] = set()
+        """The returns in flight. The messages in them come before all that are claimed meanwhile."""
+
+    @property
+    def client(self) -> str:
+        """The id of the session's client."""
+        return self._ids.client
 
     def __contains__(self, lock: str) -> bool:
         return lock in self._held
@@ -121,109 +153,13 @@ class HeldBundles:
 
         Raises: as `Claimer.claim`.
         """
-        budget, size = self._budgets.of(generation), self._claimer.item_lock_size
-        batch = Batch([], [], [], [])
-        claim_id = self._ids.next()
-        pending = {place: lock for place, lock in zip(places, ids, strict=True) if self._name_of(place) is not None}
-        kept = 0
-        try:
-            try:
-                nodes = await self._lock_existing(pending, claim_id, generation, batch)
-            except ReadFailedError as failure:
-                kept = len(places)  # the room in the budget is freed when the locks are gone
-                raise failure.error from failure
-            for place, bundle, record in zip(pending, nodes[::2], nodes[1::2], strict=True):
-                name = self._name_of(place)
-                assert name is not None  # noqa: S101 - checked above
-                kept += 1
-                hold = BundleHold(
-                    self,
-                    self._state,
-                    place,
-                    name,
-                    claim_id,
-                    generation=generation,
-                    budget=budget,
-                    size=size,
-                )
-                if bundle is None or not _is_ours(record, claim_id):
-                    budget.free(size)
-                    batch.lost.append(hold.id)
-                    continue
-                self._held[hold.id] = hold
-                self._open(hold, bundle, batch)
-            self._claimer.counts.batches += 1
-            self._claimer.counts.claimed += len(batch.claims)
-            return batch
-        finally:
-            if kept < len(places):
-                budget.free(size * (len(places) - kept))
-
-    async def _lock_existing(
-        self, pending: dict[str, str], claim_id: str, generation: int, batch: Batch
-    ) -> list[Versioned | None]:
-        """Lock the bundles that can be claimed, and read them; ``pending`` and ``batch`` lose and get the others."""
-        while pending:
-            try:
-                return await self._lock(list(pending), claim_id, generation)
-            except UnreadableError as failure:
-                for own in pending.values():
-                    await self._abandon(own, generation)
-                first, *others = pending
-                if others:  # claim the first alone, and the others later
-                    batch.lost.extend(pending.pop(place) for place in others)
-                else:
-                    self._claimer.log_sealed(f"of bundle {pending[first]}", failure.error)
-                    batch.sealed.append(pending.pop(first))
-            except AttachedOpError as refused:
-                place = list(pending)[refused.index // 2]
-                own = pending.pop(place)
-                if isinstance(refused.error, NoNodeError):  # it has ended
-                    batch.ghosts.append(own)
-                elif await self._take_apart(place, own, generation):  # its holder has died, or was forced out
-                    batch.lost.append(own)
-                else:
-                    batch.sealed.append(own)
-        return []
-
-    async def _lock(self, places: Sequence[str], claim_id: str, generation: int) -> list[Versioned | None]:
-        """Create the locks and the records; return the bundles and records read under the locks."""
-        paths, lock, record = (
-            self._state.paths,
-            LockRecord(claim_id, self._ids.client).encode(),
-            BundleRecord(claim_id).encode(),
-        )
-        operations: list[Operation] = [self._state.check()]
-        attached: list[Operation] = []
-        reads: list[str] = []
-        for place in places:
-            name = self._name_of(place)
-            assert name is not None  # noqa: S101 - the caller checks it
-            operations.append(Create(paths.lock(name.id), lock, ephemeral=True))
-            attached += (Check(paths.at(place), -1), Create(paths.bundle_record(name.id), record))
-            reads += (paths.at(place), paths.bundle_record(name.id))
-        try:
-            return await self._claimer.lock_and_read(operations, reads, generation, attached=attached)
-        except ReadFailedError as failure:
-            ids = [name.id for place in places if (name := self._name_of(place)) is not None]
-            refs = [LockRef(paths.lock(own), lock, self._state.forced_version) for own in ids]
-            self._claimer.orphan_locks.remove_unread(refs, generation, failure)
-            raise
-
-    async def _abandon(self, own: str, generation: int) -> None:
-        """Remove our lock on a bundle that this user may not read, and its record."""
-        paths = self._state.paths
-        operations = [Delete(paths.bundle_record(own), 0), Delete(paths.lock(own))]
-        with suppress(MultiError):  # it was taken away meanwhile
-            await apply_until_answered(self._zookeeper, operations, generation=generation)
-
-    async def _take_apart(self, place: str, own: str, generation: int) -> bool:
-        """Dissolve a bundle whose holder is gone; return False if it is to be left alone for a while."""
-        try:
-            return await self._dissolve(place, generation) not in (Dissolved.OBSTRUCTED, Dissolved.REFUSED)
-        except NoAuthError as error:  # this user may not store its messages
-            self._claimer.log_sealed(f"of bundle {own}", error)
-            return False
+        batch, locked = await self._bundle_claimer.claim(self, places, ids, generation)
+        for hold, bundle in locked:
+            self._held[hold.id] = hold
+            self._open(hold, bundle, batch)
+        self._claimer.counts.batches += 1
+        self._claimer.counts.claimed += len(batch.claims)
+        return batch
 
     def _open(self, hold: BundleHold, bundle: Versioned, batch: Batch) -> None:
         """Add the claims on the messages of a bundle to a batch."""
@@ -231,43 +167,42 @@ class HeldBundles:
         if messages is None:
             hold.lose()  # it becomes a dead letter
             return
-        hold.live = hold.count
-        owner, now = self._ids.client, self._server_clock.now()
         self._claimer.expect(len(bundle.data))
         for position, (message_id, data) in enumerate(messages):
-            claim = BundledClaim(hold, message_id, position, owner)
-            claim.raw, claim.created, claim.since = data, bundle.ctime, now
-            try:
-                claim.header, claim.body = decode(data)
-            except MalformedError as error:
-                claim.body = data
-                reason = f"the stored bytes do not decode: {error}"
-                with suppress(SessionClosedError):
-                    self._claimer.settle(claim, Disposition("dead", reason=reason))
+            claim = BundledClaim(hold, message_id, data, position)
+            if data.startswith(MAGIC) and not self._decode(claim):
                 continue
             batch.claims.append(claim)
 
-    async def _dissolve(self, place: str, generation: int, ours: bytes | None = None) -> Dissolved:
-        now = self._server_clock.now()
-        dissolved = await dissolve(
-            self._zookeeper, self._state.paths, place, self._ids, now=now, ours=ours, generation=generation
-        )
-        self._candidate_source.relist()
-        return dissolved
-
-    def _name_of(self, place: str) -> BundleName | None:
-        return BundleName.parse(name_at(place))
+    def _decode(self, claim: BundledClaim) -> bool:
+        """Decode the envelope of a message; return False if it becomes a dead letter."""
+        try:
+            claim.header, claim.body = decode(claim.raw)
+        except MalformedError as error:
+            reason = f"the stored bytes do not decode: {error}"
+            with suppress(SessionClosedError):
+                self._claimer.settle(claim, Disposition("dead", reason=reason, cause=error))
+            return False
+        return True
 
     # -- serving
+
+    def lacking(self, promised: int) -> int:
+        """Return how many messages to claim ahead of the takers, besides those in flight: many at a time."""
+        lacking = self._aim - self.at_hand - promised
+        return lacking if 2 * lacking > self._aim and self._candidate_source.has_more else 0
+
+    def stop_ahead(self) -> None:
+        """Claim nothing ahead until more messages are finished: none of those listed can be claimed now."""
+        self._aim = 0
 
     def next(self, limit: int) -> list[BundledClaim]:
         """Return up to ``limit`` messages that are at hand, in order."""
         claims: list[BundledClaim] = []
-        while self._ready and len(claims) < limit:
+        while self._ready and (missing := limit - len(claims)):
             hold = self._ready[0]
-            while hold.ahead and len(claims) < limit:
-                claims.append(hold.ahead.popleft())
-                hold.live += 1
+            claims += hold.ahead[:missing]
+            del hold.ahead[:missing]
             if not hold.ahead:
                 self._ready.pop(0)
         self.at_hand -= len(claims)
@@ -275,20 +210,19 @@ class HeldBundles:
 
     def give_back(self, claims: Iterable[BundledClaim]) -> None:
         """Take back messages that their takers do not want, as if they had never been delivered."""
-        for claim in claims:
-            if not claim.bundle.gone:
-                claim.bundle.live -= 1
-                self._keep_at_hand(claim)
+        for hold, returned in groupby(claims, _bundle):
+            if not hold.gone:
+                self._keep_at_hand(hold, list(returned))
 
-    def _keep_at_hand(self, claim: BundledClaim) -> None:
-        hold = claim.bundle
+    def _keep_at_hand(self, hold: BundleHold, claims: list[BundledClaim]) -> None:
+        """Keep messages of one bundle for the next takers."""
         if not hold.ahead:
             insort(self._ready, hold, key=_order)
-        if hold.ahead and hold.ahead[-1].position < claim.position:
-            hold.ahead.append(claim)
-        else:
-            insort(hold.ahead, claim, key=_position)
-        self.at_hand += 1
+        in_order = not hold.ahead or hold.ahead[-1].position < claims[0].position
+        hold.ahead += claims
+        if not in_order:
+            hold.ahead.sort(key=_position)
+        self.at_hand += len(claims)
         self._candidate_source.wakeup.set()
         if self._timer is None and not self._closed:
             self._timer = self._clock.call_later(TICK, self._tick)
@@ -298,27 +232,23 @@ class HeldBundles:
     def claim_over(self, claim: BundledClaim, fate: Fate) -> None:
         """See `BundleOwner`."""
         if fate is not FREE:
-            claim.bundle.live -= 1
-            self._finished += claim.handed
+            self._pace.add(int(claim.handed))
             return
         claim = claim.renewed()
-        if claim.attempts and claim.used_up:
-            with suppress(SessionClosedError):  # then the lock goes with the session
+        if claim.attempts and claim.used_up and not claim.recorded:  # otherwise the last attempt was not delivered
+            with suppress(SessionClosedError):  # then the lock ends with the session
                 self._claimer.settle(claim, exhausted(claim, None))
         else:
-            claim.bundle.live -= 1
-            self._keep_at_hand(claim)
+            self._keep_at_hand(claim.bundle, [claim])
 
-    def consumed(self, hold: BundleHold, number: int) -> None:
+    def consumed(self, number: int) -> None:
         """See `BundleOwner`."""
-        hold.live -= number
-        self._finished += number
+        self._pace.add(number)
+        self._aim = int(AHEAD * self._pace.recent)
 
     def returned(self, claims: Sequence[BundledClaim]) -> None:
         """See `BundleOwner`. A lone consumer takes them next, because they are the oldest."""
-        for claim in claims:
-            claim.bundle.live -= 1
-        if self._candidate_source.alone:
+        if self._candidate_source.alone and claims[0].generation == self._zookeeper.generation:
             self._candidate_source.put_back([claim.place for claim in claims])
 
     def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
@@ -333,7 +263,7 @@ class HeldBundles:
         """See `BundleOwner`."""
         self._forget(hold)
         self._candidate_source.settled(hold.id, gone=False)
-        if not self._closed:  # otherwise the lock goes with the session
+        if not self._closed:  # otherwise the lock ends with the session
             self._tasks.spawn(self._recover, hold, name="bundle that was lost")
 
     def start_over(self) -> None:
@@ -365,12 +295,7 @@ class HeldBundles:
         self.at_hand = sum(len(ready.ahead) for ready in self._ready)
 
     async def _recover(self, hold: BundleHold) -> None:
-        """Dissolve a bundle whose lock may still be ours."""
-        ours = LockRecord(hold.claim_id, self._ids.client).encode()
-        try:
-            await self._dissolve(hold.place, hold.generation, ours)
-        except ZooKeeperError as error:
-            log.debug("bundle %s: %s", hold.id, error, extra={"queue": self._state.name})
+        await self._bundle_claimer.recover(hold)
         self._candidate_source.wakeup.set()
 
     # -- the bound
@@ -378,13 +303,16 @@ class HeldBundles:
     def _tick(self) -> None:
         """Return the messages at hand that this session will not use up soon."""
         self._timer = None
-        recently, self._recently, self._finished = self._finished + self._recently, self._finished, 0
+        recently = self._pace.recent
+        self._aim = min(self._aim, recently)
         if not self.at_hand:
             return
         keep = max(self._wanted(), recently * (DEEP if self._candidate_source.has_more else 1))
         self._return(self.at_hand - keep)
         if self.at_hand:
-            self._tasks.spawn(self._check_configuration, name="configuration of a queue with bundles")
+            if not self._checking:  # without a connection, a check waits for the next one
+                self._checking = True
+                self._tasks.spawn(self._check_configuration, name="configuration of a queue with bundles")
             self._timer = self._clock.call_later(TICK, self._tick)
 
     async def _check_configuration(self) -> None:
@@ -394,6 +322,8 @@ class HeldBundles:
         except ZooKeeperError as error:
             log.debug("queue %s: %s", self._state.name, error, extra={"queue": self._state.name})
             return
+        finally:
+            self._checking = False
         if queue is None or (queue.czxid, queue.version) != self._state.snapshot.revision:
             self._state.invalidate()
             self.return_all()
@@ -407,17 +337,23 @@ class HeldBundles:
                 break
             if hold.stuck:
                 continue
-            claims = [hold.ahead.pop() for _ in range(min(number, len(hold.ahead)))][::-1]
+            claims = hold.ahead[-number:]
+            del hold.ahead[-number:]
             number -= len(claims)
             self.at_hand -= len(claims)
-            hold.live += len(claims)
             if not hold.ahead:
                 self._ready.remove(hold)
             atomic_write = AtomicWrite(self._ids.next(), ReturnRest(hold, claims))
-            with suppress(SessionClosedError):  # then the lock goes with the session
+            with suppress(SessionClosedError):  # then the lock ends with the session
                 self._committer.submit(atomic_write)
                 writes.append(atomic_write)
+                self.returning.add(atomic_write)
+                atomic_write.watch(self._landed)
         return writes
+
+    def _landed(self, returned: AtomicWrite) -> None:
+        self.returning.discard(returned)
+        self._candidate_source.wakeup.set()
 
 
 def _decoded(data: bytes, count: int) -> list[BundledMessage] | None:
@@ -429,19 +365,13 @@ def _decoded(data: bytes, count: int) -> list[BundledMessage] | None:
     return messages if len(messages) == count else None
 
 
-def _is_ours(record: Versioned | None, claim_id: str) -> bool:
-    """Whether a record is the one that this claim has created, and has not been written since."""
-    if record is None or record.version:
-        return False
-    try:
-        return BundleRecord.decode(record.data).claim == claim_id
-    except MalformedError:
-        return False
-
-
 def _order(hold: BundleHold) -> tuple[str, str]:
     return hold.name.digits, hold.id
 
 
 def _position(claim: BundledClaim) -> int:
     return claim.position
+
+
+def _bundle(claim: BundledClaim) -> BundleHold:
+    return claim.bundle

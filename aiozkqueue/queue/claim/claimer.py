@@ -463,7 +463,7 @@ class Claimer:
             claim.header, claim.body, claim.rest = EMPTY_HEADER, claim.raw, None
             if meta is not None:
                 claim.meta_version = meta.version
-            return Disposition("dead", reason=f"the stored bytes do not decode: {malformed}")
+            return Disposition("dead", reason=f"the stored bytes do not decode: {malformed}", cause=malformed)
         # Every limit allows one attempt, so a message without a counted one is not used up.
         return exhausted(claim, error) if claim.attempts and claim.used_up else None
 

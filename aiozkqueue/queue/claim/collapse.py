@@ -7,7 +7,7 @@ of them sees a message delivered that is at least as new as its own. A message p
 delivered separately.
 
 Messages that are locked, or wait for their next attempt, are left alone, and so are messages of a group. Messages with
-other filters, another node or another priority do not belong to the same set.
+other tags, another node or another priority do not belong to the same set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aiozkqueue.queue.candidates.chains import Chains
 from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
-from aiozkqueue.queue.runtime.shedding import shed
+from aiozkqueue.queue.runtime.strings import Strings, shed
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
 from .claimer import AttachedOpError, ContendedError, ReopenError
@@ -83,7 +83,7 @@ class Duplicates(NamedTuple):
 
 
 class _Lane:
-    """The listing of a lane: the names of its items by key and filters."""
+    """The listing of a lane: the names of its items by key and tags."""
 
     __slots__ = ("_alike", "gone", "mark")
 
@@ -99,7 +99,7 @@ class _Lane:
             append(_like(text) or _UNLIKE, text)
 
     def alike(self, text: str) -> Iterator[str]:
-        """Yield the names of the items with the same key and filters, the items deleted since included."""
+        """Yield the names of the items with the same key and tags, the items deleted since included."""
         like = _like(text)
         return iter(()) if like is None else self._alike.names(like)
 
@@ -193,12 +193,12 @@ class Collapse:
         while self._old:
             await shed(*self._old.pop().parts)
         self._gone = []
-        locks = asyncio.ensure_future(self._locks(generation))
+        locks = asyncio.ensure_future(self._locks(Strings(), generation))
         try:
             listed = await asyncio.gather(*(self._list(lane, generation) for lane in lanes))
             locked = await locks
             if self._state.config.staged:  # only locks read after the items show that a batch is open
-                locked |= await self._locks(generation)
+                await self._locks(locked, generation)
         finally:
             locks.cancel()
             gone, self._gone = self._gone, None
@@ -221,6 +221,7 @@ class Collapse:
                 chosen[ItemRef(lane, newest).path] = members
             elif free.to_claim(name):
                 chosen.setdefault(place, [])
+        await shed(*locked.parts)
         return list(chosen), await self._duplicates(chosen, generation)
 
     async def _deliverable(self, known: _Lane, text: str, free: _Free) -> list[str]:
@@ -242,9 +243,9 @@ class Collapse:
                 await asyncio.sleep(0)
         return members
 
-    async def _locks(self, generation: int) -> set[str]:
-        """Return the ids of all locks."""
-        collector = partial(Parsed, parse_lock)
+    async def _locks(self, locked: Strings, generation: int) -> Strings:
+        """Add the ids of all locks; return them with those before."""
+        collector = partial(Parsed, parse_lock, locked)
         return (await self._zookeeper.children_into(self._state.paths.locks, collector, generation=generation)).values
 
     async def _list(self, lane: str, generation: int) -> _Lane:
@@ -363,11 +364,9 @@ class _Free(NamedTuple):
 def like_of(name: ItemName) -> str | None:
     """Return what all messages of one set have in common; None for a message that is in no set.
 
-    These are the key, the filters, and all fields that this module does not know, such as the node that may take it.
+    These are the key, the tags, and all fields that this module does not know, such as the node that may take it.
     """
-    return (
-        None if name.key is None or name.group is not None else "-".join((name.key, name.filters or "", *name.unknown))
-    )
+    return None if name.key is None or name.group is not None else "-".join((name.key, name.tags or "", *name.unknown))
 
 
 def _like(text: str) -> str | None:

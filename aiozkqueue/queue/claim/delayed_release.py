@@ -31,7 +31,7 @@ class DelayedReleases:
         self._timers[claim] = self._clock.call_later(delay, partial(self._due, claim))
 
     def close(self) -> None:
-        """Cancel all releases: the locks go with the session."""
+        """Cancel all releases: the locks end with the session."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -58,7 +58,7 @@ def _deliverable(runtime: ClaimRuntime, queue: Destination[Any], claims: list[Cl
             try:
                 claim.value = decode(claim.body, name)
             except PayloadError as error:
-                runtime.dispatcher(runtime.queue_state(name)).bury(claim, str(error))
+                runtime.dispatcher(runtime.queue_state(name)).bury(claim, error)
                 continue
         deliverable.append(claim)
     return deliverable
@@ -134,7 +134,7 @@ async def _are_known(attempts: list[AtomicWrite], limit: float | None, grace: fl
 def _release_when_known(
     dispatcher: ClaimDispatcher, attempts: list[AtomicWrite], claims: list[Claim]
 ) -> asyncio.Future[None]:
-    """Release claims once it is known whether their attempts were counted; a later count would remain."""
+    """Release claims when it is known whether their attempts were counted: a count after the release would remain."""
     all_released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Search for candidates: the listings, watches and timers of one session and queue.
+"""Search for candidates by the listings, watches and timers of one session and queue.
 
 A lane is listed when the backlog is empty, or when events may have been missed. Timed locks that have ended are
 removed. When there is nothing to do, the source rests: it listens (see `watches`) until something happens.
@@ -7,25 +7,22 @@ removed. When there is nothing to do, the source rests: it listens (see `watches
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import ItemRef, is_lane, name_at
 from aiozkqueue.queue.candidates.batches import BatchVisibility, stage_of
-from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Matching, Parsed, emptied
 from aiozkqueue.queue.candidates.groups import GroupIndex
-from aiozkqueue.queue.candidates.listing_length import warn_of_length
 from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.watches import QueueWatch
 from aiozkqueue.queue.redelivery.timed_locks import reap
-from aiozkqueue.queue.runtime.shedding import shed
-from aiozkqueue.zookeeper import Collector, NoAuthError, NoNodeError
+from aiozkqueue.queue.runtime.strings import shed
+from aiozkqueue.zookeeper import NoAuthError
 
 from .candidate_index import CandidateIndex
 from .claimer import ReopenError
+from .lane_reader import LaneReader
 from .work_stealing import WorkStealer
 
 if TYPE_CHECKING:
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition
-    from aiozkqueue.queue.candidates.backlog import Backlog
     from aiozkqueue.queue.candidates.filters import FilterSelector
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
@@ -42,22 +38,18 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
 
-C = TypeVar("C", bound=Collector)
-
 NO_REVISION: Final = (0, -1)
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
 #: Seconds between searches for timed locks of other sessions in a session that is never idle.
 DUE_LISTING = 1.0
 REAP_BATCH = 64
+#: Other consumers' items that are claimed in one request: more than one consumer may want them.
+STOLEN_TOGETHER = 2
 #: A consumer with filters keeps its watch instead of listing again when a listing has this many items for others.
 MANY_REFUSED = 1000
-#: Seconds for which that watch then stays while nobody waits.
+#: Seconds for which that watch then stays while no taker waits.
 FILTERED_LINGER = 1.0
-#: Lanes checked in one request.
-SKIM = 256
-#: Names of a listing that are examined before the event loop runs other tasks: a few milliseconds of work.
-EXAMINED = 1024
 
 
 class Demand(Protocol):
@@ -103,11 +95,11 @@ class CandidateSource(CandidateIndex):
         self._work_stealer = WorkStealer(
             zookeeper, state.paths, clock, excluded=self.held.__contains__, lock_ids=self.lock_ids
         )
+        self._lane_reader = LaneReader(state, zookeeper, self._selector, self._doubts)
         self._revision = NO_REVISION
         self._last_idle = 0.0
         self._ripe = False  # whether other consumers' items may be due for stealing
         self._due_listed = 0.0
-        self._warned = False
 
     # -- called by the dispatcher
 
@@ -300,6 +292,20 @@ class CandidateSource(CandidateIndex):
             None if not places and self._demand.flying else places
         )  # batches in flight may answer the takers that ask
 
+    def together(self) -> int | None:
+        """Return how many of the last candidates to claim in one request; None: all of them."""
+        level = self._priority_index.plain
+        if level is None or self.state.dialect is not None:
+            return None
+        if self.stealing or self.taking_over:
+            return STOLEN_TOGETHER
+        return level.backlog.together(self._clock.monotonic())
+
+    async def listed(self, limit: int) -> list[str]:
+        """Return the candidates to claim next, of this consumer's share, of those that are listed already."""
+        level = self._priority_index.plain
+        return [] if level is None or level.must_list else await self._pop(level, limit)
+
     async def _decide(self, selector: FilterSelector, generation: int) -> None:
         """Add the reported items that match this consumer's filter."""
         places = await selector.heard(generation)
@@ -371,31 +377,13 @@ class CandidateSource(CandidateIndex):
         for level in levels:
             level.must_list = False
         try:
-            empty = await self._empty_of(levels, generation)
+            empty = await self._lane_reader.empty_of(levels, self._revision, generation)
         finally:
             for level in unlisted:
                 level.must_list = level.must_list or level not in empty
         now = self._clock.monotonic()
         for level in empty:
             level.seen_empty(now, now - began)
-        return empty
-
-    async def _empty_of(self, levels: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
-        lanes = [(level, self.state.paths.at(lane)) for level in levels for lane in level.lanes]
-        empty = set(levels)
-        for start in range(0, len(lanes), SKIM):
-            page = lanes[start : start + SKIM]
-            queue, nodes = await asyncio.gather(
-                self._zookeeper.exists(self.state.paths.base, generation=generation),
-                self._zookeeper.read_many([path for _, path in page], generation=generation),
-            )
-            if queue is None or (queue.czxid, queue.version) != self._revision:
-                raise ReopenError
-            for (level, path), node in zip(page, nodes, strict=True):
-                if node is None and path == self.state.paths.items:
-                    raise ReopenError
-                if node is not None and node.stat.num_children:
-                    empty.discard(level)
         return empty
 
     async def _pop(self, level: PriorityLevel, limit: int) -> list[str]:
@@ -473,67 +461,20 @@ class CandidateSource(CandidateIndex):
             accepts = self.state.snapshot.accepts
             share = await self._registration.share(consumers, generation)
             self._priority_index.reshare(share if accepts is None else Partition())
-            listed, locks, queue = await asyncio.gather(
-                self._list_lane(paths.at(lane), self._collector(backlog, lane), generation),
-                self._zookeeper.children_into(paths.locks, partial(Parsed, paths.lock_of), generation=generation),
-                self._zookeeper.exists(paths.base, generation=generation),
+            listed, locked = await self._lane_reader.read(
+                backlog,
+                lane,
+                self._batch_visibility,
+                ordered=self._groups is not None or self.state.dialect is not None,
+                revision=self._revision,
+                generation=generation,
             )
-            if queue is None or (queue.czxid, queue.version) != self._revision:
-                raise ReopenError  # there may be new lanes, or new kinds of items
-            if not self._warned:
-                self._warned = warn_of_length(self.state.name, lane, listed.size, self._zookeeper.max_request)
-            locked = locks.values
-            if not isinstance(listed, Dealt):
-                listed = await self._examine(backlog, lane, listed, locked, generation)
             locked |= self._gone  # items that ended while the listings were running may appear in them as free
             backlog.fill(lane, listed, locked, self._clock.monotonic())
-            await shed(*backlog.replaced)
+            replaced, backlog.replaced = backlog.replaced, []
+            await shed(*replaced)
         finally:
             self._gone = None
-
-    async def _list_lane(self, lane: str, collector: Callable[[], C], generation: int) -> C:
-        """List a lane. A missing lane is empty: the watches report the put that creates it like any other put."""
-        try:
-            return await self._zookeeper.children_into(lane, collector, generation=generation)
-        except NoNodeError:
-            if lane == self.state.paths.items:  # the queue or a part of it was deleted: it is opened again
-                raise
-            return collector()
-
-    def _collector(self, backlog: Backlog, lane: str) -> Callable[[], Dealt | Earliest | Matching]:
-        """Return the collector for the listing of a lane: of candidates, or of names that `_examine` must see first."""
-        accepts, dialect = self.state.snapshot.accepts, self.state.dialect
-        if self._groups is not None or dialect is not None:
-            passes = accepts if dialect is None else dialect.is_item
-            return partial(backlog.sort, passes, limited=self._batch_visibility is None)
-        if self._selector is not None or self._batch_visibility is not None:
-            return partial(Matching, accepts)
-        return partial(backlog.deal, lane, accepts)
-
-    async def _examine(
-        self, backlog: Backlog, lane: str, listed: Earliest | Matching, locked: set[str], generation: int
-    ) -> Dealt:
-        """Deal out the names of a listing that this consumer takes. Other tasks run between two parts of it.
-
-        All that they report until the listing is stored counts as reported while it was running.
-        """
-        selector, batch_visibility = self._selector, self._batch_visibility
-        if selector is not None:
-            selector.begin_listing()
-        if batch_visibility is not None:
-            batch_visibility.begin_listing(locked)
-        dealt = backlog.deal(lane, ordered=isinstance(listed, Earliest))
-        names = listed.in_order() if isinstance(listed, Earliest) else emptied(listed.names)
-        while part := list(islice(names, EXAMINED)):
-            if self.state.dialect is not None:
-                part = self._doubts.without_gone(part)
-            if selector is not None:
-                part = await selector.of_listing(part, generation)
-            if batch_visibility is not None:
-                part = batch_visibility.of_listing(part)
-            dealt.take(backlog.digest(part))
-            await asyncio.sleep(0)
-        return dealt
 
     async def listen(self) -> None:
         """Watch the queue from now on, so that new items need no listing."""

@@ -11,8 +11,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import ConnectionLostError, QueueError, SessionClosedError
-from aiozkqueue.layout import messages_in, name_at
+from aiozkqueue.errors import ConnectionLostError, NotFoundError, PayloadError, QueueError, SessionClosedError
+from aiozkqueue.layout import is_bundle_at, messages_in, name_at
 from aiozkqueue.queue.commit.dispositions import RELEASE, Disposition
 from aiozkqueue.queue.commit.group_commit import CLOSED
 from aiozkqueue.queue.commit.release import ReleaseClaims
@@ -42,7 +42,7 @@ from .discovery import CandidateSource
 from .foreign import Splitter
 from .groups import GroupLocks
 from .in_flight import ClaimBatches
-from .pause import Pause
+from .pause import ABSENT, PAUSED, Pause
 from .waiters import WaitQueue
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import ZooKeeper
 
     from .claimer import ClaimCounts
+    from .pause import Reason
     from .waiters import Waiter
 
 log: Final = logging.getLogger(__name__)
@@ -140,15 +141,17 @@ class ClaimDispatcher:
             candidate_source=self._candidate_source,
             wanted=lambda: self._waiters.missing,
         )
-        self._splitter = Splitter(
-            state,
-            zookeeper,
-            committer=committer,
-            ids=ids,
-            release=self.release,
-            found=self._candidate_source.put_back,
-            returning=lambda: bool(self._returning),
-        )
+        self._splitter: Splitter | None = None
+        if state.dialect is not None:
+            self._splitter = Splitter(
+                state,
+                zookeeper,
+                committer=committer,
+                ids=ids,
+                release=self.release,
+                found=self._candidate_source.put_back,
+                returning=lambda: bool(self._returning),
+            )
         self._claim_batches = ClaimBatches(
             state,
             claimer=self._claimer,
@@ -193,6 +196,30 @@ class ClaimDispatcher:
         if self._closed:
             raise SessionClosedError(CLOSED)
         return self._waiters.add(limit, timeout, generation, owner)
+
+    def at_hand(self, limit: int, generation: int | None) -> list[Claim]:
+        """Return ``limit`` messages that can be delivered without a wait; none if there are fewer.
+
+        ``generation`` is the ZooKeeper session of the taker's other claims; None: it has none.
+        """
+        held = self._held_bundles
+        if held.at_hand < limit or not self._waiters.empty or not self._current(generation):
+            return []
+        claims: list[Claim] = [*held.next(limit)]
+        if self._lacking:
+            self._wakeup.set()
+        return claims
+
+    def _current(self, generation: int | None) -> bool:
+        """Whether messages may be delivered to a taker now, by what is known of the session and the queue."""
+        zookeeper, state = self._zookeeper, self.state
+        return (
+            zookeeper.state is State.CONNECTED
+            and zookeeper.generation == self._generation
+            and generation in (None, self._generation)
+            and state.ready
+            and not (state.config.paused or self._candidate_source.outdated or self._closed)
+        )
 
     def request_more(self, waiter: Waiter, more: int) -> bool:
         """Raise the limit of a waiter by ``more``; False: the caller must make a new request.
@@ -286,9 +313,10 @@ class ClaimDispatcher:
         self._returning.discard(atomic_write)
         self._wakeup.set()
 
-    def bury(self, claim: Claim, reason: str) -> asyncio.Future[None] | None:
-        """Move a claimed item to the dead letters."""
-        return None if self._closed else self._claimer.settle(claim, Disposition("dead", reason=reason))
+    def bury(self, claim: Claim, error: PayloadError) -> asyncio.Future[None] | None:
+        """Move a claimed item that does not decode to the dead letters."""
+        dead = Disposition("dead", reason=str(error), cause=error)
+        return None if self._closed else self._claimer.settle(claim, dead)
 
     def expire(self, claim: Claim, end: int) -> asyncio.Future[None] | None:
         """Settle an item whose time to live ended after it was claimed."""
@@ -377,33 +405,49 @@ class ClaimDispatcher:
             self._waiters.fail(failure)
 
     async def _await_waiters(self) -> None:
-        while not self._closed and self._waiters.empty:
+        while not self._closed and self._waiters.empty and not self._lacking:
             await self._candidate_source.linger(lambda: not self._waiters.empty)
+
+    @property
+    def _lacking(self) -> int:
+        """The number of messages to claim ahead of the takers."""
+        if not self.state.config.bundled:
+            return 0
+        return self._held_bundles.lacking(max(0, self._claim_batches.promised - self._waiters.missing))
 
     async def _serve(self) -> None:
         """Do one step for the waiting takers."""
         generation = await self._zookeeper.wait_connected()
         if generation != self._generation:
             self._start_over(generation)
-        await self.state.open()
+        try:
+            await self.state.open()
+        except NotFoundError:
+            await self._wait_for_change(ABSENT)
+            return
         if self._candidate_source.follow():
             self._group_locks.reconfigured()
             self._held_bundles.return_all()
         if self.state.config.paused:
-            await self._wait_for_resume()
+            await self._wait_for_change(PAUSED)
             return
-        if self._pause is not None:
-            self._end_pause()
+        self._end_pause(heard=True)
         await self._candidate_source.register(generation)
         await self._candidate_source.tend_timers(generation)
         if self._group_locks.any:
             self._deliver_from_groups()
         if self._held_bundles.at_hand:
             self._deliver_at_hand()
-        if self._claim_batches.full or (wanted := self._waiters.wanted(self._claim_batches.promised)) <= 0:
+        full = self._claim_batches.full or bool(self._held_bundles.returning)
+        wanted = 0 if full else self._waiters.wanted(self._claim_batches.promised)
+        if wanted > 0:
+            await self._claim(wanted, generation)
+        elif full or not await self._claim_ahead(generation):
             self._waiters.settle_partial(self._claim_batches.in_flight)
             await self._candidate_source.pause(None)
-            return
+
+    async def _claim(self, wanted: int, generation: int) -> None:
+        """Claim for the takers, if the session may hold more locks."""
         room = min(wanted, self._claimer.room(generation))
         if room < 1:
             self._waiters.settle_partial(self._claim_batches.in_flight)
@@ -414,21 +458,35 @@ class ClaimDispatcher:
             return
         await self._look(room, wanted, generation)
 
-    async def _wait_for_resume(self) -> None:
+    async def _claim_ahead(self, generation: int) -> bool:
+        """Claim listed bundles ahead of the takers; return whether any is."""
+        if not self._lacking:
+            return False
+        places = await self._candidate_source.listed(max(0, self._claimer.room(generation)))
+        if bundles := self._enough(places, 0):
+            self._claim_batches.launch(bundles, generation)
+        else:
+            self._held_bundles.stop_ahead()
+        return bool(bundles)
+
+    async def _wait_for_change(self, reason: Reason) -> None:
         """Claim nothing until the queue's configuration changes; answer takers that do not wait.
 
         Batches in flight were refused by the configuration version, or were applied before the pause.
         """
         self._waiters.answer_asking(self._waiters.arrivals)
+        if self._pause is not None and self._pause.reason is not reason:
+            self._end_pause()
         if self._pause is None:
             self._candidate_source.disarm()
-            self._pause = await Pause.begin(self._zookeeper, self.state, self._wakeup)
+            self._pause = await Pause.begin(self._zookeeper, self.state, self._wakeup, reason)
         else:
             await self._candidate_source.pause(None)
 
-    def _end_pause(self) -> None:
+    def _end_pause(self, *, heard: bool = False) -> None:
+        """Stop waiting for a change; with ``heard``, log that the wait is over."""
         if self._pause is not None:
-            self._pause.end()
+            self._pause.end(heard=heard)
             self._pause = None
 
     async def _look(self, room: int, wanted: int, generation: int) -> None:
@@ -468,9 +526,10 @@ class ClaimDispatcher:
         return self._enough(places, wanted) if self.state.config.bundled else places
 
     def _enough(self, places: list[str], wanted: int) -> list[str]:
-        """Return as many of the candidates as have the wanted number of messages; the others are put back."""
+        """Return the candidates for the wanted messages, and bundles for those to claim ahead; put the others back."""
+        ahead = self._lacking
         for number, place in enumerate(places):
-            if wanted <= 0:
+            if wanted + ahead <= 0 or (wanted <= 0 and not is_bundle_at(place)):
                 self._candidate_source.put_back(places[number:])
                 return places[:number]
             wanted -= messages_in(name_at(place))
@@ -481,7 +540,7 @@ class ClaimDispatcher:
 
         Either no taker wants them any more, so they would be released again, or earlier messages are about to be free.
         """
-        splitting = self._splitter.busy or bool(self._returning)
+        splitting = bool(self._returning) or (self._splitter is not None and self._splitter.busy)
         wanted = 0 if splitting else max(0, self._waiters.wanted(self._claim_batches.promised))
         self._candidate_source.put_last(places[wanted:])
         return places[:wanted] or None
@@ -538,8 +597,10 @@ class ClaimDispatcher:
     def _deliver_at_hand(self) -> None:
         """Deliver messages of held bundles to the takers that may have them."""
         for waiter in self._waiters:
-            if waiter.generation in (None, self._generation) and (claims := self._held_bundles.next(waiter.missing)):
-                waiter.assign(self._claim_batches.launched, [*claims])
+            if not self._held_bundles.at_hand:
+                break
+            if waiter.generation in (None, self._generation):
+                waiter.assign(self._claim_batches.launched, [*self._held_bundles.next(waiter.missing)])
                 if not waiter.missing:
                     waiter.answer()
 

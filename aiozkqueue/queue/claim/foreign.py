@@ -111,7 +111,7 @@ class Splitter:
             self._committer.submit(atomic_write)
             await atomic_write.done
         except (SessionClosedError, SessionExpiredError):
-            return True  # its lock goes with the session
+            return True  # its lock ends with the session
         except (QueueError, ZooKeeperError) as error:
             log.debug(
                 "queue %s: item %s cannot be split; its messages are delivered one by one: %s",

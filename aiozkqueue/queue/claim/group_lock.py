@@ -60,7 +60,7 @@ class GroupLockOwner(Protocol):
         ...
 
     def finish(self, group_lock: GroupLock, *, locked: bool) -> None:
-        """The lock is no longer ours; ``locked``: nobody can take the group yet."""
+        """The lock is no longer ours; ``locked``: no session can take the group yet."""
         ...
 
     def lost(self, group_lock: GroupLock) -> None:
@@ -125,7 +125,7 @@ class GroupLock:
         self.ahead: deque[Read] = deque()
         """The next messages, read under the lock."""
         self.owner: object = None
-        """The transaction that holds the group and may take more of it; None: a consumer, a listener, or nobody."""
+        """The transaction that holds the group and may take more of it; None: a consumer, a listener, or no taker."""
         self.fate: Fate = Fate.KEPT
         self.settling: bool = False
         """Whether a write in flight decides all live messages, and the lock."""

@@ -396,7 +396,7 @@ class GroupLocks:
         """
         group_lock.settling = True
         over = gone or (lambda: None if group_lock.gone else self.finish(group_lock, locked=False))
-        with suppress(SessionClosedError):  # then the lock goes with the session
+        with suppress(SessionClosedError):  # then the lock ends with the session
             lock = LockRef(group_lock.lock, group_lock.record, group_lock.forced_version)
             lock = lock if verified else lock.unverified()
             removal = RemoveOrphanLock(group_lock.generation, self._state, lock, over)

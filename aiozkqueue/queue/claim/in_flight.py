@@ -64,8 +64,9 @@ class _PendingBatch(NamedTuple):
 class ClaimBatches:
     """The claim batches in flight of one session and queue. The wakeup event is set when a batch is answered.
 
-    ``give_back`` releases the claims that no taker wants. ``fail`` receives the error of a failed batch, unless the
-    failure is expected: a contended candidate, another configuration, a lost connection.
+    ``splitter`` splits the items of another program's queue; None: the queue is our own. ``give_back`` releases the
+    claims that no taker wants. ``fail`` receives the error of a failed batch, unless the failure is expected: a
+    contended candidate, another configuration, a lost connection.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ClaimBatches:
         group_locks: GroupLocks,
         held_bundles: HeldBundles,
         waiters: WaitQueue,
-        splitter: Splitter,
+        splitter: Splitter | None,
         tasks: TaskOwner,
         give_back: Callable[[Sequence[Claim]], object],
         fail: Callable[[Exception], None],
@@ -115,9 +116,9 @@ class ClaimBatches:
     @property
     def full(self) -> bool:
         """Whether the next batch must wait: enough are in flight, or parts of an item come next in order."""
-        return self._splitter.busy or len(self._pending) >= (
-            BATCHES_ALONE if self._candidate_source.alone else BATCHES_SHARED
-        )
+        if self._splitter is not None and self._splitter.busy:
+            return True
+        return len(self._pending) >= (BATCHES_ALONE if self._candidate_source.alone else BATCHES_SHARED)
 
     def landed(self) -> asyncio.Future[None]:
         """Return a future that is done when the batches that are in flight now have landed."""
@@ -154,19 +155,29 @@ class ClaimBatches:
         if self._state.config.bundled and any(map(is_bundle_at, places)):
             self._launch_runs(places, generation, since)
             return
-        heads, places = self._candidate_source.apart(places)
-        if heads:
-            self._submit(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
+        places = self._launch_heads(places, generation, since)
         if places and duplicates is None:
-            self._submit(places, self._claimer.claim, self._claimer.item_lock_size, generation, since)
+            together = self._candidate_source.together() or len(places)
+            for start in range(0, len(places), together):
+                part = places[start : start + together]
+                self._submit(part, self._claimer.claim, self._claimer.item_lock_size, generation, since)
         elif places and duplicates is not None:
             newest = partial(claim_newest, self._claimer, duplicates=duplicates)
             self._submit(places, newest, self._claimer.item_lock_size, generation, since, duplicates.ids)
+
+    def _launch_heads(self, places: list[str], generation: int, since: int | None) -> list[str]:
+        """Send the claims of groups; return the places of the items without a group."""
+        heads, places = self._candidate_source.apart(places)
+        if heads:
+            self._submit(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
+        return places
 
     def _launch_runs(self, places: list[str], generation: int, since: int | None) -> None:
         """Send claims of bundles and of single items, each run of one kind in a separate batch, in order."""
         runs = [(bundles, list(run)) for bundles, run in groupby(places, is_bundle_at)]
         for bundles, run in runs[:BATCHES_ALONE]:
+            if not bundles and not (run := self._launch_heads(run, generation, since)):
+                continue
             claim = self._held_bundles.claim if bundles else self._claimer.claim
             messages = sum([messages_in(name_at(place)) for place in run]) if bundles else len(run)
             self._submit(run, claim, self._claimer.item_lock_size, generation, since, messages=messages)
@@ -210,7 +221,7 @@ class ClaimBatches:
                 self._candidate_source.relist()  # their own consumer is back at work
             if batch.lost:
                 self._candidate_source.relist()  # watches reported them while they were ours
-            claims = batch.claims if self._state.dialect is None else await self._splitter.next_of(batch.claims)
+            claims = batch.claims if self._splitter is None else await self._splitter.next_of(batch.claims)
             self._offer(number, claims, generation, since)
         except ContendedError as contended:
             self._contended(places, locks, contended.index)

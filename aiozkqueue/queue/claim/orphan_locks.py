@@ -110,7 +110,7 @@ class OrphanLocks:
     def remove_unread(self, locks: Sequence[LockRef], generation: int, failure: ReadFailedError) -> None:
         """Remove the locks of items that could not be read."""
         self.tell_unread(len(locks), failure)
-        with suppress(SessionClosedError):  # then the locks go with the session
+        with suppress(SessionClosedError):  # then the locks end with the session
             for lock in locks:
                 doubted = lock if failure.sure else lock.unverified()
                 self._remove(doubted, generation, wakeup=self._state.paths.items)

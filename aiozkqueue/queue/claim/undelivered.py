@@ -40,7 +40,7 @@ def settle_undelivered(
     """Settle a claim; if that is refused, leave the message alone for a long time."""
 
     def give_back(disposition: Disposition) -> None:
-        with suppress(SessionClosedError):  # then the lock goes with the session
+        with suppress(SessionClosedError):  # then the lock ends with the session
             name = ids.next()
             committer.submit(AtomicWrite(name, ReleaseClaims(name, {claim: disposition}, claim.generation)))
 

@@ -30,7 +30,19 @@ class Waiter:
     order in which the batches were launched.
     """
 
-    __slots__ = ("_parts", "arrival", "awaited", "count", "due", "future", "generation", "limit", "owner", "patient")
+    __slots__ = (
+        "_parts",
+        "arrival",
+        "awaited",
+        "count",
+        "due",
+        "future",
+        "generation",
+        "late",
+        "limit",
+        "owner",
+        "patient",
+    )
 
     def __init__(  # noqa: PLR0917 - one is made for every take
         self,
@@ -53,6 +65,8 @@ class Waiter:
         self.future: asyncio.Future[list[Claim]] = future
         self.count: int = 0
         """The number of claims assigned so far."""
+        self.late: bool = False
+        """Whether its look at the queue was ended because no server answers."""
         self.awaited: set[int] | None = None
         """The batches that it waits for, once it has a claim."""
         self._parts: list[tuple[int, list[Claim]]] | None = None
@@ -147,7 +161,7 @@ class WaitQueue:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody waits; answered takers at the front are removed."""
+        """Whether no taker waits; answered takers at the front are removed."""
         waiters = self._waiters
         while waiters and waiters[0].future.done():
             waiters.popleft()
@@ -186,7 +200,7 @@ class WaitQueue:
         since: int | None,
         given: Callable[[list[Claim], object], None] | None,
     ) -> list[Claim]:
-        """Assign the claims of a batch to the waiting takers; return those that nobody wants.
+        """Assign the claims of a batch to the waiting takers; return those that no taker wants.
 
         Takers that arrived after ``since`` get none, if that is given; ``given`` is called with each part and its
         owner.
@@ -233,7 +247,8 @@ class WaitQueue:
     @property
     def missing(self) -> int:
         """The number of claims that all takers still want."""
-        return sum(waiter.missing for waiter in self)
+        waiting = [waiter for waiter in self._waiters if not waiter.future.done()]
+        return len(waiting) if self._largest == 1 else sum([waiter.missing for waiter in waiting])
 
     def landed(self, number: int) -> None:
         """Answer the taker that waited only for this batch. Only the first in line can have some of its claims."""

@@ -1,29 +1,31 @@
 """Bundles of puts: puts of one multi that are stored in few znodes.
 
 Only runs of puts without options are bundled, and no other put of the multi comes between two messages of a run. So
-messages that are put in one order are stored in this order.
+messages that are put in one order are stored in this order. The puts of a run belong to the same pending batch, or to
+none.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import lt
 from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.layout import (
     CLIENT_DIGITS,
-    BundledMessage,
+    ID_DIGITS,
+    LARGEST_BUNDLED,
     ItemRef,
+    batch_field,
     bundle_prefix,
-    can_bundle,
     encode_bundle,
-    is_plain_prefix,
 )
 from aiozkqueue.zookeeper import Create
 
 from .write import SharedOps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.state.hooks import RefusalHandler
@@ -63,7 +65,7 @@ class PlainPut(Protocol):
 class BundledPuts:
     """The puts of one multi that may be bundled."""
 
-    __slots__ = ("_created", "_ids", "_members", "_puts", "_state")
+    __slots__ = ("_created", "_ids", "_members", "_puts", "_state", "refused")
 
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
@@ -71,19 +73,17 @@ class BundledPuts:
         self._puts: list[PlainPut] = []
         self._members: list[tuple[AtomicWrite, RefusalHandler]] = []  # of each put
         self._created: list[tuple[int, QueueState]] = []
+        self.refused: set[QueueState] = set()
+        """The queues whose configuration does not say yet that they may have bundles; their puts are single items."""
 
     def add(self, composition: Composition, part: RefusalHandler, puts: Sequence[PlainPut]) -> None:
         """Add puts to one queue of the current write."""
         assert composition.write is not None  # noqa: S101 - only the committer makes bundles
-        member = (composition.write, part)
-        for put in puts:
-            if self._puts and not self._follows(put):
-                self.flush(composition)
-            self._state = put.state
-            self._puts.append(put)
-            self._members.append(member)
-            if not (can_bundle(put.id, put.data) and is_plain_prefix(put.prefix)):
-                self._leave(composition, put)
+        if puts[0].state is not self._state:
+            self.flush(composition)
+            self._state = puts[0].state
+        self._puts += puts
+        self._members += [(composition.write, part)] * len(puts)
 
     def flush(self, composition: Composition) -> None:
         """Add the creates of all puts so far: of bundles, or of single items if they are few."""
@@ -91,17 +91,19 @@ class BundledPuts:
         self._state, self._puts, self._members = None, [], []
         if state is None:
             return
-        most = state.snapshot.bundle
-        if len(puts) < min(FEWEST, most):
-            for put, member in zip(puts, members, strict=True):
-                self._create(composition, put.prefix, put.data, state, [member])
-            return
-        number = -(-len(puts) // most)
-        bounds = [len(puts) * index // number for index in range(number + 1)]
-        for start, end in pairwise(bounds):
-            messages = [BundledMessage(put.id, put.data) for put in puts[start:end]]
-            prefix = bundle_prefix(self._ids.next(), messages)
-            self._create(composition, prefix, encode_bundle(messages), state, members[start:end])
+        most, allowed = state.snapshot.bundle, state.config.bundled
+        for first, last in _runs(puts):
+            few = last - first < min(FEWEST, most)
+            if not (few or allowed):
+                self.refused.add(state)
+            if few or not allowed:
+                for put, member in zip(puts[first:last], members[first:last], strict=True):
+                    self._create(composition, put.prefix, put.data, state, [member])
+                continue
+            for start, end in _equal_parts(first, last, most):
+                messages = puts[start:end]
+                prefix = bundle_prefix(self._ids.next(), messages, batch_field(messages[0].prefix) or "")
+                self._create(composition, prefix, encode_bundle(messages), state, members[start:end])
 
     def note_sequences(self, results: Sequence[Result]) -> None:
         """Note the sequence numbers of the new znodes."""
@@ -109,18 +111,6 @@ class BundledPuts:
             path = results[index]
             if isinstance(path, str):
                 state.note_sequence(path)
-
-    def _follows(self, put: PlainPut) -> bool:
-        """Whether a put may be in one bundle with the one before it: their ids have one nonce, and ascend."""
-        last = self._puts[-1].id
-        return put.state is self._state and put.id > last and put.id[:CLIENT_DIGITS] == last[:CLIENT_DIGITS]
-
-    def _leave(self, composition: Composition, put: PlainPut) -> None:
-        """Store the last put as a single item, after those before it."""
-        self._puts.pop()
-        member = self._members.pop()
-        self.flush(composition)
-        self._create(composition, put.prefix, put.data, put.state, [member])
 
     def _create(
         self,
@@ -135,3 +125,33 @@ class BundledPuts:
         self._created.append((len(composition.operations), state))
         path = ItemRef(state.snapshot.lanes.next_path(), prefix).path
         composition.add(Create(path, data, sequential=True), shared)
+
+
+def _runs(puts: Sequence[PlainPut]) -> list[tuple[int, int]]:
+    """Return the start and end of each run of puts that may be bundled; a put that may not is in no run with others."""
+    if _may_bundle(puts):
+        return [(0, len(puts))]
+    bounds = [position for position in range(1, len(puts)) if not _may_bundle(puts[position - 1 : position + 1])]
+    return list(pairwise([0, *bounds, len(puts)]))
+
+
+def _may_bundle(puts: Sequence[PlainPut]) -> bool:
+    """Whether puts may be in one bundle.
+
+    They are small, without options, and of one pending batch or of none. Their ids share a nonce and ascend.
+    """
+    ids = [put.id for put in puts]
+    return (
+        max([len(put.data) for put in puts]) <= LARGEST_BUNDLED
+        and set(map(len, ids)) == {ID_DIGITS}
+        and all(map(lt, ids, ids[1:]))
+        and ids[0][:CLIENT_DIGITS] == ids[-1][:CLIENT_DIGITS]  # and so do all between them
+        and len(batches := {batch_field(put.prefix) for put in puts}) == 1
+        and None not in batches
+    )
+
+
+def _equal_parts(start: int, end: int, most: int) -> Iterable[tuple[int, int]]:
+    """Return the bounds of as few equal parts as possible with at most ``most`` puts each."""
+    number = -(-(end - start) // most)
+    return pairwise([start + (end - start) * index // number for index in range(number + 1)])

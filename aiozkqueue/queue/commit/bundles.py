@@ -7,23 +7,19 @@ the bundle undecided for another reason, becomes a single item in the multi that
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord, decode, single_of
-from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.hooks import FREE
 from aiozkqueue.zookeeper import Create, SetData
 
-from .dispositions import CONSUME
 from .write import OPERATION_WEIGHT, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
-    from aiozkqueue.queue.state.bundle_hold import BundleHold
-    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -32,31 +28,6 @@ if TYPE_CHECKING:
     from .write import Composition
 
 log: Final = logging.getLogger(__name__)
-
-
-def consumes_bundled(dispositions: Mapping[Claim, Disposition]) -> bool:
-    """Whether all are messages of bundles that end well, without a further operation."""
-    return all(
-        disposition is CONSUME and isinstance(claim, BundledClaim) and not claim.state.snapshot.end_hooks
-        for claim, disposition in dispositions.items()
-    )
-
-
-def end_all(
-    holds: Iterable[BundleHold], dispositions: Mapping[Claim, Disposition], composition: Composition, part: Part
-) -> None:
-    """Record the ends of messages in their bundles."""
-    for hold in holds:
-        composition.join(hold, part)
-    for claim in dispositions:
-        if isinstance(claim, BundledClaim):
-            claim.bundle.end(claim.position)
-
-
-def settle_all(dispositions: Mapping[Claim, Disposition]) -> None:
-    """Settle messages of bundles that have ended well."""
-    for hold, number in Counter(claim.bundle for claim in dispositions if isinstance(claim, BundledClaim)).items():
-        hold.consumed(number)
 
 
 def end_bundled(
@@ -106,7 +77,7 @@ class ReturnRest(Part):
     The whole bundle is unlocked if nothing has been sent about it. Otherwise the messages become single items.
     """
 
-    __slots__ = ("_claims", "_hold", "_wakes", "chains", "generation")
+    __slots__ = ("_claims", "_hold", "_wakes", "_whole", "chains", "generation")
 
     def __init__(self, hold: BundleHold, claims: Sequence[BundledClaim]) -> None:
         super().__init__(2 * OPERATION_WEIGHT + sum(len(claim.raw) + OPERATION_WEIGHT for claim in claims))
@@ -114,6 +85,7 @@ class ReturnRest(Part):
         self.chains = (hold,)
         self._hold = hold
         self._claims = claims
+        self._whole = False  # whether the last composition unlocks the whole bundle
         self._wakes = True  # whether idle consumers are woken
 
     def compose(self, composition: Composition) -> None:
@@ -122,7 +94,8 @@ class ReturnRest(Part):
         if hold.gone or not self._claims:
             return
         composition.join(hold, self)
-        if hold.untouched and len(self._claims) == hold.count:
+        self._whole = hold.untouched and len(self._claims) == hold.count
+        if self._whole:
             hold.unlock()
             if self._wakes:  # a watch on items misses the removal of a lock
                 composition.operations.extend(hold.state.wakeup(hold.state.paths.items, hold.claim_id))
@@ -134,7 +107,7 @@ class ReturnRest(Part):
             hold.end(claim.position)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Give the hold up if it is lost; otherwise keep the messages, which ZooKeeper does not let this user store."""
+        """Give up a hold that is lost; keep one whose messages ZooKeeper does not let this user store."""
         hold = self._hold
         if hold.keeps(operation, error):
             return None
@@ -164,7 +137,8 @@ class ReturnRest(Part):
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed
         """Record that the messages are available to all consumers."""
         claims, self._claims = self._claims, ()
-        self._hold.returned(claims)
+        if claims and not self._whole:
+            self._hold.returned(claims)
 
     def failed(self, error: BaseException) -> None:
         """End the hold if the server has removed the lock."""

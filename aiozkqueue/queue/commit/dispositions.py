@@ -41,6 +41,8 @@ class Disposition(NamedTuple):
     """The data that a release writes to the item; None: unchanged."""
     forced_version: int = -1
     """The version of the locks znode while the lock was seen to be ours; the fence if there is no item to check."""
+    cause: BaseException | None = None
+    """The exception for which the message is given up, for the log."""
     left: bool = False
     """Whether the item still exists when only its lock is removed."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
-from collections import deque
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -34,9 +33,10 @@ from aiozkqueue.zookeeper import (
     ZooKeeperError,
 )
 
-from .bundle_puts import BundledPuts
+from .bundle_puts import FEWEST, BundledPuts
 from .slot import Fate, RefusedError, Slot
-from .write import Composition, SharedOps
+from .unsent import UnsentWrites
+from .write import PUT_WEIGHT, Composition, SharedOps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -51,13 +51,11 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
     from .slot import Sending, Sent
-    from .write import AtomicWrite, Chain
+    from .write import AtomicWrite
 
 log: Final = logging.getLogger(__name__)
 
 SLOTS = 4
-GROUP_BYTES = 512 * 1024
-GROUP = 250
 #: This many writes are sent without waiting for the end of the event loop's tick. Callers that were answered together
 #: commit together again; in a single multi, the server would idle while we compose it, and we while it is applied.
 FULL_GROUP = 64
@@ -74,7 +72,19 @@ MAX_REPAIRS = 20
 class _PendingMulti:
     """A batch of writes, and the multi for it."""
 
-    __slots__ = ("_ids", "batch", "composition", "learns", "run", "sending", "shared", "starts", "stores", "turns")
+    __slots__ = (
+        "_ids",
+        "batch",
+        "composition",
+        "failure",
+        "learns",
+        "run",
+        "sending",
+        "shared",
+        "starts",
+        "stores",
+        "turns",
+    )
 
     def __init__(self, batch: list[AtomicWrite], clock: ServerClock, ids: IdSource) -> None:
         self.batch = batch
@@ -88,6 +98,8 @@ class _PendingMulti:
         self.turns: list[tuple[PutLanes, int]] = []
         self.learns = False
         self.sending: Sending | None = None
+        self.failure: ZooKeeperError | None = None
+        """Why it cannot be sent at all."""
 
     def compose(self, large_batches: Iterator[int]) -> None:
         """Compose the multi from what is known now; ``large_batches`` counts the large batches that need results."""
@@ -95,14 +107,20 @@ class _PendingMulti:
         self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.stores]
         operations = self.composition.operations
         operations += (state.check() for state in self.stores)
-        for state in self.stores:
-            if state.snapshot.bundle > 1:
-                self.composition.run = self.run = BundledPuts(self._ids)
+        limits = [state.snapshot.bundle for state in self.stores if state.snapshot.bundle > 1]
+        if limits and sum([write.weight for write in self.batch]) >= PUT_WEIGHT * min(FEWEST, *limits):
+            self.composition.run = self.run = BundledPuts(self._ids)
+        if any(leader.companions and leader.part.subject is None for leader in self.batch):
+            _separate(self.batch)
+        composition = self.composition
         for atomic_write in self.batch:
             self.starts.append(len(operations))
-            self.composition.write, part = atomic_write, atomic_write.part
-            part.compose(self.composition)
+            composition.write, part = atomic_write, atomic_write.part
+            part.compose(composition)
             self.learns = self.learns or part.learns
+            for companion in atomic_write.companions:
+                composition.write = companion
+                companion.part.compose(composition)
         self.shared = len(operations)
         self.composition.compose_shared()
         if self.learns and len(self.batch) > FEW:
@@ -143,10 +161,7 @@ class GroupCommitter:
         self._tasks = tasks
         self._clock = clock
         self._about = about
-        self._waiting: deque[AtomicWrite] = deque()  # by number
-        self._parked: list[AtomicWrite] = []  # writes that wait for a chain, by number
-        self._busy: set[Chain] = set()  # chains of the multis under way
-        self._reserved: set[Chain] = set()  # chains of the parked writes
+        self._unsent = UnsentWrites()
         self._numbers = count()
         self._repairing: dict[AtomicWrite, anyio.CancelScope] = {}
         self._idle: list[tuple[Slot, asyncio.Future[_PendingMulti | None]]] = []
@@ -184,10 +199,10 @@ class GroupCommitter:
         if not self._unsettled:
             self._drained.clear()
         self._unsettled += 1
-        self._waiting.append(atomic_write)
-        if (len(self._waiting) >= FULL_GROUP or atomic_write.part.weight >= FULL_WEIGHT) and self._idle:
+        joined = self._unsent.add(atomic_write)
+        if (self._unsent.arrived >= FULL_GROUP or atomic_write.part.weight >= FULL_WEIGHT) and self._idle:
             self._send_now()
-        elif not self._woken:
+        elif not (joined or self._woken):
             self._wake()
 
     def resubmit(self, atomic_write: AtomicWrite) -> None:
@@ -201,11 +216,7 @@ class GroupCommitter:
         if scope is not None:
             scope.cancel()
             return True
-        for line in (self._waiting, self._parked):
-            if atomic_write in line:
-                line.remove(atomic_write)
-                return True
-        return False
+        return self._unsent.remove(atomic_write)
 
     async def drain(self) -> None:
         """Wait until every write is settled."""
@@ -225,14 +236,13 @@ class GroupCommitter:
     def _requeue(self, writes: list[AtomicWrite]) -> None:
         """Put writes back in front of those submitted later, or fail them if the committer is closed."""
         for atomic_write in writes:
-            bisect.insort(self._waiting, atomic_write, key=_number_of)
+            self._unsent.restore(atomic_write)
         if self._closed:
             self._fail_unsent()
 
     def _fail_unsent(self) -> None:
-        self._unpark()
-        while self._waiting:
-            self._waiting.popleft().fail(SessionClosedError(f"{CLOSED} before this was sent; nothing was applied"))
+        while (atomic_write := self._unsent.pop()) is not None:
+            atomic_write.fail(SessionClosedError(f"{CLOSED} before this was sent; nothing was applied"))
 
     def _wake(self) -> None:
         free = self._free_slot()
@@ -254,6 +264,10 @@ class GroupCommitter:
         if free is None:
             return
         slot, assigned = free
+        if not self._can_send(slot):  # the writes stay where they can be withdrawn
+            assigned.set_result(None)
+            self._woken = True
+            return
         generation = self._zookeeper.generation
         batch = self._next_batch()
         if not batch:  # all wait for chains
@@ -261,11 +275,7 @@ class GroupCommitter:
             return
         pending = _PendingMulti(batch, self._clock, self._ids)
         assigned.set_result(pending)
-        if (
-            slot.ready
-            and self._zookeeper.state is State.CONNECTED
-            and {member.part.generation for member in batch} <= {generation, None}
-        ):
+        if {member.part.generation for member in batch} <= {generation, None}:
             pending.compose(self._large_batches)
             pending.sending = slot.begin(pending.composition.operations, generation, learns=pending.learns)
 
@@ -277,9 +287,11 @@ class GroupCommitter:
             try:
                 await self._settle(slot, pending)
             except (AuthFailedError, NoAuthError) as error:
+                _separate(batch)
                 for atomic_write in batch:
                     atomic_write.fail(AccessDeniedError(f"{slot.path}: {error}"))
             except ZooKeeperError as error:
+                _separate(batch)
                 for atomic_write in batch:
                     log.warning(
                         "transaction %s: whether it was applied can no longer be determined: %s: %s",
@@ -293,93 +305,97 @@ class GroupCommitter:
                 self._fail_unknown(batch, repr(error))
                 raise
             finally:
-                self._free_chains(chains)
+                self._unsent.free(chains)
+                if chains and self._unsent.ready and not self._woken:
+                    self._wake()
 
     async def _next_multi(self, slot: Slot) -> _PendingMulti:
-        while not self._waiting or not (batch := self._next_batch()):
+        while True:
+            if self._unsent.ready:
+                failure = await self._make_ready(slot)
+                if batch := self._next_batch():
+                    pending = _PendingMulti(batch, self._clock, self._ids)
+                    pending.failure = failure
+                    return pending
             assigned: asyncio.Future[_PendingMulti | None] = self.loop.create_future()
             self._idle.append((slot, assigned))
             try:
-                pending = await assigned
+                assignment = await assigned
             except asyncio.CancelledError:
-                if assigned.done() and not assigned.cancelled() and (pending := assigned.result()) is not None:
-                    self._fail_unknown(pending.batch, "closed")  # it was assigned at the same moment
+                if assigned.done() and not assigned.cancelled() and (assignment := assigned.result()) is not None:
+                    self._fail_unknown(assignment.batch, "closed")  # it was assigned at the same moment
                 raise
-            if pending is not None:
-                return pending
+            if assignment is not None:
+                return assignment
             self._woken = False
-        return _PendingMulti(batch, self._clock, self._ids)
+
+    def _can_send(self, slot: Slot) -> bool:
+        """Whether a multi can be sent under a slot now."""
+        return slot.ready and self._zookeeper.state is State.CONNECTED
+
+    async def _make_ready(self, slot: Slot) -> ZooKeeperError | None:
+        """Wait until a multi can be sent under a slot; return the error if none ever can.
+
+        No write is taken meanwhile, so each can be withdrawn.
+        """
+        while not self._can_send(slot):
+            try:
+                generation = await self._zookeeper.wait_connected()
+                if not slot.ready:
+                    await slot.prepare(generation)
+            except ZooKeeperError as error:
+                return error
+        return None
 
     def _fail_unknown(self, batch: list[AtomicWrite], why: str) -> None:
         """Fail writes whose fate can no longer be determined."""
+        _separate(batch)
         for atomic_write in batch:
             atomic_write.fail(unknown(atomic_write.transaction_id, f"the session was closed or failed ({why})"))
 
+    def _fail_unsendable(self, batch: list[AtomicWrite], error: ZooKeeperError) -> None:
+        """Fail writes that were never sent, and never can be."""
+        if isinstance(error, AuthFailedError | NoAuthError):
+            raise error
+        _separate(batch)
+        for atomic_write in batch:
+            atomic_write.fail(SessionClosedError(f"{error}; nothing was applied"))
+        batch.clear()
+
     def _next_batch(self) -> list[AtomicWrite]:
-        waiting = self._waiting
-        batch: list[AtomicWrite] = []
-        chains: set[Chain] = set()
-        weight = 0
-        while waiting and len(batch) < GROUP:
-            atomic_write = waiting[0]
-            if atomic_write.part.chains and self._must_park(atomic_write):
-                continue
-            if batch and (atomic_write.alone or weight + atomic_write.part.weight > GROUP_BYTES):
-                break
-            weight += atomic_write.part.weight
-            batch.append(waiting.popleft())
-            if atomic_write.part.chains:
-                chains.update(atomic_write.part.chains)
-            if atomic_write.alone:
-                break
-        self._busy |= chains
-        if waiting:
+        batch = self._unsent.next_batch()
+        if self._unsent.ready:
             self._wake()  # there is work for another slot
         return batch
-
-    def _must_park(self, atomic_write: AtomicWrite) -> bool:
-        """Park the first waiting write if a chain of it is under way, or is wanted by an earlier parked write."""
-        chains = atomic_write.part.chains
-        if self._busy.isdisjoint(chains) and self._reserved.isdisjoint(chains):
-            return False
-        self._parked.append(self._waiting.popleft())
-        self._reserved.update(chains)
-        return True
-
-    def _unpark(self) -> None:
-        """Return the parked writes to the line: a chain has become free."""
-        if self._parked:
-            self._waiting = deque(sorted([*self._parked, *self._waiting], key=_number_of))
-            self._parked, self._reserved = [], set()
-
-    def _free_chains(self, chains: set[Chain]) -> None:
-        """Record that no multi about these chains is under way any more."""
-        if chains:
-            self._busy -= chains
-            self._unpark()
-            if self._waiting and not self._woken:
-                self._wake()
 
     async def _settle(self, slot: Slot, pending: _PendingMulti) -> None:
         """Settle every write of a batch, or begin its repair."""
         batch = pending.batch
+        if pending.failure is not None:
+            self._fail_unsendable(batch, pending.failure)
         while batch:
             try:
-                if pending.sending is not None:
-                    sent = await slot.finish(pending.sending)
-                else:
-                    generation = await self._zookeeper.wait_connected()
+                if pending.sending is None:
+                    if not self._can_send(slot):  # nothing of these is under way: they can be withdrawn again
+                        _separate(batch)
+                        self._requeue(batch)
+                        return
+                    generation = self._zookeeper.generation
                     if self._leave_out_expired(batch, generation):
                         pending = _PendingMulti(batch, self._clock, self._ids)
                         continue
                     pending.compose(self._large_batches)
-                    sent = await slot.send(pending.composition.operations, generation, learns=pending.learns)
+                    operations, learns = pending.composition.operations, pending.learns
+                    pending.sending = slot.begin(operations, generation, learns=learns)
+                sent = await slot.finish(pending.sending)
             except RefusedError as refusal:
                 self._refused(batch, pending, refusal)
             except RequestTooLargeError as error:
+                _separate(batch)
                 self._split(batch, error)
             else:
                 self._conclude(batch, pending, sent)
+            _separate(batch)
             if batch:  # the writes that neither caused a refusal nor were applied are sent again
                 pending = _PendingMulti(batch, self._clock, self._ids)
 
@@ -388,23 +404,28 @@ class GroupCommitter:
         index, states, error = refusal.index, pending.stores, refusal.error
         operation = pending.composition.operations[index]
         if index < len(states):
+            _separate(batch)
             self._refresh(batch, states[index], operation, error)
-        elif (state := pending.lacks_lane_of(operation, error)) is not None:
+            return
+        member, handler = pending.refused_by(index)
+        _separate(batch)
+        if (state := pending.lacks_lane_of(operation, error)) is not None:
             self._refresh(batch, state, operation, error)
+        elif isinstance(handler, SharedOps):
+            self._answer_shared(batch, handler, operation, error)
         else:
-            member, handler = pending.refused_by(index)
-            if isinstance(handler, SharedOps):
-                self._answer_shared(batch, handler, operation, error)
-            else:
-                self._answer_refusal(batch, member, handler, operation, error)
+            self._answer_refusal(batch, member, handler, operation, error)
 
     def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
         """Settle writes whose session is over; return whether there were any."""
+        if all(member.part.generation in (None, generation) for member in batch):
+            return False
+        _separate(batch)
         over = [member for member in batch if member.part.generation not in (None, generation)]
         for atomic_write in over:
             batch.remove(atomic_write)
             atomic_write.fail(expired(atomic_write.transaction_id))
-        return bool(over)
+        return True
 
     def _conclude(self, batch: list[AtomicWrite], pending: _PendingMulti, sent: Sent) -> None:
         """Settle all writes of a batch alike. Unapplied ones stay, and are sent again if their session permits."""
@@ -412,29 +433,40 @@ class GroupCommitter:
             return
         if sent.fate is Fate.APPLIED:
             self._applied(batch, pending, sent.results)
+            self._allow_bundles(pending)
         else:
             for chain in pending.composition.chains:
                 chain.unknown()
+            _separate(batch)
             for atomic_write in list(batch):
                 error = unknown(atomic_write.transaction_id, "its commit slot has been collected")
                 self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, error))
         batch.clear()
 
+    def _allow_bundles(self, pending: _PendingMulti) -> None:
+        """Have the queues allow bundles whose puts could have been bundled."""
+        if pending.run is not None:
+            for state in pending.run.refused:
+                self._tasks.spawn(state.allow_bundles, name="first bundle of a queue")
+
     def _applied(self, batch: list[AtomicWrite], pending: _PendingMulti, results: list[Result] | None) -> None:
         """Settle all writes of a batch as applied."""
         meter, starts = self.meter, pending.starts
         if meter is not None:
-            meter.applied(len(batch))
+            meter.applied(sum(1 + len(leader.companions) for leader in batch))
         for chain in pending.composition.chains:
             chain.applied()
         if results is None:
-            for atomic_write in batch:
+            for atomic_write in _all_of(batch):
                 atomic_write.succeed(None, meter)
             return
         if pending.run is not None:
             pending.run.note_sequences(results)
         for atomic_write, start, end in zip(batch, starts, [*starts[1:], pending.shared], strict=True):
+            companions = atomic_write.companions
             atomic_write.succeed(results[start:end], meter)
+            for companion in companions:
+                companion.succeed(None, meter)
 
     def _refresh(self, batch: list[AtomicWrite], state: QueueState, refused: Operation, error: ZooKeeperError) -> None:
         """Open a queue again that has changed or lacks a lane, and then requeue the writes that depend on it."""
@@ -532,6 +564,19 @@ class GroupCommitter:
         self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, too_large))
 
 
+def _separate(batch: list[AtomicWrite]) -> None:
+    """Replace the writes of a batch by themselves and their companions."""
+    if any(leader.companions for leader in batch):
+        batch[:] = [member for leader in batch for member in leader.apart()]
+
+
+def _all_of(batch: list[AtomicWrite]) -> Iterator[AtomicWrite]:
+    """Return the writes of a batch and their companions."""
+    for leader in batch:
+        yield leader
+        yield from leader.companions
+
+
 def _stores_of(batch: list[AtomicWrite]) -> list[QueueState]:
     """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
     states: list[QueueState] = []
@@ -540,10 +585,6 @@ def _stores_of(batch: list[AtomicWrite]) -> list[QueueState]:
             if state not in states:
                 states.append(state)
     return states
-
-
-def _number_of(atomic_write: AtomicWrite) -> int:
-    return atomic_write.number
 
 
 CLOSED = "the session has been closed"

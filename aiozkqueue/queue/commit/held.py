@@ -9,6 +9,7 @@ from aiozkqueue.errors import SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, bundles_of
+from aiozkqueue.queue.state.given_up import GivenUp
 from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
@@ -22,7 +23,7 @@ from aiozkqueue.zookeeper import (
     new_delete,
 )
 
-from .bundles import consumes_bundled, end_all, end_bundled, settle_all
+from .bundles import end_bundled
 from .dispositions import CONSUME, Disposition, bury, fate, guard, refusal_of, weigh_disposition, write_meta
 from .unique_keys import freed_by
 from .write import OPERATION_WEIGHT, Part
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
     from aiozkqueue.queue.commit.meter import Meter
-    from aiozkqueue.queue.state.bundle_hold import BundleHold
     from aiozkqueue.queue.state.claim import Claim, GroupHold
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -61,9 +61,7 @@ class EndClaims(Part):
     """The ends of the claims of a commit. A refusal fails it."""
 
     __slots__ = (
-        "_consumed",
         "_dispositions",
-        "_holds",
         "_now",
         "_plain",
         "_shared",
@@ -86,9 +84,7 @@ class EndClaims(Part):
         self._now = 0  # ZooKeeper's time of the last composition, if it is not plain
         self._shared = False  # whether the ends of several claims share operations
         self._plain = True  # whether each end only removes the item and its lock
-        self._consumed = False  # whether each end only ends a message of a bundle
-        self._holds: tuple[BundleHold, ...] = bundles_of(dispositions) if bundled else ()
-        self.chains = self._holds
+        self.chains = bundles_of(dispositions) if bundled else ()
 
     def compose(self, composition: Composition) -> None:
         """Add the operations that end each claim."""
@@ -104,10 +100,6 @@ class EndClaims(Part):
             sent.append(new_delete((claim.lock, -1)))
         if not self._plain:
             del sent[start:]
-            self._consumed = bool(self.chains) and consumes_bundled(self._dispositions)
-            if self._consumed:
-                end_all(self._holds, self._dispositions, composition, self)
-                return
             self._now = composition.now()
             for claim, disposition in self._dispositions.items():
                 self._end(claim, disposition, composition)
@@ -206,13 +198,11 @@ class EndClaims(Part):
         if meter is not None:
             for claim, disposition in self._dispositions.items():
                 meter.ended(claim, disposition.kind)
-        if self._consumed:
-            settle_all(self._dispositions)
-        elif self._plain:
+        if self._plain:
             for claim in reversed(self._dispositions):
                 claim.settled(GONE)
         else:
-            self._log_reasons()
+            self._report_given_up()
             self._settle_claims()
 
     def _settle_claims(self) -> None:
@@ -255,18 +245,12 @@ class EndClaims(Part):
             claim.recorded = claim.recorded and not claim.handed
             claim.settled(FREE)
 
-    def _log_reasons(self) -> None:
-        """Log the messages that are given up without having been processed, for operators."""
+    def _report_given_up(self) -> None:
+        """Report the messages that are given up without having been processed."""
         for claim, disposition in self._dispositions.items():
             if disposition.reason:
-                log.info(
-                    "queue %s: message %s is %s: %r",  # %r keeps payload-derived text on one line
-                    claim.state.name,
-                    claim.id,
-                    fate(disposition),
-                    disposition.reason,
-                    extra=about(claim, self._transaction_id),
-                )
+                given_up = GivenUp(claim, fate(disposition), disposition.reason, self._now, disposition.cause)
+                given_up.report(self._transaction_id)
 
     def failed(self, error: BaseException) -> None:
         """Settle the claims if the server has removed the locks."""
@@ -361,7 +345,7 @@ def weigh(claim: Claim, disposition: Disposition) -> int:
 
 
 def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> None:
-    """Send nothing of a claim's attempt record from now on: a foreign znode must not block the message."""
+    """Stop writing a claim's attempt record: a foreign znode must not block the message."""
     claim.record_refused = True
     log.warning(
         "queue %s: the record of attempts at message %s cannot be changed, and is left unchanged: %s; remove %s with "

@@ -10,7 +10,7 @@ from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
 from .capacity import needs_of, reserve_again
-from .write import OPERATION_WEIGHT, Part
+from .write import PUT_WEIGHT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -50,14 +50,21 @@ class Puts(Part):
     waits. ``needs`` returns the room that the write needs in each bounded queue (None: as much as the puts).
     """
 
-    __slots__ = ("_bundled", "_needs", "_patience", "_plans", "_puts", "stores")
+    __slots__ = ("_bundled", "_needs", "_patience", "_planned", "_plans", "_puts", "stores")
 
     learns = True  # the paths of the items hold their sequence numbers
 
     def __init__(
         self, puts: Sequence[Put], patience: Deadline = AT_ONCE, needs: Callable[[], dict[Limit, int]] | None = None
     ) -> None:
-        self.weight = weigh_puts(puts)  # here, because a further call for every message costs half a percent
+        weight, planned = PUT_WEIGHT * len(puts), False
+        for _, _, _, data, plan in puts:
+            weight += len(data)
+            if plan is not None:
+                weight += plan.weight
+                planned = True
+        self.weight = weight
+        self._planned = planned  # whether any put has additions
         self.repairs = 0
         self.stores: tuple[QueueState, ...] = stores_of(puts)
         self._puts = puts
@@ -65,6 +72,11 @@ class Puts(Part):
         self._needs = needs
         self._bundled = False  # whether its last operations were composed together with those of other writes
         self._plans: Sequence[PutPlan] = ()  # the plans of its puts, set once their operations have been composed
+
+    @property
+    def subject(self) -> object | None:
+        """The queue, if it stores several messages in one znode, and the puts have no additions."""
+        return self.stores[0] if self._is_plain() else None
 
     def compose(self, composition: Composition) -> None:
         """Add the creates of the items, after the operations of their plans."""
@@ -91,16 +103,17 @@ class Puts(Part):
 
     def _is_plain(self) -> bool:
         """Whether all puts go to one queue that stores several messages in one znode, and have no additions."""
-        if len(self.stores) != 1:
+        if self._planned or len(self.stores) != 1:
             return False
         snapshot = self.stores[0].snapshot
-        return snapshot.bundle > 1 and snapshot.transform_put is None and all(put.plan is None for put in self._puts)
+        return snapshot.bundle > 1 and snapshot.transform_put is None
 
     def _compose_planned(self, composition: Composition) -> None:
         self._puts = [
             put if (transform := put.state.snapshot.transform_put) is None else transform(put) for put in self._puts
         ]
         self._plans = [put.plan for put in self._puts if put.plan is not None]
+        self._planned = bool(self._plans)
         live = live_of(self._puts)
         for put in live:
             for attached_op in put.plan.attached_ops if put.plan is not None else ():
@@ -166,11 +179,7 @@ def stores_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
     return tuple(dict.fromkeys(put.state for put in puts))
 
 
-def weigh_puts(puts: Sequence[Put]) -> int:
-    """Return the approximate size of the puts in a multi, in bytes."""
-    weight = 2 * OPERATION_WEIGHT * len(puts)
-    for _, _, _, data, plan in puts:
-        weight += len(data)
-        if plan is not None:
-            weight += plan.weight
-    return weight
+def weigh_put(put: Put) -> int:
+    """Return the approximate size of one put in a multi, in bytes."""
+    _, _, _, data, plan = put
+    return PUT_WEIGHT + len(data) + (0 if plan is None else plan.weight)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import ZooKeeper
+    from aiozkqueue.zookeeper import CallLimit, ZooKeeper
 
     from .group_commit import GroupCommitter
     from .meter import Meter
@@ -114,6 +114,10 @@ class Runtime(Protocol):
     @property
     def surely_small(self) -> float:
         """The estimated size up to which a write certainly fits into one request, bytes."""
+        ...
+
+    def limit(self, what: str) -> CallLimit:
+        """Return the limit of one call; ``what`` is its subject in errors. Raises: as `check`."""
         ...
 
     def check(self) -> None:

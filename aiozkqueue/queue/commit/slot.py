@@ -45,7 +45,10 @@ class Fate(enum.Enum):
 
     APPLIED = enum.auto()
     NOT_APPLIED = enum.auto()
-    """It has not been and never will be applied: the session ended, or the slot's version was not the expected one."""
+    """It has not been and never will be applied.
+
+    It was never sent, or the session ended, or the slot's version was not the expected one.
+    """
     UNKNOWN = enum.auto()
     """The slot is gone: the slots of dead clients are removed."""
 
@@ -63,7 +66,7 @@ class RefusedError(Exception):
     def __init__(self, index: int, error: ZooKeeperError) -> None:
         super().__init__(index, error)
         self.index = index
-        """The index among the operations given to `Slot.send`."""
+        """The index among the operations given to `Slot.begin`."""
         self.error = error
 
 
@@ -109,13 +112,6 @@ class Slot:
         reply = self._zookeeper.multi(multi, generation=generation, results=results)
         return Sending(multi, generation, results, reply, sent)
 
-    async def send(self, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sent:
-        """Send one multi in a ZooKeeper session until its fate is known. Raises: as `finish`."""
-        while self._version is None:
-            if not await self._prepare(generation):
-                return Sent(Fate.NOT_APPLIED)
-        return await self.finish(self.begin(operations, generation, learns=learns))
-
     async def finish(self, sending: Sending) -> Sent:
         """Return the fate of a multi, after sending it again if necessary.
 
@@ -134,6 +130,8 @@ class Slot:
                 return Sent(await self._fate_of_refused(multi[0], refusal, generation, in_doubt=in_doubt))
             except ConnectionLossError as loss:
                 in_doubt = in_doubt or not isinstance(loss, NotConnectedError)
+                if not in_doubt:  # it never left
+                    return Sent(Fate.NOT_APPLIED)
                 over = not await self._reconnected(generation)
             except SessionExpiredError:
                 over = True
@@ -217,8 +215,11 @@ class Slot:
             return False
         return True
 
-    async def _prepare(self, generation: int) -> bool:
-        """Create the slot, or read the version of the existing one; return False if the session is over."""
+    async def prepare(self, generation: int) -> bool:
+        """Create the slot, or read the version of the existing one; return False if the session is over.
+
+        It may have to be called again until the slot is `ready`.
+        """
         try:
             await self._zookeeper.multi([Create(self.path)], generation=generation)
         except ConnectionLossError:

@@ -226,7 +226,10 @@ def removal(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposi
 
 
 def shortening(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, data: bytes) -> Change:
-    """Return the replacement of an item's bytes; nobody holds it. Its attempts go: they were at its first message."""
+    """Return the replacement of the bytes of an item that no session holds.
+
+    Its record of attempts is removed, because it counts those of its first message.
+    """
     path, version = state.paths.at(snapshot.place), snapshot.item.stat.version
     operations = removal(runtime, state, snapshot, REMOVED).operations
     return Change(

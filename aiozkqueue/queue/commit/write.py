@@ -6,10 +6,18 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiozkqueue.errors import ClaimLostError, SessionClosedError, SessionExpiredError
+from aiozkqueue.errors import (
+    ClaimLostError,
+    NotCommittedError,
+    OutcomeUnknownError,
+    SessionClosedError,
+    SessionExpiredError,
+)
 from aiozkqueue.queue.runtime.tasks import wait_settled
+from aiozkqueue.zookeeper import current_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -23,11 +31,20 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: The usual errors of a write that nobody waits for: its claims are gone.
+#: The usual errors of a write that no caller waits for: its claims are gone.
 _USUAL: Final = (ClaimLostError, SessionExpiredError, SessionClosedError)
+
+#: Seconds that a cancelled caller leaves for the answer of a write before it withdraws it.
+PROMPT: Final = 0.05
 
 #: The approximate size of an operation in a multi without its data, in bytes: header, path, ACL.
 OPERATION_WEIGHT = 140
+#: The least weight of a put.
+PUT_WEIGHT = 2 * OPERATION_WEIGHT
+
+
+class WithdrawnError(NotCommittedError):
+    """The caller was cancelled before the write was sent."""
 
 
 class SharedOps:
@@ -170,6 +187,14 @@ class Part(ABC):
         self.weight = weight
         self.repairs = 0
 
+    @property
+    def subject(self) -> object | None:
+        """The subject, if it may be sent as one with other writes about it; None: it is composed for itself.
+
+        Then all its operations have handlers of their own, and it needs no results.
+        """
+        return None
+
     @abstractmethod
     def compose(self, composition: Composition) -> None:
         """Add the operations to send; called again for every attempt except an exact repetition."""
@@ -264,6 +289,13 @@ class Committer(Protocol):
         """Send the rest of a write of which a part has been applied."""
         ...
 
+    def withdraw(self, atomic_write: AtomicWrite) -> bool:
+        """Take a write back, of which nothing has been sent, or nothing can be applied any more; return whether it was.
+
+        Its submitter then fails it.
+        """
+        ...
+
 
 class AtomicWrite:
     """One all-or-nothing write. The committer sends it, and it is settled when its outcome is known.
@@ -278,6 +310,7 @@ class AtomicWrite:
         "_watchers",
         "alone",
         "committer",
+        "companions",
         "error",
         "number",
         "part",
@@ -291,6 +324,8 @@ class AtomicWrite:
         """Its operations, and what acts on their outcome."""
         self.alone: bool = False
         """Whether it has a request to itself because it caused a refusal, so that no other write waits for it."""
+        self.companions: list[AtomicWrite] = []
+        """The writes about the same subject that are sent with it; see `Part.subject`."""
         self.committer: Committer | None = None
         """The committer that it was submitted to."""
         self.number: int = 0
@@ -303,6 +338,17 @@ class AtomicWrite:
         self._watchers: tuple[Callable[[AtomicWrite], None], ...] = ()
         self._waiter: asyncio.Future[None] | None = None
         self._done: asyncio.Future[None] | None = None
+
+    @property
+    def weight(self) -> int:
+        """The approximate size in a multi, with its companions, in bytes."""
+        weight = self.part.weight
+        return weight + sum([member.part.weight for member in self.companions]) if self.companions else weight
+
+    def apart(self) -> list[AtomicWrite]:
+        """Separate it from its companions; return all of them, in order."""
+        companions, self.companions = self.companions, []
+        return [self, *companions]
 
     # -- its outcome
 
@@ -334,9 +380,10 @@ class AtomicWrite:
             self._watchers += (callback,)
 
     async def wait(self, *, limit: float | None = None) -> None:
-        """Wait until the write is settled, through any number of cancellations; see `wait_settled`.
+        """Wait until the write is settled, for up to ``limit`` seconds. The write must have been submitted.
 
-        After a cancellation it waits up to one session timeout. The write must have been submitted.
+        After a cancellation, a write of which nothing was sent is withdrawn; otherwise the wait lasts for up to one
+        session timeout, through any number of cancellations.
 
         Raises:
             asyncio.CancelledError: the caller was cancelled during the wait; the write may or may not be settled.
@@ -345,15 +392,46 @@ class AtomicWrite:
             return
         committer = self.committer
         assert committer is not None  # noqa: S101 - it has been submitted
-        if limit is not None or self._waiter is not None:
-            await wait_settled(self.done, grace=committer.grace, limit=limit)
-            return
-        self._waiter = waiter = committer.loop.create_future()
+        call = current_call()
+        timer: asyncio.TimerHandle | None = None
         try:
+            if self._waiter is not None:
+                await asyncio.wait((self.done,), timeout=limit)
+                return
+            self._waiter = waiter = committer.loop.create_future()
+            if limit is not None:
+                timer = committer.loop.call_later(limit, self.stop_waiting)
             await waiter
         except asyncio.CancelledError:
-            await wait_settled(self.done, limit=committer.grace)
+            await self._leave(committer, 0.0 if call is not None and call.expired else committer.grace)
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if call is not None and self._may_be_applied():
+                call.sent = True
+
+    def _may_be_applied(self) -> bool:
+        """Whether it was applied, or may be."""
+        return not self.settled or self.error is None or isinstance(self.error, OutcomeUnknownError)
+
+    def stop_waiting(self) -> None:
+        """End the `wait` for it, settled or not."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def _leave(self, committer: Committer, grace: float) -> None:
+        """Withdraw the write for a cancelled caller, or wait until it is settled if it is under way."""
+        with suppress(asyncio.CancelledError):  # the caller raises the first one
+            await wait_settled(self.done, limit=PROMPT)
+        if self.settled:
+            return
+        if committer.withdraw(self):
+            msg = f"transaction {self.transaction_id}: cancelled before it was sent; nothing was applied"
+            self.fail(WithdrawnError(msg))
+        else:
+            await wait_settled(self.done, limit=grace)
 
     def outcome(self) -> None:
         """Raise the error of a settled write, if it failed."""

@@ -2,7 +2,7 @@
 
 An item's name holds its node as the field ``-n<hash of the node's name>-``. Other versions keep and ignore it.
 Consumers of a sticky queue select items by it. Messages that a node does not take for too long are reassigned (see
-`aiozkqueue.queue.admin.affinity`).
+`aiozkqueue.operations.affinity`).
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class CapacityGate:
     async def _admit_or_wait(self) -> None:
         """Admit as many puts as there is room for; without any room, wait for a change."""
         generation = await self._zookeeper.wait_connected()
-        await self._state.open()
+        await self._state.open_or_create()
         limit = self._state.config.max_size
         if not limit:
             self._admit(None)

@@ -91,7 +91,7 @@ def _ours(state: QueueState, item: ItemName, node: Node) -> _Content:
         "a group": item.group or header.group is not None,
         "a unique key": item.unique,
         "a lifetime": item.expires is not None,
-        "filters": header.filters,
+        "tags": header.tags,
         f"fields of another version ({', '.join(sorted(header.unknown))})": header.unknown,
     }
     return _Content(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import ItemRef
 from aiozkqueue.queue.commit.put_plan import PutPlan
-from aiozkqueue.queue.state.config_rules import refuse_groups
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -26,21 +25,20 @@ class GroupLane:
     def ready(self) -> bool:
         """See `Place`."""
         self._state.expect_groups()
-        return self._state.ready and not self._state.sticky and not self._state.config.bundled
+        return self._state.ready and not self._state.sticky
 
     async def prepare(self) -> None:
         """Enable groups in the queue's configuration, before the first message of a group is put.
 
-        Raises: ConfigConflictError: the queue is sticky, or has bundles.
+        Raises: ConfigConflictError: the queue is sticky.
         """
-        await self._state.open()
+        await self._state.open_or_create()
         if self._state.sticky:
             msg = (
                 f"queue {self._state.name!r} is sticky: a message is taken by the node that put it, so a group has no "
                 "order; put without group=, or to another queue"
             )
             raise ConfigConflictError(msg)
-        refuse_groups(self._state.name, self._state.config)
 
     def path(self, prefix: str) -> str:
         """See `Place`."""

@@ -9,6 +9,7 @@ from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
 from aiozkqueue.layout import (
     FIRST_PRIORITY,
     LAST_PRIORITY,
+    MAGIC,
     MalformedError,
     check_queue_name,
     decode,
@@ -69,11 +70,8 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     else:
         name, codec = _codec_of(queue)
     if not options and runtime.tracing is None:
-        data = _encoded(name, codec.encode(value, name), None, runtime.max_message)
-        state, message_id = runtime.queue_state(name), runtime.ids.next()
-        if state.dialect is not None:
-            check_queue_name(name)  # rejects it: this is a path, not a queue's name
-        return new_put((state, message_id, plain_prefix(message_id), data, None))
+        (put,) = _prepare_plain(runtime, name, codec, (value,))
+        return put
     message_id = runtime.ids.next()
     if runtime.tracing is not None:
         options = runtime.tracing.creating(name, message_id, options)
@@ -82,7 +80,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     plan = join(
         [
             plan_of(QueueHandle(runtime, state), options),
-            tags_plan(state, header.filters) if header is not None else None,
+            tags_plan(state, header.tags) if header is not None else None,
         ]
     )
     unique: str | None = None
@@ -94,11 +92,34 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     return Put(state, message_id, prefix_of(message_id, header, unique=unique), data, plan)
 
 
+def prepare_all(runtime: Runtime, queue: Destination[Any], values: Iterable[object]) -> list[Put]:
+    """Prepare puts to one of our own queues without options, in a session without tracing.
+
+    Raises: as `prepare`.
+    """
+    return _prepare_plain(runtime, queue.name, binding_of(queue).codec, values)
+
+
+def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], values: Iterable[object]) -> list[Put]:
+    """Prepare puts without options."""
+    state, encoded, next_id, limit = runtime.queue_state(name), codec.encode, runtime.ids.next, runtime.max_message
+    if state.dialect is not None:
+        check_queue_name(name)  # rejects it: this is a path, not a queue's name
+    puts: list[Put] = []
+    for value in values:
+        data = encoded(value, name)
+        if len(data) > limit or data.startswith(MAGIC):
+            data = _encoded(name, data, None, limit)
+        message_id = next_id()
+        puts.append(new_put((state, message_id, plain_prefix(message_id), data, None)))
+    return puts
+
+
 async def make_ready(puts: Iterable[Put]) -> None:
     """Open the puts' queues and prepare the puts' plans. Raises: as `QueueState.open`."""
     for put in puts:
         if not put.state.ready:
-            await put.state.open()
+            await put.state.open_or_create()
         if put.plan is not None:
             await put.plan.prepare()
 
@@ -166,7 +187,7 @@ def restored(handle: QueueHandle[Runtime], item: ItemName, node: Node) -> Put:
     enqueued = node.stat.ctime if header.enqueued_at is None else header.enqueued_at
     data = encode(body, replace(header, dead=None, enqueued_at=enqueued))
     placed = group_plan(handle.state, item.group) or plan_of(handle, options_of(item, header))
-    plan = join([placed, tags_plan(handle.state, header.filters)])
+    plan = join([placed, tags_plan(handle.state, header.tags)])
     if item.unique and item.key is not None:
         plan = join([plan, PutPlan((UniqueKey(handle.state, item.key, item.id, ignore=False),))])
     # A restored dead letter gets a new lifetime, from the queue's configuration.

@@ -3,7 +3,7 @@
 The time of expiry is part of the item's name (``-e<ms>``, ZooKeeper's time). It is fixed when the put is sent, and
 counts from the due time or from the put. It is checked when the message is claimed, against ZooKeeper's time at the
 creation of the lock, and again at delivery. The janitor removes expired messages that no session claims
-(`aiozkqueue.queue.admin.ttl`).
+(`aiozkqueue.operations.ttl`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TtlPlace:
                 await self._clock.learned(self._state.paths.due)
             except MultiError:
                 self._state.invalidate()  # the queue or a part of it has been deleted
-                await self._state.open()
+                await self._state.open_or_create()
 
     def path(self, prefix: str) -> str:
         """Return the path of the item, with its time of expiry in the name."""

@@ -28,6 +28,7 @@ from aiozkqueue.layout import (
     decode_bundle,
     encode,
     plain_prefix,
+    read_table,
     single_of,
 )
 from aiozkqueue.zookeeper import (
@@ -44,7 +45,9 @@ from aiozkqueue.zookeeper import (
 )
 
 if TYPE_CHECKING:
-    from aiozkqueue.layout import IdSource, QueuePaths
+    from collections.abc import Sequence
+
+    from aiozkqueue.layout import BundleTable, IdSource, QueuePaths
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
 log: Final = logging.getLogger(__name__)
@@ -89,8 +92,7 @@ class BundleState(NamedTuple):
     def messages(self) -> list[tuple[BundledMessage, int]]:
         """Return the messages that are left, and the counted attempts at each. Raises: MalformedError."""
         messages = decode_bundle(self.bundle.data)
-        if len(messages) != self.name.size:
-            raise MalformedError(f"a bundle named as one of {self.name.size} messages holds {len(messages)}")
+        self._require_size(len(messages))
         record = BundleRecord("") if self.record is None else BundleRecord.decode(self.record.data)
         return [
             (message, record.attempts.get(position, 0))
@@ -98,17 +100,46 @@ class BundleState(NamedTuple):
             if not record.done >> position & 1
         ]
 
+    def table(self) -> BundleTable | None:
+        """Return all messages; None if some have left, or were attempted. Raises: MalformedError."""
+        record = BundleRecord("") if self.record is None else BundleRecord.decode(self.record.data)
+        if record.done or record.attempts:
+            return None
+        table = read_table(self.bundle.data)
+        self._require_size(len(table.lengths))
+        return table
+
+    def _require_size(self, size: int) -> None:
+        if size != self.name.size:
+            raise MalformedError(f"a bundle named as one of {self.name.size} messages holds {size}")
+
 
 async def read_bundle(
     zookeeper: ZooKeeper, paths: QueuePaths, place: str, generation: int | None = None
 ) -> BundleState | None:
     """Read a bundle; return None if it is gone, or if its name is not a bundle's."""
-    name = BundleName.parse(ItemRef.parse(place).name)
-    if name is None:
-        return None
-    reads = [paths.at(place), paths.bundle_record(name.id), paths.lock(name.id)]
-    bundle, record, lock = await zookeeper.read_versioned(reads, generation=generation)
-    return None if bundle is None else BundleState(name, bundle, record, lock)
+    (state,) = await read_bundles(zookeeper, paths, [place], generation)
+    return state
+
+
+async def read_bundles(
+    zookeeper: ZooKeeper, paths: QueuePaths, places: Sequence[str], generation: int | None = None
+) -> list[BundleState | None]:
+    """Read several bundles in one request, as `read_bundle` does."""
+    names = [BundleName.parse(ItemRef.parse(place).name) for place in places]
+    reads: list[str] = []
+    for place, name in zip(places, names, strict=True):
+        if name is not None:
+            reads += (paths.at(place), paths.bundle_record(name.id), paths.lock(name.id))
+    nodes = iter(await zookeeper.read_versioned(reads, generation=generation) if reads else ())
+    states: list[BundleState | None] = []
+    for name in names:
+        state = None
+        if name is not None:
+            bundle, record, lock = next(nodes), next(nodes), next(nodes)
+            state = None if bundle is None else BundleState(name, bundle, record, lock)
+        states.append(state)
+    return states
 
 
 async def dissolve(
@@ -140,20 +171,20 @@ async def dissolve(
         create = [Create(paths.lock(state.name.id), lock, ephemeral=True)] if state.lock is None else []
         if obstructed and state.is_empty:
             return Dissolved.OBSTRUCTED
-        replacement = _replacement(paths, place, state, now, obstructed=obstructed)
-        operations = [*create, *replacement, Delete(paths.lock(state.name.id))]
+        substitution = replacement(paths, place, state, now, obstructed=obstructed)
+        operations = [*create, *substitution, Delete(paths.lock(state.name.id))]
         try:
             await apply_until_answered(zookeeper, operations, generation=generation)
         except MultiError as refusal:
             if isinstance(refusal.error, NotEmptyError) and not obstructed:
                 obstructed = True
-                _log_obstructed(paths, place)
+                log_obstructed(paths, place)
             elif not isinstance(refusal.error, _CHANGED):
                 raise refusal.error from refusal
         else:
             return Dissolved.OBSTRUCTED if obstructed else Dissolved.DONE
     log.error(
-        "queue %s: bundle %s cannot be taken apart, and is left alone: delete the znodes with the ids of its messages, "
+        "queue %s: bundle %s cannot be dissolved, and is left alone: delete the znodes with the ids of its messages, "
         "or %s",
         paths.name,
         place,
@@ -163,7 +194,8 @@ async def dissolve(
     return Dissolved.REFUSED
 
 
-def _log_obstructed(paths: QueuePaths, place: str) -> None:
+def log_obstructed(paths: QueuePaths, place: str) -> None:
+    """Log that other programs' znodes prevent the removal of a bundle."""
     log.error(
         "queue %s: a bundle cannot be removed, and stays without messages: delete the znodes below %s",
         paths.name,
@@ -172,20 +204,31 @@ def _log_obstructed(paths: QueuePaths, place: str) -> None:
     )
 
 
-def _removal(paths: QueuePaths, place: str, state: BundleState, *, obstructed: bool) -> list[Operation]:
-    """Return the operations that remove a bundle and its record, or record that none of its messages is left."""
+def single_place(place: str, message_id: str) -> str:
+    """Return the place of the single item that a message of a bundle becomes."""
+    lane, name = ItemRef.parse(place)
+    return ItemRef(lane, plain_prefix(message_id) + name.rpartition("-")[2]).path
+
+
+def removal(paths: QueuePaths, place: str, state: BundleState, *, obstructed: bool) -> list[Operation]:
+    """Return the operations that remove a bundle and its record, or record that none of its messages is left.
+
+    They are refused if the record has changed since it was read. If there was none, a record is created and deleted: a
+    consumer that has claimed the bundle since may have finished messages of it, and left a record without a lock.
+    """
     path, record = paths.bundle_record(state.name.id), state.record
     if obstructed:
         empty = BundleRecord("", (1 << state.name.size) - 1).encode()
         return [Create(path, empty) if record is None else SetData(path, empty, record.version)]
-    removal: list[Operation] = [Delete(paths.at(place), state.bundle.version)]
-    return removal if record is None else [Delete(path, record.version), *removal]
+    absent = [Create(path)] if record is None else []
+    version = 0 if record is None else record.version
+    return [*absent, Delete(path, version), Delete(paths.at(place), state.bundle.version)]
 
 
-def _replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, obstructed: bool) -> list[Operation]:
+def replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, obstructed: bool) -> list[Operation]:
     """Return the operations that delete a bundle and its record, and store its remaining messages."""
-    lane, name = ItemRef.parse(place).lane, state.name
-    removal = _removal(paths, place, state, obstructed=obstructed)
+    name = state.name
+    removed = removal(paths, place, state, obstructed=obstructed)
     try:
         left = state.messages()
         singles = [
@@ -193,7 +236,7 @@ def _replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *,
             for message, attempts in left
             for operation in _single(
                 paths,
-                paths.at(ItemRef(lane, plain_prefix(message.id) + name.digits).path),
+                paths.at(single_place(place, message.id)),
                 message,
                 attempts,
                 state.bundle.ctime,
@@ -209,8 +252,8 @@ def _replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *,
         died = DeadLetter(f"the stored bytes of a bundle do not decode: {error}", 0, now)
         header = replace(EMPTY_HEADER, enqueued_at=state.bundle.ctime, dead=died)
         dead = paths.dead(plain_prefix(name.id) + name.digits)
-        return [*removal, Create(dead, encode(state.bundle.data, header))]
-    return [*removal, *singles]
+        return [*removed, Create(dead, encode(state.bundle.data, header))]
+    return [*removed, *singles]
 
 
 def _single(paths: QueuePaths, path: str, message: BundledMessage, attempts: int, created: int) -> list[Operation]:

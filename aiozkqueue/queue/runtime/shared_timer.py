@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import asyncio
+    from collections.abc import Callable, Hashable, Iterable
 
     from .clock import Clock, Timer
 
@@ -100,3 +101,46 @@ class SharedTimer(Generic[E]):
         if len(entries) > self._look_limit:
             self._entries = [entry for entry in entries if not entry.over]
             self._look_limit = 2 * len(self._entries) + SLACK
+
+
+K = TypeVar("K", bound="Hashable")
+
+
+class EqualDeadlines(Generic[K]):
+    """Calls ``expire`` with each entry that has not been removed ``seconds`` after it was added.
+
+    All entries wait equally long, so they expire in the order in which they were added, and an entry that is removed
+    in time costs two changes of a dictionary.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, expire: Callable[[K], object]) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._expire = expire
+        self._entries: dict[K, float] = {}
+        self._ringing = False
+
+    def add(self, entry: K) -> None:
+        """Add an entry."""
+        self._entries[entry] = self._loop.time() + self._seconds
+        if not self._ringing:
+            self._ring_in(self._seconds)
+
+    def remove(self, entry: K) -> None:
+        """Remove an entry, if it has not expired."""
+        self._entries.pop(entry, None)
+
+    def _ring_in(self, seconds: float) -> None:
+        self._ringing = True
+        self._loop.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._ringing = False
+        now = self._loop.time()
+        while self._entries:
+            entry, due = next(iter(self._entries.items()))
+            if due > now:
+                self._ring_in(due - now)
+                return
+            del self._entries[entry]
+            self._expire(entry)

@@ -11,8 +11,8 @@ start again, and a late multi could fit. The last end of a claim deletes the bun
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, cast
 
 from aiozkqueue.layout import BundleName, BundleRecord, ItemRef, plain_prefix
 from aiozkqueue.zookeeper import Check, Delete, NotEmptyError, SetData
@@ -20,13 +20,15 @@ from aiozkqueue.zookeeper import Check, Delete, NotEmptyError, SetData
 from .claim import Claim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .hooks import Fate
     from .queue_state import QueueState
+
+T = TypeVar("T")
 
 #: A version that no znode reaches.
 _NEVER = 2**31 - 1
@@ -35,12 +37,17 @@ _NEVER = 2**31 - 1
 class BundleOwner(Protocol):
     """The part of a session that holds bundles."""
 
+    @property
+    def client(self) -> str:
+        """The id of the session's client, which is in the locks."""
+        ...
+
     def claim_over(self, claim: BundledClaim, fate: Fate) -> None:
         """Handle the end of the claim on one message."""
         ...
 
-    def consumed(self, hold: BundleHold, number: int) -> None:
-        """Handle the ends of messages that were delivered and finished."""
+    def consumed(self, number: int) -> None:
+        """Handle the ends of messages that were processed."""
         ...
 
     def returned(self, claims: Sequence[BundledClaim]) -> None:
@@ -56,13 +63,30 @@ class BundleOwner(Protocol):
         ...
 
 
-class _SingleParts(NamedTuple):
-    """The parts of the names of a bundle's messages as single items, around the id."""
+def _on_demand(compose: Callable[[BundledClaim], T]) -> T:
+    """Return an attribute that is composed when it is first read: few claims of bundles need it."""
+    return cast("T", cached_property(compose))
 
-    place: str
-    path: str
-    end: str
-    lock: str
+
+class _Changes:
+    """The changes that one multi makes to a bundle."""
+
+    __slots__ = ("attempts", "consumed", "ended", "unlocked")
+
+    def __init__(self) -> None:
+        self.ended: int = 0
+        """The messages that leave the bundle, as a bit set."""
+        self.consumed: int = 0
+        """Those of them that were processed, and need nothing else."""
+        self.attempts: dict[int, int] = {}
+        """The new numbers of counted attempts, by position."""
+        self.unlocked: bool = False
+        """Whether the whole bundle is given back."""
+
+    @property
+    def any(self) -> bool:
+        """Whether the record is changed."""
+        return bool(self.ended or self.attempts)
 
 
 class BundleHold:
@@ -70,21 +94,20 @@ class BundleHold:
 
     __slots__ = (
         "_attempts",
-        "_counting",
-        "_ending",
-        "_unlocking",
+        "_changes",
         "ahead",
+        "around_place",
         "budget",
         "claim_id",
+        "created",
         "done",
         "generation",
         "gone",
-        "live",
         "name",
         "obstructed",
         "owner",
-        "parts",
         "place",
+        "since",
         "size",
         "state",
         "stuck",
@@ -108,20 +131,21 @@ class BundleHold:
         self.place = place
         self.name = name
         place_head = ItemRef(ItemRef.parse(place).lane, plain_prefix("")[:-1]).path
-        self.parts: _SingleParts = _SingleParts(
-            place_head, state.paths.at(place_head), f"-{name.digits}", state.paths.lock("")
-        )
+        self.around_place: tuple[str, str] = (place_head, f"-{name.digits}")
+        """The parts of the place of a message as a single item, around its id."""
         self.claim_id = claim_id
         self.generation = generation
         self.budget = budget
         self.size = size
+        self.created: int = 0
+        """The time of the put, ms in ZooKeeper's time."""
+        self.since: int = 0
+        """The time of the claim, ms in ZooKeeper's time."""
         self.version: int = 0
         """The version of the record."""
         self.done: int = 0
         """The messages that have left the bundle, as a bit set."""
-        self.live: int = 0
-        """The number of messages that are delivered, or assigned to a taker, and not decided."""
-        self.ahead: deque[BundledClaim] = deque()
+        self.ahead: list[BundledClaim] = []
         """The messages that are at hand for the next takers, in order."""
         self.gone: bool = False
         """Whether the lock is no longer ours."""
@@ -130,9 +154,7 @@ class BundleHold:
         self.stuck: bool = False
         """Whether ZooKeeper refuses to store its messages as single items."""
         self._attempts: dict[int, int] = {}
-        self._ending = 0
-        self._counting: dict[int, int] = {}
-        self._unlocking = False
+        self._changes = _Changes()
 
     @property
     def id(self) -> str:
@@ -172,78 +194,78 @@ class BundleHold:
     @property
     def untouched(self) -> bool:
         """Whether this claim has sent nothing about the bundle so far."""
-        return self.version == 0 and not (self._ending or self._counting)
+        return self.version == 0 and not self._changes.any
 
     # -- one multi
 
     def begin(self) -> None:
         """Forget the changes of an earlier composition."""
-        self._ending, self._counting, self._unlocking = 0, {}, False
+        self._changes = _Changes()
 
     def end(self, position: int) -> None:
         """Remove a message from the bundle."""
-        self._ending |= 1 << position
+        self._changes.ended |= 1 << position
+
+    def consume(self, positions: int) -> None:
+        """Remove messages that were processed from the bundle; ``positions`` is a bit set."""
+        self._changes.ended |= positions
+        self._changes.consumed |= positions
 
     def count_attempt(self, position: int, attempts: int) -> None:
         """Set the number of counted attempts at a message."""
-        self._counting[position] = attempts
+        self._changes.attempts[position] = attempts
 
     def unlock(self) -> None:
         """Give the whole bundle back, which must be untouched."""
-        self._unlocking = True
+        self._changes.unlocked = True
 
     def operations(self) -> Iterator[Operation]:
         """Return the operations of all changes of this multi."""
         if self.gone:
             yield Check(self.record, _NEVER)  # refused, with all ends of this multi
-        elif self._unlocking:
+        elif self._changes.unlocked:
             yield Delete(self.record, self.version)
             yield Delete(self.lock)
-        elif self.done | self._ending == (1 << self.count) - 1:
+        elif self.done | self._changes.ended == (1 << self.count) - 1:
             if self.obstructed:  # it stays without messages
                 yield SetData(self.record, self._changed().encode(), self.version)
             else:
                 yield Delete(self.record, self.version)
                 yield Delete(self.path)
             yield Delete(self.lock)
-        elif self._ending or self._counting:
+        elif self._changes.any:
             yield SetData(self.record, self._changed().encode(), self.version)
 
     def applied(self) -> None:
         """Adopt the changes of the multi."""
         if self.gone:
             return
-        if self._ending or self._counting:
+        if self._changes.any:
             self.version += 1
-        changed = self._changed()
+        changed, changes = self._changed(), self._changes
         self.done, self._attempts = changed.done, dict(changed.attempts)
-        unlocked = self._unlocking
         self.begin()
-        if unlocked or self.done == (1 << self.count) - 1:
+        if changes.consumed:
+            self.owner.consumed(changes.consumed.bit_count())
+        if changes.unlocked or self.done == (1 << self.count) - 1:
             self.gone = True
-            self.owner.finished(self, unlocked=unlocked)
+            self.owner.finished(self, unlocked=changes.unlocked)
 
     def unknown(self) -> None:
         """Give the hold up: nothing can be composed without knowing the version of the record."""
         self.lose()
 
     def _changed(self) -> BundleRecord:
-        done = self.done | self._ending
-        attempts = {**self._attempts, **self._counting}
+        done = self.done | self._changes.ended
+        attempts = {**self._attempts, **self._changes.attempts}
         left = {position: number for position, number in attempts.items() if number and not done >> position & 1}
         return BundleRecord(self.claim_id, done, left)
 
     # -- events
 
-    def consumed(self, number: int) -> None:
-        """Handle the ends of messages that were delivered and finished."""
-        if not self.gone:
-            self.owner.consumed(self, number)
-
     def returned(self, claims: Sequence[BundledClaim]) -> None:
-        """Handle the return of messages, which has been applied."""
-        if not self.gone:
-            self.owner.returned(claims)
+        """Handle the return of messages, which has been applied, and may have ended the hold."""
+        self.owner.returned(claims)
 
     def settled(self, claim: BundledClaim, fate: Fate) -> None:
         """Handle the end of the claim on one message, which has been applied."""
@@ -272,25 +294,24 @@ class BundledClaim(Claim):
     ``lock`` is that item's lock. The sequence number is the bundle's, so the item sorts where the bundle was.
     """
 
-    __slots__ = ("bundle", "position")
-
     bundled: ClassVar[bool] = True
+    size: int = 0
+    place: str = _on_demand(lambda claim: claim.id.join(claim.bundle.around_place))
+    path: str = _on_demand(lambda claim: claim.state.paths.at(claim.place))
+    lock: str = _on_demand(lambda claim: claim.state.paths.lock(claim.id))
+    owner: str = _on_demand(lambda claim: claim.bundle.owner.client)
+    budget: EphemeralBudget = _on_demand(lambda claim: claim.bundle.budget)
 
-    def __init__(self, hold: BundleHold, message_id: str, position: int, owner: str) -> None:
-        place, path, end, lock = hold.parts
-        super().__init__(
-            hold.state,
-            f"{place}{message_id}{end}",
-            message_id,
-            f"{path}{message_id}{end}",
-            f"{lock}{message_id}",
-            owner,
-            hold.generation,
-            hold.budget,
-            0,
-        )
+    def __init__(self, hold: BundleHold, message_id: str, data: bytes, position: int) -> None:
+        self.state = hold.state
+        self.id = message_id
+        self.raw = data
+        self.body = data
+        self.generation = hold.generation
         self.bundle: BundleHold = hold
         self.position: int = position
+        self.created = hold.created
+        self.since = hold.since
 
     @property
     def plain(self) -> bool:
@@ -299,10 +320,10 @@ class BundledClaim(Claim):
 
     def renewed(self) -> BundledClaim:
         """Return a claim on the same message for its next delivery."""
-        claim = BundledClaim(self.bundle, self.id, self.position, self.owner)
-        claim.raw, claim.body, claim.header, claim.created = self.raw, self.body, self.header, self.created
+        claim = BundledClaim(self.bundle, self.id, self.raw, self.position)
+        claim.body, claim.header = self.body, self.header
         claim.attempts, claim.retries, claim.recorded = self.attempts, self.retries, self.recorded
-        claim.since, claim.record_refused = self.since, self.record_refused
+        claim.record_refused = self.record_refused
         return claim
 
     def settled(self, fate: Fate) -> None:

@@ -76,34 +76,36 @@ class Claim:
     bundled: ClassVar[bool] = False
     """Whether it is a `BundledClaim`; otherwise the message is a single item."""
 
-    __slots__ = (
-        "attempts",
-        "body",
-        "budget",
-        "created",
-        "fields",
-        "generation",
-        "group_lock",
-        "handed",
-        "handed_at",
-        "header",
-        "id",
-        "lock",
-        "meta_version",
-        "owner",
-        "path",
-        "place",
-        "raw",
-        "record_refused",
-        "recorded",
-        "rest",
-        "retries",
-        "since",
-        "size",
-        "state",
-        "value",
-        "version",
-    )
+    # Most claims leave these as they are. They belong to the class, because setting them for every claim is slower.
+    group_lock: GroupHold[Any] | None = None
+    """The lock on the message's group, instead of the message's own lock; None for a message without a group."""
+    version: int = -1
+    raw: bytes = b""
+    """The stored bytes."""
+    body: bytes = b""
+    header: Header = EMPTY_HEADER
+    rest: bytes | None = None
+    """The bytes of the item's other messages, which stay when this one is consumed; None: there are none."""
+    created: int = 0
+    attempts: int = 0
+    retries: int = 0
+    """The length of the last schedule that a handler raised; see `AttemptRecord`."""
+    meta_version: int | None = None
+    """The version of the attempt record; None: there is no record."""
+    fields: ItemName | None = None
+    """The parsed name of the item, if it holds more than the id."""
+    since: int | None = None
+    """The time of the claim, ms in ZooKeeper's time."""
+    value: object = UNDECODED
+    """The payload, decoded to the type of the queue that took it."""
+    recorded: bool = False
+    """Whether this attempt has been recorded in ``meta/``."""
+    record_refused: bool = False
+    """Whether ZooKeeper refuses changes of its attempt record; later writes leave the record out."""
+    handed: bool = False
+    """Whether it has been delivered to a handler."""
+    handed_at: float | None = None
+    """The time of the delivery, by the monotonic clock; None unless metrics are on."""
 
     def __init__(  # noqa: PLR0917 - called for every message: keyword arguments would be measurably slower
         self,
@@ -130,36 +132,9 @@ class Claim:
         self.generation: int = generation
         self.budget: EphemeralBudget = budget
         self.size: int = size
-        """The lock's share of the budget; 0 if a group lock holds the item."""
-        self.group_lock: GroupHold[Any] | None = group_lock
-        """The lock on the message's group, instead of the message's own lock; None for a message without a group."""
-        self.version: int = -1
-        self.raw: bytes = b""
-        """The stored bytes."""
-        self.body: bytes = b""
-        self.header: Header = EMPTY_HEADER
-        self.rest: bytes | None = None
-        """The bytes of the item's other messages, which stay when this one is consumed; None: there are none."""
-        self.created: int = 0
-        self.attempts: int = 0
-        self.retries: int = 0
-        """The length of the last schedule that a handler raised; see `AttemptRecord`."""
-        self.meta_version: int | None = None
-        """The version of the attempt record; None: there is no record."""
-        self.fields: ItemName | None = None
-        """The parsed name of the item, if it holds more than the id."""
-        self.since: int | None = None
-        """The time of the claim, ms in ZooKeeper's time."""
-        self.value: object = UNDECODED
-        """The payload, decoded to the type of the queue that took it."""
-        self.recorded: bool = False
-        """Whether this attempt has been recorded in ``meta/``."""
-        self.record_refused: bool = False
-        """Whether ZooKeeper refuses changes of its attempt record; later writes leave the record out."""
-        self.handed: bool = False
-        """Whether it has been delivered to a handler."""
-        self.handed_at: float | None = None
-        """The time of the delivery, by the monotonic clock; None unless metrics are on."""
+        """The lock's share of the budget; 0 if a group lock or a bundle holds the item."""
+        if group_lock is not None:
+            self.group_lock = group_lock
 
     @property
     def plain(self) -> bool:

@@ -20,7 +20,7 @@ _NAMED = 3
 class PolicyChoice:
     """The policy that one session requests for one queue, until the stored policy is known."""
 
-    __slots__ = ("_granted", "_preferred", "_queue", "required")
+    __slots__ = ("_granted", "_preferred", "_queue", "required", "settings")
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -28,6 +28,8 @@ class PolicyChoice:
         """The requested policy, still to be stored or found to conflict; None: nothing is pending."""
         self._preferred: Policy | None = None
         self._granted: set[Policy] = set()  # the policies that were in force when requested
+        self.settings: QueueConfig = QueueConfig()
+        """The other settings of the queue if this session creates it."""
 
     @property
     def initial(self) -> Policy | None:
@@ -73,6 +75,7 @@ class PolicyChoice:
     def settled(self) -> None:
         """Record that the required policy is stored."""
         if self.required is not None:
+            self._preferred = self.required  # for the next queue of this name, if this one is deleted
             self.grant(self.required)
 
     def grant(self, policy: Policy) -> None:
@@ -196,33 +199,30 @@ def _refuse_to_widen(queue: str, config: StoredConfig, wanted: QueueConfig) -> N
         raise InvalidOptionError(f"queue {queue!r}: {excess}; use at most {most} shards, or another queue")
 
 
-def refuse_groups(queue: str, config: StoredConfig) -> None:
-    """Raise ConfigConflictError if a queue with bundles is to have messages with a group."""
-    if config.bundled:
-        raise ConfigConflictError(
-            f"queue {queue!r} stores several messages in one znode, which have no group; put without group=, or turn "
-            f"bundles off with `aiozkqueue unbundle {queue}`"
-        )
-
-
 def _refuse_to_bundle(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
     """Raise ConfigConflictError if a queue is to have bundles together with a setting that excludes them."""
     changed = config.changed(wanted)
-    if not changed.bundled:
-        return
-    conflicts = {
-        "ordered=True": changed.ordered,
-        "collapse=True": changed.collapse,
-        "max_size": changed.max_size,
-        "affinity='producer'": changed.affinity == "producer",
-        "messages with a group": changed.groups is not None,
+    if changed.bundled and (setting := _against_bundles(changed)) is not None:
+        raise ConfigConflictError(
+            f"queue {queue!r}: {setting} excludes bundles, which hold several messages in one znode; leave "
+            f"bundle= out, or turn bundles off with `aiozkqueue unbundle {queue}`"
+        )
+
+
+def excludes_bundles(config: StoredConfig, wanted: QueueConfig) -> bool:
+    """Whether new settings need a queue without bundles, and it may have some."""
+    return config.bundled and wanted.bundle is None and _against_bundles(config.changed(wanted)) is not None
+
+
+def _against_bundles(config: QueueConfig) -> str | None:
+    """Return the setting that excludes bundles, if there is one."""
+    settings = {
+        "ordered=True": config.ordered,
+        "collapse=True": config.collapse,
+        "max_size": config.max_size,
+        "affinity='producer'": config.affinity == "producer",
     }
-    for conflict, present in conflicts.items():
-        if present:
-            raise ConfigConflictError(
-                f"queue {queue!r}: {conflict} excludes bundles, which hold several messages in one znode; leave "
-                f"bundle= out, or turn bundles off with `aiozkqueue unbundle {queue}`"
-            )
+    return next((setting for setting, present in settings.items() if present), None)
 
 
 def _refuse_to_stick(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:

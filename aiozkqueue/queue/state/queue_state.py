@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiozkqueue.errors import (
+    AccessDeniedError,
     ConnectionLostError,
     NotCommittedError,
+    NotFoundError,
     PayloadError,
+    QueueError,
 )
 from aiozkqueue.layout import (
+    DEFAULT_BUNDLE,
     LANE_END,
     ItemName,
     MalformedError,
+    QueueConfig,
     QueuePaths,
     StoredConfig,
     candidate_id,
+    is_deleted,
     is_lane,
     is_later,
     item_id,
@@ -42,6 +51,7 @@ from aiozkqueue.zookeeper import (
     ServerError,
     SetData,
     ZooKeeper,
+    ZooKeeperError,
     apply_until_answered,
     until_answered,
 )
@@ -51,19 +61,21 @@ from .generations import open_next_generation
 from .lanes import PutLanes
 from .missing_lanes import MissingLanes
 from .snapshot import QueueSnapshot
-from .znodes import complete, folders_of
+from .znodes import clear, complete, exists, folders_of, is_marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
     from random import Random
 
     from aiozkqueue.dialects import Dialect
-    from aiozkqueue.layout import Policy, QueueConfig
+    from aiozkqueue.layout import Policy
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import Node, Operation, Stat, ZooKeeperError
+    from aiozkqueue.zookeeper import Node, Operation, Stat
 
     from .hooks import ClaimListener
     from .snapshot import QueueFeature
+
+log: Final = logging.getLogger(__name__)
 
 _LANE_END = f"{LANE_END:010d}"
 
@@ -78,6 +90,14 @@ class SessionLinks(NamedTuple):
     """Returns the features of a new queue state, in the order in which they see each configuration."""
     lane_ends: Callable[[QueueState, str], None]
     """Called when an item's path shows that its lane's counter is near its end."""
+
+
+class Opening(NamedTuple):
+    """An attempt to open a queue, which other tasks wait for."""
+
+    ended: asyncio.Event
+    creates: bool
+    """Whether the queue is created if it does not exist."""
 
 
 class QueueState:
@@ -101,6 +121,8 @@ class QueueState:
         """The maximum length of an id in a lock's name."""
         self.claim_listeners: tuple[ClaimListener[Any], ...] = ()
         """The dispatchers of its claims, one for each filter by which this session consumes."""
+        self.given_up_callbacks: list[Callable[[Any], None]] = []
+        """Called with the `GivenUp` of each message that this session gives up; they must not raise."""
         self.tags: TagRecords = TagRecords(zookeeper, self.paths)
         """The tags that the digests in item names stand for."""
         self.snapshot: QueueSnapshot = QueueSnapshot.of(StoredConfig(), PutLanes(StoredConfig(), self.paths))
@@ -108,12 +130,13 @@ class QueueState:
         self.forced_version: int = 0
         """The version of the locks znode at some earlier time. Each lock that is removed by force raises it."""
         self._zookeeper = zookeeper
-        self._opening: asyncio.Event | None = None
+        self._opening: Opening | None = None
         self._invalidations = 0  # a read of the configuration that began before the last one is out of date
         self.ready: bool = False
         """Whether `open` has nothing to do."""
         self._choice = PolicyChoice(name)
         self._groups_expected = False
+        self._allowing_bundles = False
         self._missing_lanes = MissingLanes(zookeeper, self.paths)
         self._features = tuple(links.features(self))
         self._config_listeners: list[Callable[[], None]] = []
@@ -156,31 +179,53 @@ class QueueState:
         if self.config.policy is None and (new or self.ready):
             self.invalidate()
 
+    def create_with(self, settings: QueueConfig) -> None:
+        """Give the queue these settings if this session creates it."""
+        self._choice.settings = settings
+
     async def open(self) -> None:
-        """Read the configuration, and create the missing znodes of the queue and the lanes that puts found missing.
+        """Read the configuration, and create missing znodes of the queue, and the lanes that puts found missing.
 
         Returns immediately if that has been done.
 
         Raises:
+            NotFoundError: the queue does not exist. Only puts and settings create one: see `open_or_create`.
             AccessDeniedError: a znode's ACL refuses access.
             ConfigConflictError: the stored policy differs from the requested one.
             ConnectionLostError: the server does not speak ZooKeeper's protocol.
         """
+        if not self.ready:
+            await self._open(creates=False)
+
+    async def open_or_create(self) -> None:
+        """Open the queue, and create it if it does not exist. Raises: as `open`, except NotFoundError."""
+        if not self.ready:
+            await self._open(creates=True)
+
+    async def open_existing(self) -> bool:
+        """Open the queue if it exists; return whether it does. Raises: as `open`, except NotFoundError."""
+        if not await self.exists():
+            return False
+        with suppress(NotFoundError):
+            await self.open()
+        return self.ready
+
+    async def _open(self, *, creates: bool) -> None:
         while not self.ready:
             if self._opening is not None:
-                await self._opening.wait()  # all waiting tasks continue at the same moment, and share a commit
+                await self._opening.ended.wait()  # all waiting tasks continue at the same moment, and share a commit
                 continue
-            self._opening = asyncio.Event()
+            self._opening = opening = Opening(asyncio.Event(), creates=creates)
             try:
-                await self._attempt_open()
+                await self._attempt_open(opening)
             finally:
-                self._opening.set()
                 self._opening = None
+                opening.ended.set()
 
-    async def _attempt_open(self) -> None:
-        """Try to open the queue once; `open` tries again if another process has interfered."""
+    async def _attempt_open(self, opening: Opening) -> None:
+        """Try to open the queue once; `_open` tries again if another process has interfered."""
         try:
-            await until_answered(self._zookeeper, self._try_open)
+            await until_answered(self._zookeeper, partial(self._try_open, opening))
         except NoAuthError as error:
             raise access_denied(self.name, error) from error
         except (ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
@@ -195,11 +240,7 @@ class QueueState:
 
     def expect_groups(self) -> None:
         """Make the next `open` enable groups in the configuration."""
-        if (
-            self.config.groups is None
-            and not (self.sticky or self.config.bundled)
-            and (self.ready or not self._groups_expected)
-        ):
+        if self.config.groups is None and not self.sticky and (self.ready or not self._groups_expected):
             self.invalidate()
         self._groups_expected = True
 
@@ -261,7 +302,7 @@ class QueueState:
         Raises: as `open`; InvalidOptionError: the configuration or the number of lanes would become too large.
         """
         while True:
-            await self.open()
+            await self.open_or_create()
             if self.admits(priority, scheduled=scheduled):
                 return
             config = with_lane(self.name, self.config, priority, scheduled=scheduled)
@@ -279,10 +320,10 @@ class QueueState:
 
         Raises: as `ensure_lane`.
         """
-        await self.open()
+        await self.open_or_create()
         while not self.config.staged:
             await self.replace_config(replace(self.config, staged=True))
-            await self.open()
+            await self.open_or_create()
 
     async def open_later(self, folder: str, priority: int) -> None:
         """Create the znode for the items due in one hour, unless it exists.
@@ -316,6 +357,25 @@ class QueueState:
         Raises: as `open`; QueueFullError: too many lanes of the shard or of the queue have messages.
         """
         await open_next_generation(self._zookeeper, self, path)
+
+    async def allow_bundles(self) -> None:
+        """Record in the configuration that there may be bundles, so that the next puts are bundled.
+
+        A failure leaves the configuration as it is, and must not end the session, whose task this is: messages are
+        then stored one by one, and the next commit tries again, unless an ACL refuses the change.
+        """
+        if self._allowing_bundles:
+            return
+        self._allowing_bundles = True
+        try:
+            opened = self.ready or await self.open_existing()
+            if opened and self.config.bundle_limit > 1 and not self.config.bundled:
+                await self.replace_config(replace(self.config, bundled=True))
+        except AccessDeniedError:
+            return  # this user will not be allowed to later either
+        except (QueueError, ZooKeeperError) as error:
+            log.debug("queue %s: bundles are not allowed yet: %s", self.name, error, extra={"queue": self.name})
+        self._allowing_bundles = False
 
     async def replace_config(self, config: StoredConfig, operations: Sequence[Operation] = ()) -> bool:
         """Replace the known configuration; return whether that is known to have worked.
@@ -351,7 +411,8 @@ class QueueState:
             lane = place if is_lane(place) else lane_at(place)
             if isinstance(error, NoNodeError) and is_lane(lane):
                 return self._open_lane(lane)
-            return self.open()
+            # The check of the configuration is the first operation of each put, so a deleted queue fails it.
+            return self.open_or_create() if isinstance(operation, Check) else self._reopen()
         if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
             # The lane's counter is exhausted, and every create in the lane fails from now on.
             return self.next_generation(operation.path)
@@ -374,10 +435,18 @@ class QueueState:
         Raises: as `ensure_lane`; AccessDeniedError: an ACL forbids the lane.
         """
         priority = priority_of(lane)
-        await (self.ensure_lane(priority, scheduled=False) if priority else self.open())
+        await (self.ensure_lane(priority, scheduled=False) if priority else self._reopen())
         refusal = self._missing_lanes.refusal(lane)
         if refusal is not None:
             raise access_denied(self.name, refusal) from refusal
+
+    async def _reopen(self) -> None:
+        """Open the queue again. Raises: as `open`; NotCommittedError: it was deleted."""
+        try:
+            await self.open()
+        except NotFoundError as error:
+            msg = f"queue {self.name!r} was deleted; nothing was applied"
+            raise NotCommittedError(msg) from error
 
     async def unforced(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
         """Return the version of the locks znode at a moment when ``lock`` was still ours; None: it is not ours.
@@ -413,22 +482,33 @@ class QueueState:
         This syncs first. A lagging server may not know a new queue, and would make an acknowledged message look lost.
         """
         with translate_denials(self.name):
-            await self._zookeeper.sync(self.paths.base)
-            return await self._zookeeper.exists(self.paths.items) is not None
+            return await exists(self._zookeeper, self.paths)
+
+    async def is_marked(self) -> bool:
+        """Whether the queue is marked as deleted, and some of its znodes may be left. Raises: AccessDeniedError."""
+        with translate_denials(self.name):
+            return await is_marked(self._zookeeper, self.paths)
 
     async def configure(self, config: QueueConfig) -> None:
         """Replace the stored settings by those that are not None; the others stay as they are.
 
-        Raises: ConfigConflictError, AccessDeniedError, PayloadError; InvalidOptionError: too many shards.
+        This creates the queue, unless `QueueConfig.paused` is the only setting: a pause is for a queue that exists.
+
+        Raises: ConfigConflictError, AccessDeniedError, PayloadError, NotFoundError; InvalidOptionError: too many
+        shards.
         """
         if config.policy is not None:
             self._choice.grant(config.policy)
-        await self.open()
+        creates = config.paused is None or config != QueueConfig(paused=config.paused)
+        if not creates:
+            self.invalidate()  # the queue may have been deleted since it was last read
+        reopen = self.open_or_create if creates else self.open
+        await reopen()
         while True:
             check_change(self.name, self.config, config)
             merged = self.config.changed(config)
             applied = await self.replace_config(merged)
-            await self.open()
+            await reopen()
             if applied or self.config == merged:
                 return
 
@@ -442,29 +522,27 @@ class QueueState:
         if self.claim_listeners:
             self.claim_listeners[0].keep(claim, delay)
 
-    async def _try_open(self) -> None:
+    async def _try_open(self, opening: Opening) -> None:
         paths, invalidations = self.paths, self._invalidations
         try:
             data, stat = await self._zookeeper.read(paths.base)
         except NoNodeError:
-            await self._zookeeper.ensure(paths.root)
-            config = StoredConfig(policy=self._choice.initial)
-            folders = [Create(path) for path in self._folders()]
-            await self._zookeeper.multi([Create(paths.base, config.encode()), *folders])
-            data, stat = await self._zookeeper.read(paths.base)
+            data, stat = await self._make(opening, None)
+        if is_deleted(data):
+            data, stat = await self._make(opening, stat.version)
         config = configuration_of(paths, data)
         self._choice.compare(config.policy)
         if config.policy is None and self._choice.initial is not None:
             config = replace(config, policy=self._choice.initial)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return  # read again: another process may have stored one first
-        if self._groups_expected and config.groups is None and config.affinity != "producer" and not config.bundled:
+        if self._groups_expected and config.groups is None and config.affinity != "producer":
             config = replace(config, groups=config.shards or 1)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return
         if config.lifetime is not None:
             await self._links.clock.learned(paths.due)  # every put computes the time when its message expires
-        await complete(self._zookeeper, paths, self._folders(), config)
+        await complete(self._zookeeper, paths, self._folders(), config, stat.version)
         same = await self._missing_lanes.make(config, stat)
         locks = await self._zookeeper.exists(paths.locks)
         if invalidations != self._invalidations or not same:
@@ -472,6 +550,26 @@ class QueueState:
         self.forced_version = 0 if locks is None else locks.version
         self._choice.settled()
         self._adopt(config, stat)
+
+    async def _make(self, opening: Opening, deleted: int | None) -> Node:
+        """Create the queue. ``deleted`` is the version of the znode that an earlier queue has left; None: none.
+
+        Raises: NotFoundError: it is not to be created; ZooKeeperError: MultiError also if another process was faster.
+        """
+        if not opening.creates:
+            msg = f"there is no queue {self.name!r} below {self.paths.root}; its first put creates it"
+            raise NotFoundError(msg)
+        paths = self.paths
+        config = StoredConfig(policy=self._choice.initial, bundle=DEFAULT_BUNDLE if self.dialect is None else None)
+        data = config.changed(self._choice.settings).encode()
+        if deleted is None:
+            await self._zookeeper.ensure(paths.root)
+            base: Operation = Create(paths.base, data)
+        else:
+            await clear(self._zookeeper, paths.base, deleted)
+            base = SetData(paths.base, data, deleted)
+        await self._zookeeper.multi([base, *map(Create, self._folders())])
+        return await self._zookeeper.read(paths.base)
 
     def _adopt(self, config: StoredConfig, stat: Stat) -> None:
         """Replace the snapshot by the one of a configuration that has been read."""

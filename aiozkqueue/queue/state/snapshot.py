@@ -48,8 +48,8 @@ class QueueSnapshot:
     @classmethod
     def of(cls, config: StoredConfig, lanes: PutLanes, *, version: int = -1, created: int = 0) -> Self:
         """Return the snapshot of a configuration, without hooks."""
-        bundle = (config.bundle or 1) if config.bundled and not config.priorities else 1
-        return cls(config, config.policy or DEFAULT_POLICY, config.tiers, lanes, version, created, bundle)
+        policy = config.policy or DEFAULT_POLICY
+        return cls(config, policy, config.tiers, lanes, version, created, config.bundle_limit)
 
     @property
     def revision(self) -> tuple[int, int]:

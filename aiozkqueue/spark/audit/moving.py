@@ -34,10 +34,10 @@ from aiozkqueue.errors import (
     ConnectionLostError,
     NotFoundError,
 )
-from aiozkqueue.queue.admin.history_pins import pin, pins, unpin
-from aiozkqueue.queue.admin.similar import absence
+from aiozkqueue.operations.history_pins import pin, pins, unpin
+from aiozkqueue.operations.similar import absence
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.connection import opened
 from aiozkqueue.spark.failures import plainly
 from aiozkqueue.spark.folder import Folder, named
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
     from pyspark.sql import SparkSession
 
-    from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
+    from aiozkqueue.session.session import QueueSession
     from aiozkqueue.spark.options import Servers
 
 #: The path of the audit's own data in a folder.

@@ -14,16 +14,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from aiozkqueue.layout import hour_of, parse_hour
-from aiozkqueue.queue.admin.listing import collect_children, list_children
-from aiozkqueue.queue.admin.stats import count
+from aiozkqueue.operations.listing import collect_children, list_children
+from aiozkqueue.operations.stats import count
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.spark.batching import BATCH
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import Link, opened
 from aiozkqueue.spark.options import Content
-from aiozkqueue.spark.reading import BATCH, FolderShare, history_pages, next_page
+from aiozkqueue.spark.reading import FolderShare, history_pages, next_page
 from aiozkqueue.zookeeper import (
     Delete,
     MultiError,
@@ -35,7 +36,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.session.session import QueueSession
     from aiozkqueue.spark.options import Servers
     from aiozkqueue.zookeeper import Operation
 
@@ -150,7 +151,7 @@ async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
     """Remove records of an hour. A name is never used again, so it cannot belong to another record."""
     state = link.state
     path = state.paths.record(hour)
-    left = list(names)
+    left = names
     while True:
         there = await collect_children(
             QueueHandle(link.runtime, state), path, partial(Matching, set(left).__contains__)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions
 
 from aiozkqueue.layout import End
+from aiozkqueue.operations.history_report import MOST_SPANS, SPANS
 from aiozkqueue.spark.failures import plainly
 from aiozkqueue.spark.folder import Folder
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 MOST_REASONS: Final = 50
 #: The precision of percentiles: the error is at most one divided by this.
 _ACCURACY: Final = 10_000
-#: The possible lengths of the spans of a report, seconds.
-_SPANS: Final = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
-_MOST_SPANS: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +216,7 @@ def _seconds(ms: Sequence[int] | None) -> Percentiles | None:
 
 def _span(seconds: float) -> int:
     """Return the shortest span that does not give too many rows."""
-    return next((one for one in _SPANS if seconds / one <= _MOST_SPANS), _SPANS[-1])
+    return next((one for one in SPANS if seconds / one <= MOST_SPANS), SPANS[-1])
 
 
 def _reasons(records: DataFrame) -> list[Reason]:

@@ -8,8 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import IdSource
-from aiozkqueue.queue.session import QueueSession
-from aiozkqueue.queue.session_core import SessionCore
+from aiozkqueue.session.core import SessionCore
+from aiozkqueue.session.session import QueueSession
 
 from .client import SimulatedClient
 from .connection import SimulatedSession

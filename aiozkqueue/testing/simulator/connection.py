@@ -51,6 +51,7 @@ class SimulatedConnection:
         self.server = server
         self.last_zxid: int = 0
         self.answered: int = 0
+        self.last_received: float = self.loop.time()
         self.session_expired: bool = False
         self.loss: ConnectionLossError | None = None
         self.closed: asyncio.Future[None] = self.loop.create_future()
@@ -122,6 +123,7 @@ class SimulatedConnection:
 
     def _receive(self, what: tuple[int, object]) -> None:
         zxid, result = what
+        self.last_received = self.loop.time()
         if isinstance(result, WatchEvent):
             self._on_event(result)
             return

@@ -55,7 +55,7 @@ class Fault(enum.Enum):
     LOST_BEFORE = "the connection goes before the request is applied"
     LOST_AFTER = "the request is applied, and the connection goes before the reply"
     LATE = "the connection goes, and the request is applied a while later"
-    SILENCE = "nothing passes any more, and nobody is told"
+    SILENCE = "nothing passes any more, and neither side notices"
 
 
 def _one_by_one() -> bool:

@@ -39,6 +39,9 @@ class Stored:
         names = [name for name in await self._view.children(f"{self._base}/meta") if name.startswith("bundle-")]
         return [BundleRecord.decode(await self._view.get(f"{self._base}/meta/{name}")) for name in names]
 
+    async def configuration(self) -> str:
+        return (await self._view.get(self._base)).decode()
+
     async def is_empty(self) -> bool:
         folders = ("items", "locks", "meta", "due")
         return not any([await self._view.children(f"{self._base}/{folder}") for folder in folders])
@@ -58,7 +61,7 @@ async def drain(session: zq.QueueSession, queue: zq.Queue[bytes], patience: floa
     """Take and commit one message after the other until none comes."""
     values: list[bytes] = []
     while True:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue, timeout=patience)
             if message is None:
                 return values
@@ -70,11 +73,11 @@ async def half_done(open_session: Opener, expire: Expire) -> zq.Queue[bytes]:
     """Finish ten messages of a filled queue, take ten more, and end the ZooKeeper session that holds them."""
     holder = await open_session()
     queue = holder.queue("jobs")
-    async with holder.begin() as tx:
+    async with holder.transaction() as tx:
         await tx.take_many(queue, 10)
         await tx.commit()
     try:
-        async with holder.begin() as tx:
+        async with holder.transaction() as tx:
             await tx.take_many(queue, 10)
             await expire(holder)
             await tx.commit()

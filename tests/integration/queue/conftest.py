@@ -111,7 +111,7 @@ async def no_locks(locks: Locks, patience: float = 30) -> None:
 
 async def take_one(session: zq.QueueSession, queue: str = "jobs", patience: float = 30) -> zq.Message[bytes]:
     """Take and commit the next message."""
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(session.queue(queue), timeout=patience)
         assert message is not None
     return message

@@ -27,7 +27,7 @@ async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
 async def test_peek_reads_the_oldest_messages_claimed_ones_too_and_takes_none(
     session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs)
         assert [message.value for message in await jobs.peek()] == [b"0", b"1", b"2", b"3"]
         assert [message.value for message in await jobs.peek(2)] == [b"0", b"1"]
@@ -41,7 +41,7 @@ async def test_size_claimed_and_stats_count_messages_by_state(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     before = datetime.now(UTC)
-    async with session.begin() as tx, other.begin() as delaying:
+    async with session.transaction() as tx, other.transaction() as delaying:
         held, bad = await tx.take_many(jobs, 2)
         later = await delaying.take(other.queue("jobs"))
         assert later is not None
@@ -103,11 +103,11 @@ async def test_a_token_or_a_move_that_names_a_deleted_queue_does_not_create_it(
 async def test_purge_removes_all_messages_that_are_not_held(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes], server_view: Observer, queue_root: str
 ) -> None:
-    async with other.begin() as delaying:
+    async with other.transaction() as delaying:
         later = await delaying.take(other.queue("jobs"))
         assert later is not None
         delaying.release(later, delay=60)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         held = await tx.take(jobs)
         assert held is not None
         assert await jobs.purge() == 3
@@ -123,11 +123,11 @@ async def test_purge_removes_all_messages_that_are_not_held(
 async def test_release_claims_releases_every_claim_and_its_holders_can_change_nothing(
     session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
 ) -> None:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(jobs, 2)) == 2
         assert await other.queue("jobs").admin.release_claims() == 2
         assert await locks() == []
-        async with other.begin() as second:
+        async with other.transaction() as second:
             assert len(await second.take_many(other.queue("jobs"), 4)) == 4
             with pytest.raises(zq.ClaimLostError):
                 await tx.commit()
@@ -145,7 +145,7 @@ async def test_redrive_restores_dead_letters_with_id_headers_and_time(
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
     identity = await jobs.put(b"1", key="k", headers={"trace": "7"})
     (put,) = await jobs.peek()
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs)
         assert message is not None
         tx.reject(message, "no such order")
@@ -166,7 +166,7 @@ async def test_redrive_restores_dead_letters_with_id_headers_and_time(
 async def test_redrive_and_purge_take_ids_and_a_limit(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     ids = await jobs.put_many([b"%d" % number for number in range(6)])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for message in await tx.take_many(jobs, 6):
             tx.reject(message, "bad")
     letters = jobs.dead_letters
@@ -185,7 +185,7 @@ async def test_redrive_and_purge_take_ids_and_a_limit(session: zq.QueueSession) 
 async def test_a_long_reason_is_truncated_and_the_message_is_kept(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(bytes(900_000))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs)
         assert message is not None
         tx.reject(message, "é" * 100_000)
@@ -212,7 +212,7 @@ async def test_another_programs_plain_items_are_consumed(
         ("0000000002", b"2"),
         ("0000000042", b"42"),
     ]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         messages = await tx.take_many(jobs, 10)
         assert [message.value for message in messages] == [b"1", b"2", b"42"]
         tx.reject(messages[1], "even")
@@ -240,11 +240,11 @@ async def test_a_foreign_lock_holds_its_item_until_it_is_removed(
     identity = await session.queue("jobs").put(b"1")
     lock = f"{queue_root}/jobs/locks/lock-{identity}"
     await server_view.create(lock, b"another program's", ephemeral=True)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(session.queue("jobs"), timeout=0.2) is None
     await server_view.delete(lock)
     # Nobody is told when a stranger's lock goes; whoever looks finds the item free.
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(session.queue("jobs"))
         assert message is not None
         assert message.id == identity

@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock
@@ -102,7 +103,7 @@ async def test_invalid_names_are_refused(name: Any, session: zq.QueueSession) ->
     with pytest.raises(InvalidNameError, match="cannot name a queue: take 1 to 255"):
         session.queue(name)
     if isinstance(name, str):
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             with pytest.raises(InvalidNameError):
                 tx.put(name, b"1")
 
@@ -167,7 +168,7 @@ async def test_a_type_that_has_been_completed_is_accepted(session: zq.QueueSessi
         ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 - that is the point
         ("group", ""),
         ("ttl", timedelta(seconds=-1)),
-        ("filters", 3),
+        ("tags", 3),
         ("unique", "perhaps"),
     ],
     ids=lambda value: str(value)[:20],
@@ -177,7 +178,7 @@ async def test_invalid_put_options_are_refused(option: str, value: object, sessi
     options: dict[str, Any] = {option: value}
     with pytest.raises(zq.InvalidOptionError, match=option):
         await jobs.put(b"1", **options)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         with pytest.raises(zq.InvalidOptionError, match=option):
             tx.put(jobs, b"1", **options)
     assert await jobs.size() == 0
@@ -225,7 +226,7 @@ async def test_invalid_durations_and_counts_are_refused(session: zq.QueueSession
     maker: Any = session
     no_durations: list[Any] = [-1, math.nan, "1", timedelta(seconds=-1), True]
     for bad in no_durations:
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             take: Any = tx.take
             with pytest.raises(zq.InvalidOptionError, match="timeout"):
                 await take(jobs, timeout=bad)
@@ -241,7 +242,7 @@ async def test_invalid_durations_and_counts_are_refused(session: zq.QueueSession
             maker.listener(jobs, no_handler, drain_timeout=bad)
     no_counts: list[Any] = [0, -1, 1.5, True, None]
     for bad in no_counts:
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             take_many: Any = tx.take_many
             with pytest.raises(zq.InvalidOptionError, match="limit"):
                 await take_many(jobs, bad)
@@ -274,7 +275,7 @@ async def test_a_value_that_is_not_a_policy_is_refused(policy: Any, session: zq.
 
 
 async def test_a_value_that_is_not_a_queue_is_refused(session: zq.QueueSession) -> None:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         anything: Any = tx
         for no_queue in (None, 7, b"jobs"):
             with pytest.raises(zq.InvalidOptionError, match="queue"):
@@ -289,7 +290,7 @@ async def test_an_object_of_another_session_is_refused(session: zq.QueueSession,
     """It may be kept elsewhere: what is put by its name alone would go to where nobody looks."""
     refused = pytest.raises(zq.InvalidOptionError, match="'jobs' belongs to another session")
     jobs, own = other.queue("jobs"), session.queue("jobs")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         with refused:
             tx.put(jobs, b"1")
         with refused:
@@ -306,7 +307,7 @@ async def test_an_object_of_another_session_is_refused(session: zq.QueueSession,
         await session.admin.moves.start(jobs, "others")
     with refused:
         await Jobs(session).add("job", "* * * * *", jobs, b"1")
-    async with other.transaction() as theirs:
+    async with other.transaction(autocommit=False) as theirs:
         with pytest.raises(zq.InvalidOptionError, match=f"{theirs.id} belongs to another session"):
             await NotificationQueue(session, "s", "n", bytes).schedule(b"1", datetime.now(UTC), tx=theirs)
     assert not await jobs.exists()
@@ -399,6 +400,33 @@ async def test_a_handler_that_is_not_async_is_refused_before_it_handles_a_messag
         session.listener(jobs, no_handler, middleware=[handler])
 
 
+async def test_a_handler_whose_annotations_exist_only_for_type_checkers_is_accepted_or_refused_like_any_other(
+    session: zq.QueueSession,
+) -> None:
+    program = """
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from aiozkqueue import Delivery
+
+
+def returns_an_awaitable(delivery: Delivery[bytes]) -> Awaitable[None]: ...
+
+
+def forgets_async(delivery: Delivery[bytes]) -> None: ...
+"""
+    if sys.version_info < (3, 14):  # from 3.14 on, a program needs no import to name such types
+        program = f"from __future__ import annotations\n{program}"
+    handlers: dict[str, Any] = {}
+    exec(compile(program, "handlers.py", "exec", dont_inherit=True), handlers)  # this module postpones its annotations
+    jobs = session.queue("jobs")
+    session.listener(jobs, handlers["returns_an_awaitable"]).stop()
+    with pytest.raises(zq.InvalidOptionError, match="forgets_async: a handler must be awaitable"):
+        session.listener(jobs, handlers["forgets_async"])
+
+
 async def test_a_subscriber_or_notification_handler_that_is_not_async_is_refused(
     session: zq.QueueSession,
 ) -> None:
@@ -476,7 +504,7 @@ async def test_a_message_larger_than_zookeeper_accepts_is_refused_before_it_is_s
     for size in (MIB, MIB - 1024, 10 * MIB):
         with pytest.raises(zq.MessageTooLargeError, match=f"'jobs'.*{size} bytes.*elsewhere"):
             await jobs.put(bytes(size))
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             with pytest.raises(zq.MessageTooLargeError):
                 tx.put(jobs, bytes(size))
     with pytest.raises(zq.MessageTooLargeError):
@@ -489,11 +517,11 @@ async def test_the_largest_message_can_be_put_taken_and_dead_lettered(session: z
     largest = session._runtime.max_message
     await jobs.put(bytes(largest - 40_000), headers={"a": "x" * 30_000}, key="k" * 1024)
     await jobs.put(bytes(largest))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         first = await tx.take(jobs)
         assert first is not None
         tx.reject(first, "é" * 3000)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         second = await tx.take(jobs)
         assert second is not None
         tx.reject(second, "too large for us")
@@ -507,7 +535,7 @@ async def test_a_transaction_larger_than_one_request_is_refused_and_can_continue
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs)
         tx.put("results", bytes(600_000))
         with pytest.raises(zq.TransactionTooLargeError, match=r"'results'.*commit in parts"):
@@ -524,7 +552,7 @@ async def test_a_transaction_with_too_many_rejects_is_refused_and_its_messages_a
     for _ in range(3):
         await jobs.put(bytes(400_000))
     with pytest.raises(zq.TransactionTooLargeError, match=r"transaction.*in parts"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             for message in await tx.take_many(jobs, 3):
                 tx.reject(message, "large")
     assert tx.outcome is zq.Outcome.ROLLED_BACK
@@ -534,7 +562,7 @@ async def test_a_transaction_with_too_many_rejects_is_refused_and_its_messages_a
 
 
 async def test_a_transaction_of_many_small_messages_commits(session: zq.QueueSession) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for _ in range(3000):
             tx.put("jobs", b"x" * 20)
     assert await session.queue("jobs").size() == 3000
@@ -571,7 +599,7 @@ async def test_put_many_splits_values_that_exceed_one_request(session: zq.QueueS
 
 
 async def test_more_locks_than_a_session_may_hold_are_refused(session: zq.QueueSession) -> None:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         with pytest.raises(zq.TransactionTooLargeError, match="take and commit in parts"):
             await tx.take_many(session.queue("jobs"), 100_000)
 
@@ -583,7 +611,7 @@ async def test_a_finished_transaction_refuses_further_calls(session: zq.QueueSes
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"])
     for finish, state in ((zq.Transaction.commit, "committed"), (zq.Transaction.rollback, "rolled back")):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(jobs)
             assert message is not None
             await finish(tx)
@@ -604,14 +632,14 @@ async def test_a_finished_transaction_refuses_further_calls(session: zq.QueueSes
 
 
 async def test_a_committed_transaction_cannot_be_rolled_back(session: zq.QueueSession) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put("jobs", b"1")
     with pytest.raises(TransactionClosedError, match="already committed"):
         await tx.rollback()
 
 
 async def test_two_tasks_that_commit_the_same_transaction_commit_it_once(session: zq.QueueSession) -> None:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         tx.put("jobs", b"1")
         answers = await asyncio.gather(tx.commit(), tx.commit(), return_exceptions=True)
     assert [type(answer) for answer in answers] == [type(None), TransactionClosedError]
@@ -621,7 +649,7 @@ async def test_two_tasks_that_commit_the_same_transaction_commit_it_once(session
 async def test_a_message_of_another_transaction_cannot_be_settled_by_this_one(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    async with session.transaction() as holder, session.transaction() as tx:
+    async with session.transaction(autocommit=False) as holder, session.transaction(autocommit=False) as tx:
         message = await holder.take(jobs)
         assert message is not None
         refusal = f"{message.id} of queue 'jobs' was not taken by transaction {tx.id}"

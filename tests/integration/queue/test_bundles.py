@@ -6,12 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.security import make_acl
 
 import aiozkqueue as zq
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.testing import Opcode
+from tests.faults.account import multi_of
 from tests.integration.queue.bundles import BODIES, NUMBER, Stored, bundled, drain, half_done
-from tests.integration.queue.conftest import Locks, Opener, no_locks
+from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import ZooKeeperProxy
@@ -34,7 +36,7 @@ async def test_many_puts_share_few_znodes_and_are_taken_in_their_order(
     assert [(bundle.first, bundle.last) for bundle in bundles] == [(ids[0], ids[49]), (ids[50], ids[99])]
     assert await queue.size() == NUMBER
 
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         messages = await tx.take_many(queue, NUMBER)
         assert [(message.id, message.value) for message in messages] == list(zip(ids, BODIES, strict=True))
         await tx.commit()
@@ -61,7 +63,7 @@ async def test_few_puts_and_puts_with_options_are_items_of_their_own(session: zq
 async def test_a_put_with_an_option_keeps_its_place_between_bundled_ones(session: zq.QueueSession) -> None:
     queue = session.queue("jobs")
     await queue.configure(zq.QueueConfig(bundle=64))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for body in BODIES[:40]:
             tx.put(queue, body)
         tx.put(queue, b"between", key="k")
@@ -72,8 +74,65 @@ async def test_a_put_with_an_option_keeps_its_place_between_bundled_ones(session
 
 
 async def test_a_queue_without_bundles_stores_items_as_before(session: zq.QueueSession, stored: Stored) -> None:
-    await session.queue("jobs").put_many(BODIES)
-    assert len(await stored.singles()) == NUMBER
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=1))
+    for _ in range(3):
+        await queue.put_many(BODIES)
+    assert len(await stored.singles()) == 3 * NUMBER
+
+
+async def test_a_new_queue_makes_bundles_once_many_messages_are_put_together(
+    session: zq.QueueSession, other: zq.QueueSession, stored: Stored
+) -> None:
+    queue = session.queue("jobs")
+    for body in BODIES[:40]:
+        await queue.put(body)
+    assert "requires" not in await stored.configuration()  # programs that know no bundles can use the queue
+    await queue.put_many(BODIES)
+    await eventually(lambda: _requires_bundles(stored))
+    await queue.put_many(BODIES)
+    await other.queue("jobs").put_many(BODIES)
+    assert [bundle.size for bundle in await stored.bundles()] == [50] * 4
+    assert await drain(session, queue) == BODIES[:40] + 3 * BODIES
+
+
+async def _requires_bundles(stored: Stored) -> bool:
+    return "requires" in await stored.configuration()
+
+
+async def test_a_session_survives_a_failure_to_allow_bundles_and_makes_them_later(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue, base = session.queue("jobs"), f"{queue_root}/jobs"
+    await queue.put(b"first")
+    right = await server_view.get(base)
+    held = zookeeper_proxy.hold_request(multi_of(b'"requires"'))
+    await queue.put_many(BODIES)
+    await held.struck()
+    await server_view.set(base, b"{")  # the change is refused, and then the configuration does not decode
+    held.release()
+    with pytest.raises(zq.PayloadError):
+        await queue.put(b"refused")
+    queue_state = session._runtime.queue_state("jobs")
+    await queue_state.allow_bundles()  # this must not raise: it is a task of the session
+    await server_view.set(base, right)
+    for _ in range(2):
+        await queue.put_many(BODIES)
+        await eventually(lambda: _requires_bundles(stored))
+    assert await stored.bundles() != []
+
+
+async def test_a_user_who_may_not_change_the_configuration_stores_single_items(
+    session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs").put(b"first")
+    allowed = [make_acl("world", "anyone", read=True, create=True, delete=True, admin=True)]
+    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs", allowed))
+    for _ in range(3):
+        await session.queue("jobs").put_many(BODIES)
+    assert await stored.bundles() == []
+    assert len(await stored.singles()) == 3 * NUMBER + 1
 
 
 @pytest.mark.parametrize(
@@ -85,20 +144,62 @@ async def test_a_queue_without_bundles_stores_items_as_before(session: zq.QueueS
         zq.QueueConfig(affinity="producer"),
     ],
 )
-async def test_settings_that_exclude_bundles_are_refused(session: zq.QueueSession, setting: zq.QueueConfig) -> None:
-    await session.queue("jobs").configure(zq.QueueConfig(bundle=64))
-    with pytest.raises(ConfigConflictError, match=r"jobs.*unbundle"):
-        await session.queue("jobs").configure(setting)
-    await session.queue("others").configure(setting)
-    with pytest.raises(ConfigConflictError, match="others"):
-        await session.queue("others").configure(zq.QueueConfig(bundle=64))
-
-
-async def test_a_message_with_a_group_is_refused(session: zq.QueueSession) -> None:
+async def test_settings_that_exclude_bundles_turn_them_off(
+    session: zq.QueueSession, other: zq.QueueSession, stored: Stored, setting: zq.QueueConfig
+) -> None:
     queue = await bundled(session)
-    with pytest.raises(ConfigConflictError, match=r"jobs.*group"):
-        await queue.put(b"x", group="g")
-    assert await queue.size() == NUMBER
+    await other.queue("jobs").configure(setting)
+    assert len(await stored.singles()) == NUMBER
+    assert "requires" not in await stored.configuration()
+    assert await drain(session, queue) == BODIES
+    with pytest.raises(ConfigConflictError, match=r"jobs.*excludes bundles"):
+        await queue.configure(zq.QueueConfig(bundle=64))
+
+
+async def test_a_setting_that_excludes_bundles_is_refused_while_a_consumer_holds_one(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = await bundled(session)
+    async with session.transaction() as tx:
+        await tx.take(queue)
+        with pytest.raises(ConfigConflictError, match=r"jobs.*consumers.*hold bundles.*again in a moment"):
+            await other.queue("jobs").configure(zq.QueueConfig(max_size=1000))
+    await other.queue("jobs").configure(zq.QueueConfig(max_size=1000))
+    assert (await queue.configuration()).max_size == 1000
+
+
+async def test_groups_keep_their_order_beside_bundles(
+    session: zq.QueueSession, other: zq.QueueSession, stored: Stored
+) -> None:
+    queue = await bundled(session)
+    groups = {f"group {number}": [b"%d" % step for step in range(10)] for number in range(5)}
+    for step in range(10):
+        for group, bodies in groups.items():
+            await queue.put(bodies[step], group=group)
+    await queue.put_many(BODIES)
+    assert len(await stored.bundles()) == 4
+
+    seen: dict[str | None, list[bytes]] = {}
+    running: set[str | None] = set()
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        group = delivery.group
+        if group is not None:
+            assert group not in running
+            running.add(group)
+            await asyncio.sleep(0.005)
+            running.remove(group)
+        seen.setdefault(group, []).append(delivery.value)
+
+    listeners = [each.listener(each.queue("jobs"), handler, concurrency=8) for each in (session, other)]
+    async with asyncio.TaskGroup() as tasks:
+        for listener in listeners:
+            tasks.create_task(listener.run())
+        await eventually(stored.is_empty)
+        for listener in listeners:
+            listener.stop()
+    assert {group: values for group, values in seen.items() if group is not None} == groups
+    assert sorted(seen[None]) == sorted(2 * BODIES)
 
 
 @pytest.mark.parametrize("size", [0, 65, -1])
@@ -121,7 +222,7 @@ async def test_a_program_that_lacks_a_required_feature_refuses_the_queue(
 
 async def test_messages_end_one_by_one_in_any_order(session: zq.QueueSession, stored: Stored) -> None:
     queue = await bundled(session, BODIES[:40])
-    async with session.begin() as first, session.begin() as second:
+    async with session.transaction() as first, session.transaction() as second:
         await first.take_many(queue, 20)
         await second.take_many(queue, 20)
         await second.commit()
@@ -141,12 +242,12 @@ async def test_only_unfinished_messages_return_when_their_holder_is_gone(
 
 async def test_a_message_rolled_back_at_once_is_the_next_again(session: zq.QueueSession) -> None:
     queue = await bundled(session, BODIES[:40], zq.AtLeastOnce(backoff=zq.Fixed(0)))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue)
         assert message is not None
         assert (message.value, message.attempt) == (BODIES[0], 1)
         await tx.rollback()
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue)
         assert message is not None
         assert (message.value, message.attempt) == (BODIES[0], 2)
@@ -156,7 +257,7 @@ async def test_a_message_rolled_back_at_once_is_the_next_again(session: zq.Queue
 
 async def test_a_failed_message_is_delayed_alone(session: zq.QueueSession, stored: Stored) -> None:
     queue = await bundled(session, BODIES[:40], zq.AtLeastOnce(backoff=zq.Fixed(0.5)))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(queue) is not None
         await tx.rollback()
     assert len(await stored.singles()) >= 1
@@ -168,11 +269,23 @@ async def test_a_failed_message_is_delayed_alone(session: zq.QueueSession, store
     assert await stored.is_empty()
 
 
+async def test_a_lone_consumer_keeps_the_order_while_messages_at_hand_are_returned(session: zq.QueueSession) -> None:
+    queue = await bundled(session)
+    values: list[bytes] = []
+    while len(values) < 40:
+        async with session.transaction() as tx:
+            if (message := await tx.take(queue, timeout=1)) is not None:
+                values.append(message.value)
+            await tx.commit()
+        await asyncio.sleep(0.01 * (len(values) % 14))  # about as long as a session keeps what no taker wants
+    assert values == BODIES[:40]
+
+
 async def test_a_message_that_keeps_failing_becomes_a_dead_letter(session: zq.QueueSession, stored: Stored) -> None:
     queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
     attempts: list[int] = []
     while len(attempts) < 3:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue)
             assert message is not None
             assert message.value == BODIES[0]
@@ -189,7 +302,7 @@ async def test_a_rejected_message_becomes_a_dead_letter_and_its_neighbours_are_f
     session: zq.QueueSession, stored: Stored
 ) -> None:
     queue = await bundled(session, BODIES[:40])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         messages = await tx.take_many(queue, 40)
         tx.reject(messages[7], "broken")
         await tx.commit()
@@ -204,7 +317,7 @@ async def test_a_transaction_of_several_bundles_is_applied_whole_or_not_at_all(
     session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
 ) -> None:
     queue = await bundled(session)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, NUMBER)
         tx.put(session.queue("results"), b"done")
         (lost, _) = await stored.bundles()
@@ -220,10 +333,10 @@ async def test_a_transaction_of_several_bundles_is_applied_whole_or_not_at_all(
 
 async def test_a_slow_handler_does_not_keep_its_neighbours(session: zq.QueueSession, other: zq.QueueSession) -> None:
     queue = await bundled(session, BODIES[:40])
-    async with session.begin() as slow:
+    async with session.transaction() as slow:
         assert await slow.take(queue) is not None
         async with asyncio.timeout(10):
-            async with other.begin() as tx:
+            async with other.transaction() as tx:
                 first = await tx.take(other.queue("jobs"), timeout=5)
                 assert first is not None
                 await tx.commit()
@@ -234,7 +347,7 @@ async def test_a_slow_handler_does_not_keep_its_neighbours(session: zq.QueueSess
 
 async def test_an_untouched_bundle_is_given_back_whole(session: zq.QueueSession, locks: Locks) -> None:
     queue = await bundled(session, BODIES[:40])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, 40)
         await tx.rollback(delay=0)
     await no_locks(locks)
@@ -260,11 +373,11 @@ async def test_messages_are_shared_among_sessions_and_each_is_finished_once(
 
 async def test_a_pause_keeps_messages_at_hand_from_takers(session: zq.QueueSession, other: zq.QueueSession) -> None:
     queue = await bundled(session, BODIES[:40])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(queue) is not None
         await other.queue("jobs").configure(zq.QueueConfig(paused=True))
         await asyncio.sleep(0.5)
-        async with session.begin() as waiting:
+        async with session.transaction() as waiting:
             assert await waiting.take(queue, timeout=0.5) is None
         await tx.commit()
     await other.queue("jobs").configure(zq.QueueConfig(paused=False))
@@ -279,7 +392,7 @@ async def test_no_message_is_lost_or_repeated_when_replies_are_lost(
     queue = await bundled(session)
     values: list[bytes] = []
     for number in range(NUMBER):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             if number % 5 == 0:
                 getattr(zookeeper_proxy, lose)(Opcode.MULTI)
             message = await tx.take(queue, timeout=20)

@@ -9,9 +9,10 @@ import pytest
 from kazoo.security import make_acl
 
 import aiozkqueue as zq
+from aiozkqueue import sampling
 from aiozkqueue.layout import BundleName
 from aiozkqueue.sampling import Sample, Sampler
-from tests.faults.account import CLAIM
+from tests.faults.account import CLAIM, multi_of
 from tests.integration.queue.bundles import BODIES, NUMBER, Stored, bundled, drain, half_done
 from tests.integration.queue.conftest import Opener, eventually
 from tests.integration.queue.test_obstacles import set_acl
@@ -29,7 +30,7 @@ async def test_claims_released_by_force_are_lost_and_their_messages_are_redelive
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     queue = await bundled(session, BODIES[:40])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, 40)
         assert await other.queue("jobs").admin.release_claims() == 40
         with pytest.raises(zq.ClaimLostError):
@@ -42,10 +43,10 @@ async def test_figures_count_messages_and_not_znodes(session: zq.QueueSession, o
     stats = await other.queue("jobs").stats()
     assert (stats.size, stats.waiting, stats.in_flight) == (NUMBER, NUMBER, 0)
     assert stats.oldest is not None
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, 60)
         await tx.commit()
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, 40)
         stats = await other.queue("jobs").stats()
         assert (stats.size, stats.waiting, stats.in_flight) == (40, 0, 40)
@@ -59,7 +60,7 @@ async def test_a_message_is_found_by_its_id(session: zq.QueueSession, other: zq.
     assert [content.id for content in await other.queue("jobs").peek(70)] == ids[:70]
     state = await other.queue("jobs").state(ids[60])
     assert (state.id, state.status) == (ids[60], zq.Status.WAITING)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, NUMBER)
         assert (await other.queue("jobs").state(ids[60])).status is zq.Status.CLAIMED
 
@@ -80,7 +81,7 @@ async def test_a_message_of_a_held_bundle_cannot_be_cancelled(session: zq.QueueS
     queue = session.queue("jobs")
     await queue.configure(zq.QueueConfig(bundle=64))
     ids = await queue.put_many(BODIES[:40])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, 40)
         assert await other.queue("jobs").cancel(id=ids[3]) is zq.Alteration.IN_FLIGHT
         await tx.commit()
@@ -108,7 +109,7 @@ async def test_unbundling_stores_single_items_and_requires_nothing_any_more(
     session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
 ) -> None:
     queue = await bundled(session)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, 10)
         assert await other.queue("jobs").admin.unbundle() == 1
         await tx.commit()
@@ -122,6 +123,26 @@ async def test_unbundling_stores_single_items_and_requires_nothing_any_more(
     await queue.put_many(BODIES)
     assert await stored.bundles() == []
     assert sorted(await drain(session, queue)) == sorted([*BODIES[10:], *BODIES])
+
+
+@pytest.mark.parametrize("change", ["unbundle", "purge"])
+async def test_a_bundle_that_changes_before_a_late_request_arrives_returns_no_finished_message(
+    change: str, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, expire: Expire, stored: Stored
+) -> None:
+    operator, holder = await open_session(zookeeper_proxy.hosts), await open_session()
+    queue = await bundled(holder, BODIES[:40])
+    held = zookeeper_proxy.hold_request(multi_of(b"/locks/lock-", b"/items/bundle-"))
+    admin = operator.queue("jobs").admin.unbundle() if change == "unbundle" else operator.queue("jobs").purge()
+    changing = asyncio.ensure_future(admin)
+    await held.struck()  # the operator has read the bundle before it was ever claimed
+    async with holder.transaction() as tx:
+        await tx.take_many(queue, 10)
+    await expire(holder)
+    held.release()
+    await changing
+    last = await open_session()
+    assert await drain(last, last.queue("jobs")) == BODIES[10:40]
+    assert await stored.is_empty()
 
 
 async def test_a_damaged_bundle_becomes_a_dead_letter(
@@ -147,12 +168,27 @@ async def test_samples_count_messages_and_find_the_oldest(session: zq.QueueSessi
     before = await sample()
     assert (before.size, before.in_flight) == (NUMBER, 0)
     assert before.oldest is not None
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take_many(queue, NUMBER)
         during = await sample()
         assert (during.size, during.in_flight) == (NUMBER, NUMBER)
         await tx.commit()
     assert (await sample()).oldest is None
+
+
+async def test_samples_of_a_deep_queue_count_the_messages_of_bundles(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await bundled(session, [b"%d" % number for number in range(640)])
+    monkeypatch.setattr(sampling, "LISTED", 2)
+    sampler = Sampler(session)
+    await sampler.look_at("jobs")
+    first = sampler.latest["jobs"]
+    assert (first.size, first.waiting) == (640, 640)
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(queue, 320)) == 320
+    await sampler.look_at("jobs")  # the bundles are not listed again, so the size is near the truth
+    assert 250 <= sampler.latest["jobs"].size <= 390
 
 
 # -- znodes of other programs
@@ -178,7 +214,7 @@ async def test_znodes_below_a_bundle_do_not_keep_its_messages(
     obstructed = f"{queue_root}/jobs/items/{(await stored.names())[0]}/child"
     if when == "before":
         await server_view.create(obstructed)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         messages = await tx.take_many(queue, NUMBER)
         if when == "while held":
             await server_view.create(obstructed)
@@ -213,8 +249,36 @@ async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_keep_the_
     await server_view.create(f"{queue_root}/jobs/items/item-i{first.last}-{first.digits}", b"of another program")
     await half_done(open_session, expire)
     assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted([*BODIES[50:], b"of another program"])
-    assert "cannot be taken apart" in caplog.text
+    assert "cannot be dissolved" in caplog.text
     assert [bundle.id for bundle in await stored.bundles()] == [first.id]
+
+
+async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
+    open_session: Opener,
+    server_view: Observer,
+    zookeeper_proxy: ZooKeeperProxy,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue = await bundled(session, BODIES[:40])
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be returned
+    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", allowed))
+    async with session.transaction() as tx:
+        assert await tx.take(queue) is not None
+
+        async def kept() -> bool:
+            return "stay with this session" in caplog.text
+
+        async def checks() -> int:
+            return sum("configuration of a queue with bundles" in task.get_name() for task in asyncio.all_tasks())
+
+        await eventually(kept, 30)
+        zookeeper_proxy.stall()
+        await asyncio.sleep(0.5)
+        assert await checks() == 1
+        zookeeper_proxy.heal()
+        await tx.commit()
 
 
 async def test_a_bundle_that_no_taker_wants_is_unlocked_by_a_user_who_cannot_wake_others(
@@ -225,7 +289,7 @@ async def test_a_bundle_that_no_taker_wants_is_unlocked_by_a_user_who_cannot_wak
     allowed = [make_acl("world", "anyone", read=True, create=True, delete=True, admin=True)]
     await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", allowed))
     claim = zookeeper_proxy.hold_request(CLAIM)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(queue, timeout=None))
         await claim.struck()
         taking.cancel()

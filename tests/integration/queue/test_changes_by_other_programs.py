@@ -37,7 +37,7 @@ async def test_the_error_for_a_queue_denied_by_its_acl_names_the_queue(
         await jobs.put(b"1")
     with pytest.raises(zq.AccessDeniedError, match=denied):
         await jobs.configuration()
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         with pytest.raises(zq.AccessDeniedError, match=denied):
             await tx.take(jobs, timeout=None)
     with pytest.raises(zq.AccessDeniedError, match=denied):
@@ -46,7 +46,7 @@ async def test_the_error_for_a_queue_denied_by_its_acl_names_the_queue(
     with pytest.raises(zq.AccessDeniedError, match=denied):
         await session.listener(jobs, handler).run()
     with pytest.raises(zq.AccessDeniedError):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             tx.put("jobs", b"1")
             tx.put("open", b"2")
     assert tx.outcome is zq.Outcome.ROLLED_BACK
@@ -64,7 +64,7 @@ async def test_the_error_for_a_denied_part_of_a_queue_names_the_queue(
     await close_to_others(server_view, f"{queue_root}/jobs/{closed}")
     jobs = session.queue("jobs")
     with pytest.raises(zq.AccessDeniedError, match="'jobs'"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await tx.take(jobs, timeout=None)
     if closed == "items":
         with pytest.raises(zq.AccessDeniedError, match="'jobs'"):
@@ -79,7 +79,7 @@ async def test_an_undecodable_configuration_raises_an_error_that_names_it(
     broken = f"queue 'jobs': the configuration stored at {queue_root}/jobs"
     with pytest.raises(zq.PayloadError, match=broken):
         await jobs.put(b"1")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         with pytest.raises(zq.PayloadError, match=broken):
             await tx.take(jobs, timeout=None)
     with pytest.raises(zq.PayloadError, match=broken):
@@ -107,7 +107,7 @@ async def test_deleting_a_held_message_fails_the_commit_and_leaves_no_lock(
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs)
         tx.put("results", b"never")
         (item,) = await server_view.children(f"{queue_root}/jobs/items")

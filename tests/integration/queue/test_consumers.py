@@ -438,10 +438,10 @@ async def test_a_claimed_message_is_not_taken_by_another_session(
     await session.queue("jobs").put(b"1")
     async with session.queue("jobs").consume() as deliveries:
         held = await anext(deliveries)
-        async with other.begin() as tx:
+        async with other.transaction() as tx:
             assert await tx.take(other.queue("jobs"), timeout=0.3) is None
         await held.commit()
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         assert await tx.take(other.queue("jobs")) is None
     await other.queue("jobs").put(b"2")
     assert (await take_one(session)).value == b"2"

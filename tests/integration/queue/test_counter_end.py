@@ -14,7 +14,7 @@ from kazoo.exceptions import NodeExistsError
 import aiozkqueue as zq
 from aiozkqueue.layout import IdSource
 from aiozkqueue.queue.commit.group_commit import FULL_GROUP, LEARN_EVERY, SLOTS
-from aiozkqueue.queue.internals import state_of
+from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from tests.integration.queue.conftest import eventually
 from tests.observer import Observer, observer
@@ -194,7 +194,7 @@ async def test_a_put_succeeds_when_the_counter_is_at_its_end(session: zq.QueueSe
     ids = await asyncio.gather(*(last.put(b"%d" % number) for number in range(8)))
     await moved_to(view, "last", [0, 1])
     ids.append(await last.put(b"8"))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put("elsewhere", b"-")
         ids.append(tx.put(last, b"9"))
     assert Counter(message.id for message in await last.peek(20)) == Counter(ids)
@@ -206,7 +206,7 @@ async def test_a_create_that_the_counter_refuses_is_repeated_in_the_next_generat
     session: zq.QueueSession, view: Observer
 ) -> None:
     plain = session.queue("plain")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(plain)
         assert message is not None
         tx.reject(message, "no")
@@ -307,7 +307,7 @@ async def test_a_commit_slot_accepts_commits_after_two_billion_writes(
     worn: str, view: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy session comes to the end of a version's 32 bits within months; the server goes on below zero."""
-    monkeypatch.setattr("aiozkqueue.queue.session_core.IdSource", lambda: IdSource(bytes))
+    monkeypatch.setattr("aiozkqueue.session.core.IdSource", lambda: IdSource(bytes))
     bodies = [b"%d" % number for number in range(8)]
     async with zq.connect(worn, root=ROOT, session_timeout=20) as session:
         busy = session.queue("busy")

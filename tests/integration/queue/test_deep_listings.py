@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.layout import name_digest, names
+from aiozkqueue.layout import LockRecord, name_digest, names
 from aiozkqueue.queue.candidates import filters, groups
+from aiozkqueue.session.internals import core_of, state_of
+from aiozkqueue.zookeeper import Create
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -67,7 +69,7 @@ async def test_a_take_examines_few_names_of_a_long_listing_in_one_turn_of_the_lo
         await asyncio.gather(*(jobs.put(b"", group=str(number % 999)) for number in range(SEVERAL_PARTS)))
     else:
         tags = {"color": "red"} if kind == "filters" else None
-        await jobs.put_many([b""] * SEVERAL_PARTS, filters=tags)
+        await jobs.put_many([b""] * SEVERAL_PARTS, tags=tags)
     examined = [0]
 
     def counted(examine: Callable[..., object], *arguments: object) -> object:
@@ -84,7 +86,7 @@ async def test_a_take_examines_few_names_of_a_long_listing_in_one_turn_of_the_lo
 
     turns = asyncio.create_task(turn())
     condition = zq.Filter("color", "eq", "red") if kind == "filters" else None
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=60, filters=condition) is not None
         turns.cancel()
         await tx.rollback()
@@ -119,6 +121,84 @@ async def test_a_clean_up_examines_few_expired_names_in_one_turn_of_the_loop(
     assert max(examined) <= 5_500  # the names of one piece of the listing
 
 
+#: Messages of a queue, and the maximum number of objects that a search for garbage visits meanwhile: Python searches
+#: for garbage at a moment that no code chooses, and visits a million objects in a twentieth of a second.
+MANY, SEARCHED = 40_000, 25_000
+
+
+@asynccontextmanager
+async def searched() -> AsyncIterator[list[int]]:
+    """Count again and again how many objects a search for garbage would visit."""
+    gc.collect()
+    gc.freeze()
+    counts = [0]
+
+    async def count() -> None:
+        while True:
+            objects = gc.get_objects()
+            counts.append(sum(len(one) if type(one) in {list, set} else 1 for one in objects if one is not objects))
+            del objects
+            await asyncio.sleep(0.02)
+
+    counting = asyncio.create_task(count())
+    try:
+        yield counts
+    finally:
+        counting.cancel()
+        gc.unfreeze()
+
+
+@pytest.mark.slow
+async def test_the_search_for_garbage_visits_few_names_of_a_long_listing(session: zq.QueueSession) -> None:
+    jobs, target = session.queue("jobs"), session.queue("target")
+
+    async def move() -> None:
+        await session.admin.moves.start(jobs, target)
+        while await jobs.size():  # noqa: ASYNC110 -- the move is another task's
+            await asyncio.sleep(0.1)
+
+    await target.put(b"")
+    for _ in range(MANY // 10_000):
+        await jobs.put_many([b""] * 10_000)
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "release_claims": jobs.admin.release_claims,
+        "move": move,
+        "purge": target.purge,
+    }
+    most: dict[str, int] = {}
+    for name, call in calls.items():
+        async with searched() as counts:
+            await call()
+        most[name] = max(counts)
+    assert {name: count for name, count in most.items() if count > SEARCHED} == {}
+
+
+async def test_the_search_for_garbage_visits_few_locks_and_few_findings_of_the_doctor(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(collapse=True))
+    core, paths = core_of(session), state_of(jobs).paths
+    for start in range(0, MANY, 2_000):
+        ids = [f"Lost{number:014d}" for number in range(start, start + 2_000)]
+        await core.zookeeper.multi([Create(paths.lock(one), LockRecord(one, one[:8]).encode()) for one in ids])
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "diagnose": lambda: session.admin.diagnose("jobs", budget=60),
+        "stats": jobs.stats,
+        "take": lambda: take_none(session, jobs),
+        "release_claims": jobs.admin.release_claims,
+    }
+    most: dict[str, int] = {}
+    for name, call in calls.items():
+        async with searched() as counts:
+            await call()
+        most[name] = max(counts)
+    assert {name: count for name, count in most.items() if count > SEARCHED} == {}
+
+
+async def take_none(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
+    async with session.transaction() as tx:
+        assert await tx.take(queue) is None
+
+
 @pytest.mark.slow
 async def test_no_call_on_a_deep_queue_blocks_the_loop(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
@@ -127,7 +207,7 @@ async def test_no_call_on_a_deep_queue_blocks_the_loop(session: zq.QueueSession)
     (first,) = await jobs.peek(1)
 
     async def take() -> None:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert len(await tx.take_many(jobs, 10)) == 10
             await tx.rollback()
 
@@ -185,7 +265,7 @@ async def test_consumers_of_many_scheduled_and_collapsing_messages_do_not_block_
     await asyncio.sleep(1)
     longest: dict[str, float] = {}
     for queue in (due, newest):
-        async with watched() as turns, session.begin() as tx:
+        async with watched() as turns, session.transaction() as tx:
             assert len(await tx.take_many(queue, 10, timeout=60)) == 10
             await tx.rollback()
         longest[queue.name] = turns.longest
@@ -199,11 +279,11 @@ async def test_free_messages_are_found_in_an_hour_with_more_held_ones_than_a_con
     monkeypatch.setattr("aiozkqueue.queue.candidates.delay.MORE", 3)
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(80)], delay=0.01)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         held = {delivery.body for delivery in await tx.take_many(jobs, 40, timeout=60)}
         free: set[bytes] = set()
         while len(free) < 80 - len(held):
-            async with other.begin() as more:
+            async with other.transaction() as more:
                 taken = await more.take_many(other.queue("jobs"), 10, timeout=60)
                 free |= {delivery.body for delivery in taken}
         assert len(held | free) == 80

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.commit.group_commit import GROUP_BYTES, SLOTS
+from aiozkqueue.queue.commit.group_commit import SLOTS
+from aiozkqueue.queue.commit.unsent import GROUP_BYTES
 from aiozkqueue.testing import Direction, Opcode
 from tests.integration.queue.conftest import eventually
 
@@ -95,7 +96,7 @@ async def test_concurrent_transactions_share_multis(
     go = asyncio.Event()
 
     async def move() -> None:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(jobs, timeout=30)
             assert message is not None
             tx.put("results", message.value)
@@ -122,7 +123,7 @@ async def test_a_failing_member_does_not_fail_the_others(
     jobs = session.queue("jobs")
     bodies = [b"%03d" % number for number in range(40)]
     await jobs.put_many(bodies)
-    blocks = [session.transaction() for _ in bodies]
+    blocks = [session.transaction(autocommit=False) for _ in bodies]
     transactions = [await block.__aenter__() for block in blocks]
     held: list[zq.Message[bytes]] = []
     for number, tx in enumerate(transactions):
@@ -168,7 +169,7 @@ async def test_a_single_commit_is_sent_at_once(session: zq.QueueSession, proxy: 
         start = loop.time()
         await jobs.put(b"alone")
         puts.append(loop.time() - start)
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             tx.put(jobs, b"more")
             start = loop.time()
             await tx.commit()
@@ -218,7 +219,7 @@ async def test_a_change_of_configuration_is_repaired_and_fails_no_member(
     bodies = [b"%03d" % number for number in range(300)]
 
     async def put_in_transaction(body: bytes) -> None:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             tx.put(jobs, body)
             tx.put("untouched", body)
 

@@ -30,7 +30,7 @@ async def test_multiple_consumers_with_correct_failover(
 ) -> None:
     lost = await open_session(zookeeper_proxy.hosts, session_timeout=4)
     await session.queue("jobs").put(b"1")
-    tx = lost.transaction()
+    tx = lost.transaction(autocommit=False)
     held = await (await tx.__aenter__()).take(lost.queue("jobs"))
     assert held is not None
     zookeeper_proxy.stall()  # as if its machine were gone
@@ -46,7 +46,7 @@ async def test_local_transactions_consume_n_elements_and_produce_k_elements(
     left, right = session.queue("left"), session.queue("right")
     await left.put_many([b"1", b"2", b"3"])
     await right.put(b"4")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert len(await tx.take_many(left, 3)) == 3
         assert await tx.take(right) is not None
         tx.put("sums", b"6")
@@ -64,7 +64,7 @@ async def test_a_held_message_does_not_block_the_messages_behind_it(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         first = await tx.take(session.queue("jobs"))
         assert first is not None
         second = await take_one(other)
@@ -125,7 +125,7 @@ async def test_each_queue_has_its_own_dead_letters(session: zq.QueueSession, ser
     queues = [session.queue(name) for name in ("jobs", "mail")]
     for queue in queues:
         await queue.put(b"1")
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue)
             assert message is not None
             tx.reject(message, f"not for {queue.name}")
@@ -140,7 +140,7 @@ async def test_at_least_once_redelivers_a_message_until_it_is_committed(session:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     await jobs.put(b"1")
     for attempt in range(1, 8):
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             message = await tx.take(jobs, timeout=30)
             assert message is not None
             assert message.attempt == attempt
@@ -156,7 +156,7 @@ async def test_if_commit_returns_without_exception_the_transaction_is_committed(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await session.queue("jobs").put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(session.queue("jobs"))
         result = tx.put("results", b"2")
         await tx.commit()
@@ -172,7 +172,7 @@ async def test_session_expiration_removes_all_locks_in_a_single_transaction(
 ) -> None:
     for queue in ("jobs", "mail"):
         await session.queue(queue).put_many([b"1", b"2", b"3"])
-    async with other.transaction() as tx:
+    async with other.transaction(autocommit=False) as tx:
         await tx.take_many(other.queue("jobs"), 3)
         await tx.take_many(other.queue("mail"), 3)
         await expire(other)
@@ -196,7 +196,7 @@ async def test_consume_times_k_consumes_the_element_at_most_k_times(
     identity = await jobs.put(b"1")
     attempts = []
     for worker in [session, other] * times:
-        async with worker.transaction() as tx:
+        async with worker.transaction(autocommit=False) as tx:
             message = await tx.take(worker.queue("jobs"))
             if message is not None:
                 attempts.append(message.attempt)
@@ -218,11 +218,11 @@ async def test_consume_once_consumes_the_element_at_most_once(
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeOnce())
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs) is not None
         await expire(session)
         await tx.rollback()
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         assert await tx.take(other.queue("jobs"), timeout=0.3) is None
 
     async def buried() -> bool:
@@ -237,7 +237,7 @@ async def test_consume_once_consumes_the_element_at_most_once(
 async def test_take_locks_the_element_and_does_not_remove_it(session: zq.QueueSession, locks: Locks) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs)
         assert message is not None
         assert await jobs.size() == 1
@@ -249,7 +249,7 @@ async def test_put_records_the_element_in_memory_and_makes_no_network_calls(
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
     before = sum(zookeeper_proxy.requests.values())
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         for _ in range(10):
             tx.put("jobs", b"1")
         assert sum(zookeeper_proxy.requests.values()) == before
@@ -259,7 +259,7 @@ async def test_put_records_the_element_in_memory_and_makes_no_network_calls(
 async def test_transactions_share_one_zookeeper_session(session: zq.QueueSession, server_view: Observer) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"])
-    async with session.begin() as one, session.begin() as two:
+    async with session.transaction() as one, session.transaction() as two:
         await one.take(jobs)
         await two.take(jobs)
         owners = set((await server_view.ephemerals(f"{session._runtime.root}/jobs/locks")).values())
@@ -270,10 +270,10 @@ async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its
     zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
-    async with session.begin() as kept:
+    async with session.transaction() as kept:
         assert await kept.take(session.queue("jobs")) is not None
         async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as closing:
-            tx = await closing.transaction().__aenter__()
+            tx = await closing.transaction(autocommit=False).__aenter__()
             assert await tx.take(closing.queue("jobs")) is not None
         assert len(await locks()) == 1  # its own are gone, the other's are not
         with pytest.raises(zq.SessionClosedError):

@@ -55,7 +55,7 @@ async def test_puts_are_spread_over_all_lanes_and_each_is_consumed_once(
     session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes, locks: Locks
 ) -> None:
     jobs = session.queue("jobs")
-    await jobs.configure(zq.QueueConfig(shards=8))
+    await jobs.configure(zq.QueueConfig(shards=8, bundle=1))
     await jobs.put_many(bodies(400))
     await asyncio.gather(*(jobs.put(b"single") for _ in range(40)))
     sizes = await lanes.sizes()
@@ -115,7 +115,7 @@ async def test_a_session_that_knew_fewer_lanes_puts_to_the_new_ones_at_once(
     await old.put_many(bodies(8))
     await jobs.configure(zq.QueueConfig(shards=8))
     await old.put_many(bodies(64))
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         for body in bodies(8):
             tx.put(old, body)
     sizes = await lanes.sizes()
@@ -132,7 +132,7 @@ async def test_a_session_that_knew_fewer_lanes_finds_the_messages_of_the_new_one
     await jobs.configure(zq.QueueConfig(shards=8))
     await jobs.put_many(bodies(7))
     for _ in range(7):  # takers that do not wait: one look must do
-        async with other.begin() as tx:
+        async with other.transaction() as tx:
             assert await tx.take(old, timeout=0) is not None
     assert await jobs.size() == 0
 
@@ -259,7 +259,7 @@ async def test_redrive_by_a_session_that_knew_more_lanes_uses_the_current_lanes(
     jobs, old = session.queue("jobs"), other.queue("jobs")
     await old.configure(zq.QueueConfig(shards=4))
     await old.put_many(bodies(8))
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         for message in await tx.take_many(old, 8):
             tx.reject(message, "no")
     await jobs.configure(zq.QueueConfig(shards=1))
@@ -277,11 +277,11 @@ async def test_administration_reads_every_lane(
     ids = await jobs.put_many(bodies(80))
     assert Counter(message.id for message in await jobs.peek(100)) == Counter(ids)
     assert len(await jobs.peek(5)) == 5
-    block = other.transaction()
+    block = other.transaction(autocommit=False)
     tx = await block.__aenter__()
     held = await tx.take_many(other.queue("jobs"), 20)
     assert len(held) == 20
-    async with session.transaction() as failing:
+    async with session.transaction(autocommit=False) as failing:
         assert len(await failing.take_many(jobs, 10)) == 10
         await failing.rollback()
     stats = await jobs.stats()
@@ -293,7 +293,7 @@ async def test_administration_reads_every_lane(
         await tx.commit()
     await block.__aexit__(None, None, None)
     assert (await jobs.stats()).claimed == 0
-    async with session.transaction() as holding:
+    async with session.transaction(autocommit=False) as holding:
         assert len(await holding.take_many(jobs, 3)) == 3
         assert await jobs.purge() == 77
         assert await lanes.total() == 3
@@ -308,7 +308,7 @@ async def test_a_transaction_spans_queues_with_lanes(
     await left.configure(zq.QueueConfig(shards=3))
     await right.configure(zq.QueueConfig(shards=5))
     await left.put_many(bodies(9))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for message in await tx.take_many(left, 9):
             tx.put(right, message.value)
             tx.put("plain", message.value)

@@ -95,7 +95,7 @@ async def test_only_puts_create_lanes_in_the_widest_queue(
     await lanes.configure(WIDEST)
     jobs = other.queue("jobs")
     async with listening(other) as handled:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(session.queue("jobs"), timeout=0) is None
         assert (await jobs.stats()).size == await jobs.size() == 0
         assert await jobs.peek(3) == []
@@ -126,12 +126,12 @@ async def test_concurrent_puts_of_many_sessions_to_the_same_new_lanes_succeed(
     open_session: Opener, lanes: Lanes
 ) -> None:
     sessions = [await open_session() for _ in range(6)]
-    await sessions[0].queue("jobs").configure(zq.QueueConfig(shards=64))
+    await sessions[0].queue("jobs").configure(zq.QueueConfig(shards=64, bundle=1))
 
     async def produce(session: zq.QueueSession, number: int) -> None:
         jobs = session.queue("jobs")
         await asyncio.gather(*(jobs.put(b"%d %d" % (number, one)) for one in range(40)))
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             for one in range(40, 60):
                 tx.put(jobs, b"%d %d" % (number, one), priority=one % 3)
         for one in range(60, 70):
@@ -148,7 +148,7 @@ async def test_one_batch_of_a_thousand_groups_creates_all_their_lanes(
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(shards=1024))
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for body in bodies(1000):
             tx.put(jobs, body, group=body.decode())
     assert await jobs.size() == 1000
@@ -197,11 +197,11 @@ async def test_a_take_without_waiting_finds_a_message_that_another_session_put_t
 ) -> None:
     jobs, seen = session.queue("jobs"), other.queue("jobs")
     await jobs.configure(zq.QueueConfig(shards=8))
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         assert await tx.take(seen, timeout=0) is None
     for body in bodies(8):
         await jobs.put(body)
-        async with other.begin() as tx:
+        async with other.transaction() as tx:
             message = await tx.take(seen, timeout=0)
             assert message is not None
             assert message.value == body

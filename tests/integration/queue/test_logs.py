@@ -11,7 +11,7 @@ import pytest
 from kazoo.security import make_digest_acl
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import work_of
+from aiozkqueue.session.internals import work_of
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ async def test_a_dead_letter_is_logged_with_its_reason(
         await eventually(dead)
     [line] = [line for line in lines.written if "is a dead letter" in line["message"]]
     assert line["message"].startswith(f"queue jobs: message {message_id} {told}")
-    assert (line["level"], line["queue"], line["message_id"], line["attempt"]) == ("INFO", "jobs", message_id, 1)
+    assert (line["level"], line["queue"], line["message_id"], line["attempt"]) == ("ERROR", "jobs", message_id, 1)
     assert line["transaction_id"]
 
 

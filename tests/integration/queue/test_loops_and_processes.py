@@ -25,7 +25,7 @@ def uses(session: zq.QueueSession, tx: zq.Transaction) -> list[Callable[[], obje
     queue = session.queue("jobs")
 
     async def enter_transaction() -> None:
-        async with session.begin():
+        async with session.transaction():
             pass
 
     async def no_handler(_: zq.Delivery[bytes]) -> None: ...
@@ -61,7 +61,7 @@ async def refused(use: Callable[[], object], error: type[Exception]) -> bool:
 
 
 async def test_a_session_is_refused_on_another_loop(session: zq.QueueSession) -> None:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         used = uses(session, tx)
 
         async def on_another_loop() -> list[bool]:
@@ -81,7 +81,7 @@ async def test_a_forked_child_is_refused_and_writes_nothing_to_its_parents_conne
     session: zq.QueueSession,
 ) -> None:
     identity = zookeeper_session(session)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         used = uses(session, tx)
         child = os.fork()
         if not child:
@@ -104,7 +104,7 @@ async def test_a_forked_child_is_refused_and_writes_nothing_to_its_parents_conne
 
 async def test_each_use_of_a_closed_session_raises(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
-        tx = await session.transaction().__aenter__()
+        tx = await session.transaction(autocommit=False).__aenter__()
         used = uses(session, tx)
     assert [await refused(use, zq.SessionClosedError) for use in used] == [True] * len(used)
     with pytest.raises(zq.SessionClosedError, match=r"open another with aiozkqueue\.connect"):

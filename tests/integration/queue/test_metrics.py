@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import aiozkqueue as zq
 from aiozkqueue.metrics import collector
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from tests.faults.account import CLAIM
 from tests.integration.queue.conftest import eventually
 
@@ -89,7 +89,7 @@ async def test_the_waiting_time_starts_at_the_due_time_and_handling_ends_with_th
     jobs = session.queue("jobs")
     await jobs.put(b"waits")
     await asyncio.sleep(0.6)  # the server's time is known to within the time that it takes to answer
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
         await asyncio.sleep(0.3)
     now = await told(metrics)
@@ -100,7 +100,7 @@ async def test_the_waiting_time_starts_at_the_due_time_and_handling_ends_with_th
     before = now["aiozkqueue_message_wait_seconds_sum jobs"]
     begun = time.monotonic()
     await jobs.put(b"is due in a second", delay=1)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
         elapsed = time.monotonic() - begun
     later = await told(metrics)
@@ -115,12 +115,12 @@ async def test_metrics_show_the_state_of_the_queues_that_the_session_uses(
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
     metrics = collector(session)
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs) is not None
         await seen(metrics, messages=3, in_flight=1, consumers=1)
         await tx.rollback()
     now = await told(metrics)
-    assert 0 <= now["aiozkqueue_queue_oldest_age_seconds jobs"] < 3600
+    assert 0 <= now["aiozkqueue_queue_oldest_waiting_age_seconds jobs"] < 3600
     assert not any(name.endswith(" others") for name in now)
 
 
@@ -131,10 +131,10 @@ async def test_metrics_count_claims_that_another_session_won(
     metrics = collector(slow)
     await session.queue("jobs").put(b"1")
     held = zookeeper_proxy.hold_request(CLAIM)
-    async with slow.transaction() as late:
+    async with slow.transaction(autocommit=False) as late:
         taking = asyncio.create_task(late.take(slow.queue("jobs"), timeout=60))
         await held.struck(30)
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(session.queue("jobs"), timeout=30) is not None
             held.release()
 

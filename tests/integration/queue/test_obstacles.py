@@ -152,7 +152,7 @@ async def test_an_item_with_a_child_znode_fails_a_transaction_with_its_own_error
     child = f"{await item_of(server_view, queue_root)}/child"
     await server_view.create(child)
     with pytest.raises(ItemNotEmptyError, match=rf"{message} of queue 'jobs'.*znodes below it"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(jobs)
             tx.put("results", b"never")
     assert await session.queue("results").size() == 0
@@ -186,7 +186,7 @@ async def test_a_duplicate_with_a_child_znode_does_not_block_the_newest_message_
     await jobs.put(b"other", key="o")
     async with asyncio.timeout(30):
         taken = [(await take_one(session)).body for _ in range(2)]
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(jobs) is None
     assert sorted(taken) == [b"newest", b"other"]
     assert await jobs.size() == 1  # a message that cannot be removed, and is not delivered after the newest
@@ -249,7 +249,7 @@ async def test_a_message_with_an_unreadable_attempt_record_is_skipped(
     await jobs.put(b"sound")
     assert (await take_one(session)).body == b"sound"
     assert len(logged(caplog, "may not read it")) == 1
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is None
     await nobody_holds_a_lock(server_view, queue_root)
 
@@ -359,7 +359,7 @@ async def test_an_unreadable_duplicate_does_not_block_the_newest_message_of_its_
     await set_acl(server_view, await item_of(server_view, queue_root), readable=False)
     await jobs.put(b"newest", key="k")
     assert (await take_one(session)).body == b"newest"
-    async with asyncio.timeout(30), session.begin() as tx:
+    async with asyncio.timeout(30), session.transaction() as tx:
         assert await tx.take(jobs) is None
 
 
@@ -396,7 +396,7 @@ async def test_cancelling_a_message_with_a_child_znode_raises_an_error_that_name
     with pytest.raises(ItemNotEmptyError, match=message):
         await jobs.cancel(id=message)
     with pytest.raises(ItemNotEmptyError, match=message):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await tx.cancel(jobs, id=message)
 
 
@@ -405,7 +405,7 @@ async def test_a_dead_letter_with_a_child_znode_does_not_block_the_redrive_of_th
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for message in await tx.take_many(jobs, 3):
             tx.reject(message, "no use")
     letters = await server_view.children(f"{queue_root}/jobs/dlq")
@@ -491,7 +491,7 @@ async def test_no_lock_is_left_if_the_user_may_not_write_the_znode_that_wakes_id
     await jobs.put(b"1")
     acl = [make_digest_acl("somebody", "else", all=True), make_acl("world", "anyone", read=True, delete=True)]
     await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", acl))
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
         assert message.body == b"1"
@@ -505,7 +505,7 @@ async def test_a_release_that_fails_is_logged_with_the_message_that_stays_locked
 ) -> None:
     jobs = session.queue("jobs")
     message = await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs)
         clients = f"{queue_root}/.clients"
         for client in await server_view.children(clients):

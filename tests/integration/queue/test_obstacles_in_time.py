@@ -71,7 +71,7 @@ async def test_a_znode_below_a_timed_lock_keeps_its_message_until_it_is_deleted(
     session = await open_session(clock=clock)
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(60)))
     message = await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await tx.take(jobs, timeout=30)
         await tx.rollback()
     child = f"{queue_root}/jobs/locks/lock-{message}/child"
@@ -79,7 +79,7 @@ async def test_a_znode_below_a_timed_lock_keeps_its_message_until_it_is_deleted(
     clock.advance(100)
     await jobs.put(b"2")
     assert (await take_one(session)).body == b"2"
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is None
     clock.advance(100)
     findings = (await session.admin.diagnose("jobs")).findings

@@ -113,7 +113,7 @@ async def test_put_refuses_values_of_another_type_and_values_that_would_lose_fie
         await queue.put(value)
     with pytest.raises(zq.PayloadError):
         await queue.put_many([value])
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         with pytest.raises(zq.PayloadError):
             tx.put(queue, value)
     assert await queue.size() == 0
@@ -164,11 +164,11 @@ async def test_undecodable_raise_delivers_the_message_and_reading_its_value_rais
 async def test_a_transaction_takes_no_undecodable_message(session: zq.QueueSession) -> None:
     orders, raw = session.queue("orders", Order), session.queue("orders")
     await raw.put_many([b"{", b'{"id":1}'])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(orders, timeout=30)
         assert message is not None
         assert message.value == Order(id=1)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(orders) is None
 
 
@@ -200,7 +200,7 @@ async def test_a_broken_envelope_becomes_a_dead_letter(
 ) -> None:
     await server_view.create(f"{queue_root}/jobs/items/item-0000000001", b"\xf5zq1\xff\xff\xff\xff")
     jobs = session.queue("jobs")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is None
 
     async def dead() -> bool:
@@ -218,7 +218,7 @@ async def test_thousands_of_messages_without_payload_are_taken_by_one_session(se
     await signals.put_many([b""] * 8000)
     taken = 0
     while taken < 8000:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             messages = await tx.take_many(signals, 100, timeout=30)
         assert messages
         taken += len(messages)

@@ -37,7 +37,7 @@ async def test_a_policy_is_stored_with_the_queue_and_applies_to_every_client(
     plain = other.queue("jobs")  # asks for none
     assert (await plain.configuration()).policy == zq.ConsumeTimes(2, backoff=zq.Fixed(0))
     for _ in range(2):
-        async with other.transaction() as tx:
+        async with other.transaction(autocommit=False) as tx:
             assert await tx.take(plain, timeout=30) is not None
             await tx.rollback()
     assert (await plain.size(), await plain.dead_letters.size()) == (0, 1)
@@ -97,7 +97,7 @@ async def test_a_new_configuration_applies_from_the_next_claim(
 async def test_attempts_count_deliveries(session: zq.QueueSession, server_view: Observer, queue_root: str) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
     identity = await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(jobs)
         assert message is not None
         assert message.attempt == 1
@@ -158,7 +158,7 @@ async def test_backoff_is_a_timed_lock_as_long_as_the_policy_says(
     await session.queue("beside").put(b"2")
     answered = (time.monotonic() - sent) * 1000  # by so much at most a session is behind the server's time
     for delay in expected:
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs, timeout=30) is not None
             begun = await server_time(server_view, queue_root)
             await tx.rollback()
@@ -177,7 +177,7 @@ async def test_a_message_is_not_redelivered_before_its_backoff_ends(
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.5)))
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs)
         start = asyncio.get_running_loop().time()
         await tx.rollback()
@@ -193,7 +193,7 @@ async def test_an_idle_consumer_receives_a_retry_without_other_traffic(
 
     async def fail_and_leave() -> None:
         connecting = zq.connect(zookeeper, root=queue_root, session_timeout=20)
-        async with connecting as failing, failing.transaction() as tx:
+        async with connecting as failing, failing.transaction(autocommit=False) as tx:
             assert await tx.take(failing.queue("jobs")) is not None
             await tx.rollback(delay=0.6)
 
@@ -201,7 +201,7 @@ async def test_an_idle_consumer_receives_a_retry_without_other_traffic(
         await fail_and_leave()
         message = await take_one(session)
     else:
-        async with session.transaction() as held:
+        async with session.transaction(autocommit=False) as held:
             assert await held.take(session.queue("jobs")) is not None
             taking = asyncio.create_task(take_one(session))
             await asyncio.sleep(0.2)  # idle, and watching
@@ -213,7 +213,7 @@ async def test_an_idle_consumer_receives_a_retry_without_other_traffic(
 async def test_release_claims_ends_a_backoff(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs)
         await tx.rollback(delay=60)
     assert await jobs.admin.release_claims() == 1
@@ -226,11 +226,11 @@ async def test_a_backoff_remains_after_the_end_of_the_session_that_set_it(
     clock = TestClock()
     session, worker = await open_session(clock=clock), await open_session(clock=clock)
     await session.queue("jobs").put(b"1")
-    async with worker.transaction() as tx:
+    async with worker.transaction(autocommit=False) as tx:
         await tx.take(worker.queue("jobs"))
         await tx.rollback(delay=600)
     await expire(worker)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(session.queue("jobs"), timeout=0.3) is None
     clock.advance(600)
     assert (await take_one(session)).attempt == 2
@@ -267,7 +267,7 @@ async def test_an_exhausted_message_becomes_a_dead_letter_with_the_reason(
 async def test_exhausted_drop_removes_the_message_permanently(policy: zq.Policy, session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=policy)
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs)
         await tx.rollback()
     assert (await jobs.size(), await jobs.dead_letters.size()) == (0, 0)
@@ -278,11 +278,11 @@ async def test_exhausted_drop_also_applies_after_the_death_of_a_holder(
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeOnce(exhausted="drop"))
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.take(jobs)
         await expire(session)
         await tx.rollback()
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         assert await tx.take(other.queue("jobs"), timeout=0.3) is None
 
     async def dropped() -> bool:

@@ -32,7 +32,7 @@ def deaf(session: zq.QueueSession) -> Iterator[None]:
 
 
 async def take(session: zq.QueueSession) -> str:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(session.queue("jobs"), timeout=None)
         assert message is not None
         return message.id
@@ -49,7 +49,7 @@ async def test_a_dead_letter_redriven_before_the_reply_to_its_reject_is_taken(
         return await letters.redrive() == 1
 
     async with asyncio.TaskGroup() as tasks:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(session.queue("jobs"), timeout=30)
             assert message is not None
             waiting = tasks.create_task(take(session))
@@ -75,7 +75,7 @@ async def test_a_dead_letter_redriven_while_its_rejecter_is_disconnected_is_take
         return await letters.redrive() > 0
 
     async with asyncio.TaskGroup() as tasks:
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             for message in await tx.take_many(session.queue("jobs"), len(ids), timeout=30):
                 tx.reject(message, "no such order")
             waiting = [tasks.create_task(take(session)) for _ in ids]
@@ -94,7 +94,7 @@ async def test_a_message_missed_while_a_claim_ends_is_listed_afterwards(session:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     candidate_source = session._runtime.dispatcher(session._runtime.queue_state("jobs"))._candidate_source
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
         candidate_source.on_missed()  # the listing that follows passes by what counts as held

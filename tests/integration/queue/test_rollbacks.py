@@ -10,7 +10,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.errors import UncommittedWarning
-from aiozkqueue.testing import Opcode, TestClock
+from aiozkqueue.testing import Direction, Opcode, TestClock
 from tests.integration.queue.conftest import Locks, Opener, no_locks, take_one
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def test_rollback_always_succeeds_removes_all_locks_and_cancels_all_puts(
     done: list[zq.Transaction] = []
 
     async def work() -> None:
-        async with failures.worker.transaction() as tx:
+        async with failures.worker.transaction(autocommit=False) as tx:
             done.append(tx)
             assert len(await tx.take_many(failures.worker.queue("jobs"), 2)) == 2
             tx.put("results", b"never")
@@ -124,14 +124,14 @@ async def test_a_rollback_with_a_delay_leaves_a_timed_lock_that_is_removed_when_
     session = await open_session(clock=clock)
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(jobs)
         assert message is not None
         await tx.rollback(delay=600)
     assert await locks() == [f"lock-{message.id}"]
     assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}  # it outlives its maker's session
     assert (await jobs.stats()).delayed == 1
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is None
         clock.advance(600)
         again = await tx.take(jobs, timeout=30)
@@ -146,7 +146,7 @@ async def test_leaving_the_block_of_a_transaction_rolls_it_back_unless_committed
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     with pytest.warns(UncommittedWarning, match="without a commit"):
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             await tx.take(jobs)
             tx.put("results", b"never")
     assert tx.outcome is zq.Outcome.ROLLED_BACK
@@ -159,7 +159,7 @@ async def test_rollback_undoes_a_transaction_cancelled_at_any_moment(session: zq
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(4)])
     for moment in range(12):
-        tx = await session.transaction().__aenter__()
+        tx = await session.transaction(autocommit=False).__aenter__()
 
         async def work(tx: zq.Transaction = tx) -> None:
             await tx.take(jobs)
@@ -182,7 +182,7 @@ async def test_rollback_without_a_connection_ends_within_the_session_timeout_and
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
     await session.queue("jobs").put(b"1")
-    async with worker.transaction() as tx:
+    async with worker.transaction(autocommit=False) as tx:
         await tx.take(worker.queue("jobs"))
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
@@ -199,12 +199,12 @@ async def test_a_rollback_larger_than_one_request_leaves_no_lock_and_releases_ev
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     for _ in range(4):
         await jobs.put_many([bytes(20_000) for _ in range(30)])
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(jobs, 120)) == 120
         tx.put("results", b"never")
         await tx.rollback()
         assert await locks() == []
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         messages = await tx.take_many(other.queue("jobs"), 40, timeout=30)
         assert len(messages) == 40
         assert {message.attempt for message in messages} == {2}
@@ -215,7 +215,7 @@ async def test_a_rollback_while_no_server_answers_returns_after_one_session_time
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
     await session.queue("jobs").put(b"1")
-    async with worker.transaction() as tx:
+    async with worker.transaction(autocommit=False) as tx:
         await tx.take(worker.queue("jobs"))
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
@@ -228,20 +228,19 @@ async def test_a_rollback_while_no_server_answers_returns_after_one_session_time
 
 
 async def test_a_rollback_after_an_unanswered_commit_raises_after_one_session_timeout(
-    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, locks: Locks
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
-    await session.queue("jobs").put(b"1")
-    tx = await worker.transaction().__aenter__()
+    await worker.queue("jobs").put(b"1")  # from now on it has a commit slot, so the commit is sent at once
+    tx = await worker.transaction(autocommit=False).__aenter__()
     await tx.take(worker.queue("jobs"))
-    zookeeper_proxy.refuse()
-    zookeeper_proxy.reset_connections()
+    zookeeper_proxy.stall(Direction.TO_CLIENT)
     with pytest.raises(zq.OutcomeUnknownError):
         await tx.commit(timeout=0.1)
     async with asyncio.timeout(30):
         with pytest.raises(zq.OutcomeUnknownError, match="under way"):
             await tx.rollback()
-    await zookeeper_proxy.listen()
+    zookeeper_proxy.heal()
     await no_locks(locks)
     assert await worker.outcome(tx.id) in {zq.Outcome.COMMITTED, zq.Outcome.ROLLED_BACK}
 
@@ -253,11 +252,11 @@ async def test_a_group_larger_than_one_request_is_released_in_its_order(
     identities: list[str] = []
     for _ in range(4):
         identities += await jobs.put_many([bytes(20_000) for _ in range(30)], group="g")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(jobs, 120)) == 120
         await tx.rollback()
         assert await locks() == []
-    async with other.begin() as tx:
+    async with other.transaction() as tx:
         messages = await tx.take_many(other.queue("jobs"), 40, timeout=30)
         assert [message.id for message in messages] == identities[: len(messages)]
         assert messages[0].attempt == 2

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.testing import Opcode, ZooKeeperProxy
 from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks, take_one
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
-    import aiozkqueue as zq
     from aiozkqueue.queue.claim.claimer import ClaimCounts
     from tests.observer import Observer
 
@@ -74,7 +74,7 @@ class Crowd:
     async def _take(self, session: zq.QueueSession, took: list[bytes]) -> None:
         jobs = session.queue("jobs")
         while True:
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 message = await tx.take(jobs, timeout=None)
                 assert message is not None
             took.append(message.value)
@@ -143,7 +143,7 @@ async def test_a_held_message_costs_idle_sessions_no_requests(
     ids = await jobs.put_many([b"%d" % number for number in range(20)])
     async with ZooKeeperProxy(zookeeper) as proxy:
         idle = await open_session(proxy.hosts)
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert len(await tx.take_many(jobs, 20)) == len(ids)
             waiting = asyncio.create_task(take_one(idle))
             await registered(server_view, queue_root, 2)
@@ -158,6 +158,7 @@ async def test_an_idle_consumer_does_not_list_when_other_sessions_consume(
     open_session: Opener, session: zq.QueueSession, zookeeper: str, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig())
     handled: list[bytes] = []
 
     async def note(delivery: zq.Delivery[bytes]) -> None:
@@ -194,7 +195,7 @@ async def test_the_messages_of_a_dead_session_are_taken_by_the_other_sessions(
     jobs = session.queue("jobs")
     dying, heirs = await open_session(zookeeper_proxy.hosts), [await open_session() for _ in "ab"]
     bodies = [b"%03d" % number for number in range(60)]
-    block = dying.transaction()
+    block = dying.transaction(autocommit=False)
     await jobs.put_many(bodies)
     assert len(await (await block.__aenter__()).take_many(dying.queue("jobs"), 20)) == 20
     await registered(server_view, queue_root, 1)
@@ -216,19 +217,20 @@ async def test_a_take_without_waiting_finds_a_message_of_any_consumers_share(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig())
     sessions = [await open_session() for _ in range(4)]
     # Each takes from the queue, and waits for nothing now.
     for one in sessions:
-        async with one.begin() as tx:
+        async with one.transaction() as tx:
             assert await tx.take(one.queue("jobs"), timeout=0) is None
     await registered(server_view, queue_root, 4)
     for number in range(12):
         await jobs.put(b"%d" % number)
-        async with sessions[number % 4].begin() as tx:
+        async with sessions[number % 4].transaction() as tx:
             message = await tx.take(sessions[number % 4].queue("jobs"), timeout=0)
             assert message is not None
     await jobs.put_many([b"1", b"2", b"3"])
-    async with sessions[0].begin() as tx:
+    async with sessions[0].transaction() as tx:
         assert len(await tx.take_many(sessions[0].queue("jobs"), 10, timeout=0)) == 3
     assert await jobs.size() == 0
 
@@ -242,7 +244,7 @@ async def test_a_take_without_waiting_never_returns_none_while_messages_wait(
     empty: list[int] = []
 
     async def ask(one: zq.QueueSession) -> None:
-        async with one.begin() as tx:
+        async with one.transaction() as tx:
             if await tx.take(one.queue("jobs"), timeout=0) is None:
                 empty.append(1)
 
@@ -294,8 +296,9 @@ async def test_until_idle_0_drains_the_queue_despite_another_consumer(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig())
     draining, bystander = await open_session(), await open_session()
-    async with bystander.begin() as tx:  # it has taken, lives, and takes nothing now
+    async with bystander.transaction() as tx:  # it has taken, lives, and takes nothing now
         assert await tx.take(bystander.queue("jobs"), timeout=0) is None
     await registered(server_view, queue_root, 1)
     await jobs.put_many([b"%03d" % number for number in range(300)])
@@ -363,14 +366,15 @@ async def test_a_listing_near_the_limit_of_java_clients_is_warned_of(
     session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=1))
     await jobs.put_many([b""] * 15_000)
     with caplog.at_level("WARNING", "aiozkqueue"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert await tx.take(jobs) is not None
         assert not [record for record in caplog.records if "shards" in record.getMessage()]
         await jobs.put_many([b""] * 8_000)
         for _ in range(2):
-            async with other.begin() as tx:
+            async with other.transaction() as tx:
                 assert await tx.take(other.queue("jobs")) is not None
     (warning,) = [record.getMessage() for record in caplog.records if "shards" in record.getMessage()]
     assert "queue jobs" in warning

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.errors import NotFoundError
-from aiozkqueue.queue.admin.similar import COMPARED, similar_queue
-from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.operations.similar import COMPARED, similar_queue
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
@@ -49,7 +49,7 @@ async def test_the_number_of_compared_names_is_bounded(
         return True
 
     assert COMPARED <= 1_000
-    monkeypatch.setattr("aiozkqueue.queue.admin.similar.COMPARED", 3)
+    monkeypatch.setattr("aiozkqueue.operations.similar.COMPARED", 3)
     core = core_of(session)
     for number in range(5):
         await core.zookeeper.ensure(f"{core.root}/order{number}")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.batches.staging import BatchWriter, FencedError, fenced_puts
 from aiozkqueue.errors import AccessDeniedError, NotFoundError
-from aiozkqueue.queue.admin.batch_writers import WriterRecord, give_up, writers
-from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, fenced_puts
+from aiozkqueue.operations.batch_writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import Create, SetData
 from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_obstacles import set_acl
@@ -23,7 +23,7 @@ from tests.integration.queue.test_obstacles import set_acl
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from aiozkqueue.queue.batches.staging import Fence
+    from aiozkqueue.batches.staging import Fence
     from tests.observer import Observer
 
 
@@ -84,7 +84,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def taken_now(session: zq.QueueSession) -> list[str]:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         bodies = [one.body.decode() for one in await tx.take_many(session.queue("orders"), 100)]
         await tx.commit()
     return bodies
@@ -253,7 +253,7 @@ async def test_clean_up_removes_abandoned_batches_and_records_of_old_writers(
         await session.admin.clean("orders")
         assert await session.queue("orders").size() == 2
         assert await done.staging.begin(0, "again") is None
-        monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITERS_KEPT", -60_000)
+        monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITERS_KEPT", -60_000)
         await session.admin.clean("orders")
         left = await core_of(session).zookeeper.children(done.state.paths.sinks)
         assert set(left) == {dead.staging.writer, under_way.staging.writer}
@@ -276,7 +276,7 @@ async def test_a_write_that_no_run_can_continue_is_abandoned_after_a_day_without
             "2 staged messages of 'write run'",
         ]
         assert all("ledgers discard orders" in one.advice for one in told)
-        monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITES_KEPT", -60_000)  # a day later
+        monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITES_KEPT", -60_000)  # a day later
         await session.admin.clean("orders")
         assert await session.queue("orders").size() == 2
         with pytest.raises(zq.NotCommittedError):

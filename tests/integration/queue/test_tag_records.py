@@ -47,19 +47,19 @@ async def test_consumers_of_other_tags_continue_with_a_warning_and_the_doctor_re
     how: str,
 ) -> None:
     jobs = session.queue("jobs")
-    await jobs.put(b"us", filters={"region": "us"})
-    await jobs.put(b"eu", filters={"region": "eu"})
+    await jobs.put(b"us", tags={"region": "us"})
+    await jobs.put(b"eu", tags={"region": "eu"})
     path = await record_of(server_view, queue_root, "us")
     await spoil(server_view, path, how)
     async with asyncio.timeout(30):
-        async with other.begin() as tx:
+        async with other.transaction() as tx:
             message = await tx.take(other.queue("jobs"), timeout=None, filters=EU)
             assert message is not None
             assert message.body == b"eu"
-        async with other.begin() as tx:  # it waits, and is told of what comes
+        async with other.transaction() as tx:  # it waits, and is told of what comes
             waiting = asyncio.ensure_future(tx.take(other.queue("jobs"), timeout=None, filters=AnyRegion))
             await asyncio.sleep(0.5)
-            await jobs.put(b"eu again", filters={"region": "eu"})
+            await jobs.put(b"eu again", tags={"region": "eu"})
             message = await waiting
             assert message is not None
             assert message.body == b"eu again"
@@ -75,11 +75,11 @@ AnyRegion = zq.AnyOf(1, EU, US)
 async def test_the_next_session_that_puts_such_a_message_recreates_a_wrong_tag_record(
     session: zq.QueueSession, open_session: Opener, server_view: Observer, queue_root: str
 ) -> None:
-    await session.queue("jobs").put(b"before", filters={"region": "us"})
+    await session.queue("jobs").put(b"before", tags={"region": "us"})
     path = await record_of(server_view, queue_root, "us")
     await spoil(server_view, path, "malformed")
     third = await open_session()
-    await third.queue("jobs").put(b"after", filters={"region": "us"})
-    async with asyncio.timeout(30), third.begin() as tx:
+    await third.queue("jobs").put(b"after", tags={"region": "us"})
+    async with asyncio.timeout(30), third.transaction() as tx:
         messages = await tx.take_many(third.queue("jobs"), 2, timeout=None, filters=US)
     assert [message.body for message in messages] == [b"before", b"after"]

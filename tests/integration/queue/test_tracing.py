@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.tracing import OpenTelemetry
 from tests.integration.queue.conftest import eventually
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
+    from aiozkqueue.listeners import Batch
     from tests.integration.queue.conftest import Opener
 
 
@@ -147,6 +148,110 @@ async def test_a_handler_runs_in_the_trace_of_the_put(traced: zq.QueueSession, s
     assert carried.span_id == _id(created)
 
 
+class OutOfStockError(Exception):
+    """An error of the program's own."""
+
+
+def _outcomes(spans: list[ReadableSpan]) -> list[Any]:
+    return [_attributes(span).get("messaging.aiozkqueue.outcome") for span in spans]
+
+
+def _parents(spans: list[ReadableSpan]) -> list[int | None]:
+    return [None if span.parent is None else span.parent.span_id for span in spans]
+
+
+async def test_each_failed_attempt_has_its_rollback_in_its_span_and_its_true_outcome(
+    traced: zq.QueueSession, spans: Spans
+) -> None:
+    jobs = traced.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        raise zq.Retry(delay=0) if delivery.attempt == 1 else OutOfStockError
+
+    message_id = await jobs.put(b"1")
+    await _handled(jobs, traced, handler)
+
+    processed, rollbacks = spans.all("process jobs"), spans.all("rollback jobs")
+    assert _outcomes(processed) == ["rolled_back", "rolled_back", "dead_lettered"]
+    assert _outcomes(rollbacks) == _outcomes(processed)
+    assert _parents(rollbacks) == [_id(span) for span in processed]
+    assert {_trace(span) for span in [*processed, *rollbacks]} == {_trace(spans.one("send jobs"))}
+    own = f"{__name__}.OutOfStockError"
+    assert [_attributes(span)["error.type"] for span in processed] == ["aiozkqueue.errors.Retry", own, own]
+    for span in rollbacks:
+        assert span.kind is SpanKind.CLIENT
+        assert span.status.status_code is StatusCode.UNSET
+        assert _attributes(span)["messaging.operation.type"] == "settle"
+        assert _attributes(span)["messaging.message.id"] == message_id
+        assert "messaging.batch.message_count" not in _attributes(span)
+    tracing = core_of(traced).tracing
+    assert isinstance(tracing, OpenTelemetry)
+    assert (tracing._handled, tracing._committing) == ({}, {}), "nothing is kept of what is over"
+
+
+async def test_a_reject_is_a_commit_in_the_span_of_its_handler_that_ends_as_a_dead_letter(
+    traced: zq.QueueSession, spans: Spans
+) -> None:
+    jobs = traced.queue("jobs")
+
+    async def handler(_delivery: zq.Delivery[bytes]) -> None:
+        msg = "no such teapot"
+        raise zq.Reject(msg)
+
+    await jobs.put(b"1")
+    await _handled(jobs, traced, handler)
+    process, commit = spans.one("process jobs"), spans.one("commit jobs")
+    assert _outcomes([process, commit]) == ["dead_lettered"] * 2
+    assert _parents([commit]) == [_id(process)]
+    assert _attributes(process)["error.type"] == "aiozkqueue.errors.Reject"
+    assert process.status.status_code is StatusCode.ERROR
+    assert process.end_time is not None
+    assert commit.end_time is not None
+    assert process.end_time >= commit.end_time
+
+
+async def test_a_refused_commit_is_rolled_back_in_the_span_of_its_handler(
+    traced: zq.QueueSession, spans: Spans
+) -> None:
+    jobs, others = traced.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0))), traced.queue("others")
+    await others.put(b"1", key="only", unique=True)
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.attempt == 1:
+            delivery.put("others", b"2", key="only", unique=True)
+
+    await jobs.put(b"1")
+    await _handled(jobs, traced, handler)
+    refused, passed = spans.all("process jobs")
+    assert _outcomes([refused, passed]) == ["rolled_back", "committed"]
+    assert _attributes(refused)["error.type"] == "aiozkqueue.errors.DuplicateKeyError"
+    [commit], [rollback] = spans.all("commit"), spans.all("rollback jobs")
+    assert _parents([commit, rollback]) == [_id(refused)] * 2
+    assert _outcomes([commit, rollback]) == ["rolled_back"] * 2
+    assert _parents(spans.all("commit jobs")) == [_id(passed)]
+
+
+async def test_a_batch_settles_each_of_its_messages_in_one_span(traced: zq.QueueSession, spans: Spans) -> None:
+    jobs = traced.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.put_many([b"1", b"2", b"3"])
+
+    async def handler(batch: Batch[bytes]) -> None:
+        for message in batch:
+            if message.body == b"2" and message.attempt == 1:
+                batch.fail(message, OutOfStockError())
+
+    async def done() -> bool:
+        return await jobs.size() == 0
+
+    async with traced.listener(jobs, handler, batch=3, batch_wait=5):
+        await eventually(done, 30)
+    first, last = spans.all("process jobs")
+    assert _outcomes([first, last]) == [None, "committed"]
+    settled = [*spans.all("commit jobs"), *spans.all("rollback jobs")]
+    assert sorted(_outcomes(settled)) == ["committed", "committed", "rolled_back"]
+    assert {_id(first), _id(last)} == set(_parents(settled))
+
+
 async def test_a_loop_handles_each_message_in_a_span_of_its_own(traced: zq.QueueSession, spans: Spans) -> None:
     jobs = traced.queue("jobs")
     first, second = await jobs.put_many([b"1", b"2"])
@@ -163,6 +268,7 @@ async def test_a_loop_handles_each_message_in_a_span_of_its_own(traced: zq.Queue
     assert [_attributes(span)["messaging.message.id"] for span in processed] == [first, second]
     assert [_linked(span) for span in processed] == [[_id(sent)]] * 2
     assert [span.parent and span.parent.span_id for span in spans.all("commit jobs")] == seen
+    assert _outcomes(processed) == ["committed"] * 2, "a commit that is in flight when the loop goes on is waited for"
 
 
 async def test_a_loop_that_is_left_with_an_error_ends_its_span_with_it(traced: zq.QueueSession, spans: Spans) -> None:
@@ -175,7 +281,7 @@ async def test_a_loop_that_is_left_with_an_error_ends_its_span_with_it(traced: z
     assert not trace.get_current_span().get_span_context().is_valid
     process = spans.one("process jobs")
     assert _attributes(process)["error.type"] == "RuntimeError"
-    assert _attributes(process)["messaging.aiozkqueue.outcome"] == "rolled back"
+    assert _attributes(process)["messaging.aiozkqueue.outcome"] == "rolled_back"
 
 
 async def test_a_handler_within_another_span_is_its_child_and_links_to_the_put(
@@ -198,7 +304,7 @@ async def test_a_transaction_receives_creates_and_commits(traced: zq.QueueSessio
     jobs = traced.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
     with spans.tracer.start_as_current_span("work") as work:
-        async with traced.begin() as tx:
+        async with traced.transaction() as tx:
             assert await tx.take(jobs) is not None
             assert len(await tx.take_many(jobs, 2)) == 2
             tx.put("results", b"done")
@@ -221,14 +327,14 @@ async def test_a_put_that_is_refused_ends_its_span_with_the_error(traced: zq.Que
     await jobs.put(b"1", key="only", unique=True)
     with pytest.raises(zq.DuplicateKeyError):
         await jobs.put(b"2", key="only", unique=True)
-    assert _attributes(spans.all("send jobs")[1])["error.type"] == "DuplicateKeyError"
+    assert _attributes(spans.all("send jobs")[1])["error.type"] == "aiozkqueue.errors.DuplicateKeyError"
 
 
 async def test_an_existing_context_in_the_headers_is_kept(traced: zq.QueueSession, spans: Spans) -> None:
     jobs = traced.queue("jobs")
     own = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "other": "kept"}
     await jobs.put(b"1", headers=own)
-    async with traced.begin() as tx:
+    async with traced.transaction() as tx:
         tx.put(jobs, b"2", headers=own)
     assert [dict(message.headers) for message in await jobs.peek()] == [own, own]
     assert _linked(spans.one("send jobs")) == [0xB7AD6B7169203331]

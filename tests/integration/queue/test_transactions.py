@@ -11,8 +11,8 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.errors import DirectPutWarning, UncommittedWarning
-from aiozkqueue.queue.internals import work_of
-from tests.integration.queue.conftest import Locks, Opener, no_locks, take_one
+from aiozkqueue.session.internals import work_of
+from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks, take_one
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def test_begin_commits_when_its_block_is_left_cleanly(session: zq.QueueSession) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put("jobs", b"1")
     assert tx.outcome is zq.Outcome.COMMITTED
     assert await session.queue("jobs").size() == 1
@@ -37,7 +37,7 @@ async def test_begin_rolls_back_and_passes_on_the_exception_of_its_block(
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     await jobs.put(b"1")
     with pytest.raises(KeyError, match="mine"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await tx.take(jobs)
             tx.put("results", b"never")
             raise KeyError("mine")
@@ -47,40 +47,40 @@ async def test_begin_rolls_back_and_passes_on_the_exception_of_its_block(
 
 
 async def test_transaction_warns_of_undecided_takes_or_puts_only_on_a_clean_exit(session: zq.QueueSession) -> None:
-    with pytest.warns(UncommittedWarning, match=r"session\.begin"):
-        async with session.transaction() as tx:
+    with pytest.warns(UncommittedWarning, match="autocommit=False"):
+        async with session.transaction(autocommit=False) as tx:
             tx.put("jobs", b"1")
     assert tx.outcome is zq.Outcome.ROLLED_BACK
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        async with session.transaction():
+        async with session.transaction(autocommit=False):
             pass  # nothing was decided, nothing is undone
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             tx.put("jobs", b"1")
             await tx.rollback()
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             tx.put("jobs", b"1")
             await tx.commit()
         with pytest.raises(KeyError):
-            async with session.transaction() as tx:
+            async with session.transaction(autocommit=False) as tx:
                 tx.put("jobs", b"1")
                 raise KeyError
     assert await session.queue("jobs").size() == 1
 
 
 async def test_the_end_of_a_block_does_not_settle_a_settled_transaction_again(session: zq.QueueSession) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put("jobs", b"1")
         await tx.rollback()
     assert tx.outcome is zq.Outcome.ROLLED_BACK
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put("jobs", b"1")
         await tx.commit()
     assert await session.queue("jobs").size() == 1
 
 
 async def test_an_empty_transaction_commits(session: zq.QueueSession) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         pass
     assert tx.outcome is zq.Outcome.COMMITTED
 
@@ -91,7 +91,7 @@ async def test_a_refused_commit_at_the_end_of_a_block_raises_and_releases_every_
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"])
     with pytest.raises(zq.ClaimLostError, match=r"message \w+ of queue 'jobs'"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             await tx.take_many(jobs, 2)
             tx.put("results", b"never")
             await jobs.admin.release_claims()
@@ -109,7 +109,7 @@ async def test_a_refused_commit_names_the_message_that_was_lost(
     items = f"{queue_root}/jobs/items"
     [name] = [name for name in await server_view.children(items) if ids[lost] in name]
     with pytest.raises(zq.ClaimLostError, match=f"message {ids[lost]} of queue 'jobs'"):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             assert len(await tx.take_many(jobs, 3, timeout=30)) == 3
             tx.put("results", b"never")
             await server_view.set(f"{items}/{name}", b"of another version")
@@ -122,7 +122,7 @@ async def test_a_cancelled_take_does_not_release_the_claims_of_a_commit_in_progr
     """A transaction is not for several tasks; whoever lets two use it loses no message and no session by it."""
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"])
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         first = await tx.take(jobs, timeout=30)
         assert first is not None
         [claim] = work_of(tx).claims
@@ -142,9 +142,9 @@ async def test_a_commit_of_several_kinds_of_puts_continues_when_one_of_their_fol
     jobs, results = session.queue("jobs"), session.queue("results")
     await jobs.put_many([b"1", b"2"])
     await results.put(b"makes the queue")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(results, timeout=30)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert len(await tx.take_many(jobs, 2, timeout=30)) == 2
         tx.put("results", b"plain")
         tx.put("others", b"with a record of its key", key="k", unique=True)
@@ -155,7 +155,7 @@ async def test_a_commit_of_several_kinds_of_puts_continues_when_one_of_their_fol
 async def test_enter_and_exit_may_happen_in_different_tasks(zookeeper: str, queue_root: str) -> None:
     connecting = zq.connect(zookeeper, root=queue_root, session_timeout=20)
     session = await asyncio.create_task(connecting.__aenter__())
-    block = session.begin()
+    block = session.transaction()
     tx = await asyncio.create_task(block.__aenter__())
     tx.put("jobs", b"1")
     await asyncio.create_task(block.__aexit__(None, None, None))
@@ -180,7 +180,7 @@ async def test_the_block_of_a_session_raises_an_exception_of_its_body_unchanged(
 
 async def test_take_with_timeout_0_looks_once_and_returns_none(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert await tx.take(jobs) is None
         assert await tx.take(jobs, timeout=0) is None
         assert await tx.take_many(jobs, 5) == []
@@ -189,7 +189,7 @@ async def test_take_with_timeout_0_looks_once_and_returns_none(session: zq.Queue
 @pytest.mark.parametrize("wait", [0.3, timedelta(milliseconds=300)])
 async def test_take_waits_for_its_timeout_and_returns_none(session: zq.QueueSession, wait: float | timedelta) -> None:
     loop = asyncio.get_running_loop()
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         await tx.take(session.queue("jobs"))  # opens the queue
         start = loop.time()
         assert await tx.take(session.queue("jobs"), timeout=wait) is None
@@ -200,7 +200,7 @@ async def test_take_waits_for_its_timeout_and_returns_none(session: zq.QueueSess
 async def test_take_with_timeout_none_waits_until_it_gets_a_message(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         taking = asyncio.create_task(tx.take(session.queue("jobs"), timeout=None))
         await asyncio.sleep(0.3)
         assert not taking.done()
@@ -213,7 +213,7 @@ async def test_take_with_timeout_none_waits_until_it_gets_a_message(
 async def test_take_many_returns_the_waiting_messages_up_to_its_limit(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(150)])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         first = await tx.take_many(jobs, 100)
         assert [message.value for message in first] == [b"%d" % number for number in range(100)]
         assert len(await tx.take_many(jobs, 100, timeout=None)) == 50
@@ -227,7 +227,7 @@ async def test_a_take_waits_for_the_connection(
     await session.queue("jobs").put(b"1")
     zookeeper_proxy.refuse()
     zookeeper_proxy.reset_connections()
-    async with worker.begin() as tx:
+    async with worker.transaction() as tx:
         taking = asyncio.create_task(tx.take(worker.queue("jobs")))
         await asyncio.sleep(0.3)
         assert not taking.done()
@@ -245,7 +245,7 @@ async def test_a_single_consumer_takes_messages_in_the_order_of_their_puts(sessi
 async def test_reject_and_release_take_effect_with_the_commit(session: zq.QueueSession, locks: Locks) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"bad", b"later", b"now", b"good"])
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         bad, later, now, good = await tx.take_many(jobs, 4)
         tx.reject(bad, "malformed")
         tx.release(later, delay=60)
@@ -265,8 +265,8 @@ async def test_the_outcome_of_a_commit_that_timed_out_is_known_later(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts)
-    await session.queue("jobs").put(b"1")
-    async with worker.transaction() as tx:
+    await worker.queue("jobs").put(b"1")  # its commit slot is ready
+    async with worker.transaction(autocommit=False) as tx:
         await tx.take(worker.queue("jobs"))
         zookeeper_proxy.stall()
         with pytest.raises(zq.OutcomeUnknownError, match=r"session\.outcome") as raised:
@@ -284,7 +284,7 @@ async def test_a_commit_without_a_connection_ends_within_its_timeout(
 ) -> None:
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=20)
     await session.queue("jobs").put(b"1")
-    async with worker.transaction() as tx:
+    async with worker.transaction(autocommit=False) as tx:
         await tx.take(worker.queue("jobs"))
         tx.put("jobs", b"2")
         zookeeper_proxy.refuse()
@@ -298,16 +298,20 @@ async def test_a_commit_without_a_connection_ends_within_its_timeout(
         assert outcome in {zq.Outcome.COMMITTED, zq.Outcome.ROLLED_BACK}
     (left,) = await session.queue("jobs").peek()
     assert left.value == (b"2" if outcome is zq.Outcome.COMMITTED else b"1")
-    assert await locks() == []
+
+    async def unlocked() -> bool:
+        return await locks() == []
+
+    await eventually(unlocked, 30)  # the release is sent when there is a connection
 
 
 async def test_the_outcome_of_any_transaction_of_the_session_can_be_asked(session: zq.QueueSession) -> None:
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert await session.outcome(tx.id) is tx.outcome is zq.Outcome.OPEN
         tx.put("jobs", b"1")
         await tx.commit()
     assert await session.outcome(tx.id) is zq.Outcome.COMMITTED
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         await tx.rollback()
     assert await session.outcome(tx.id) is zq.Outcome.ROLLED_BACK
     assert await session.outcome("never-seen") is zq.Outcome.UNKNOWN
@@ -321,11 +325,11 @@ async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         message = await tx.take(jobs)
         assert message is not None
         await expire(session)
-        async with other.begin() as later:
+        async with other.transaction() as later:
             again = await later.take(other.queue("jobs"), timeout=30)
             assert again is not None
             assert again.id == message.id
@@ -335,7 +339,7 @@ async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more
                 await tx.commit()
             await tx.rollback()
             assert await locks() == [f"lock-{message.id}"]  # the other's
-    async with session.begin() as tx:  # the session itself goes on
+    async with session.transaction() as tx:  # the session itself goes on
         tx.put("jobs", b"2")
     assert [message.value for message in await jobs.peek()] == [b"2"]
 
@@ -346,21 +350,21 @@ async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more
 async def test_a_direct_put_inside_an_open_transaction_is_immediate_and_warns(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     with pytest.warns(DirectPutWarning, match=r"tx\.put"):
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             await jobs.put(b"1")
             await tx.rollback()
     assert await jobs.size() == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         await jobs.put(b"2")  # no transaction is open
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             await tx.rollback()
             await jobs.put(b"3")
 
 
 async def test_a_direct_put_warns_after_an_inner_transaction_was_left_too(session: zq.QueueSession) -> None:
-    async with session.begin():
-        async with session.begin():
+    async with session.transaction():
+        async with session.transaction():
             pass
         with pytest.warns(DirectPutWarning):
             await session.queue("jobs").put(b"1")
@@ -371,7 +375,7 @@ async def test_closing_a_session_releases_its_messages(
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
     async with zq.connect(zookeeper, root=queue_root, session_timeout=30) as closing:
-        tx = await closing.transaction().__aenter__()
+        tx = await closing.transaction(autocommit=False).__aenter__()
         await tx.take_many(closing.queue("jobs"), 2)
 
     await no_locks(locks, 15)  # long before the session would end by itself
@@ -384,7 +388,7 @@ async def test_many_commits_without_a_connection_all_end_within_their_timeouts(
     worker = await open_session(zookeeper_proxy.hosts, session_timeout=20)
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(12)])
-    transactions = [await worker.transaction().__aenter__() for _ in range(12)]
+    transactions = [await worker.transaction(autocommit=False).__aenter__() for _ in range(12)]
     for tx in transactions:
         assert await tx.take(worker.queue("jobs")) is not None
         tx.put("results", b"1")
@@ -419,9 +423,9 @@ async def test_take_many_returns_the_oldest_messages_in_order(session: zq.QueueS
     queue = session.queue("jobs")
     bodies = [b"%04d" % number for number in range(1100)]
     await queue.put_many(bodies)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert [message.body for message in await tx.take_many(queue, count)] == bodies[:count]
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert [message.body for message in await tx.take_many(queue, 100)] == bodies[count : count + 100]
 
 
@@ -430,8 +434,8 @@ async def test_messages_that_are_rolled_back_are_redelivered_first_and_in_order(
     bodies = [b"%d" % number for number in range(300)]
     await queue.put_many(bodies)
     for _ in range(3):
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             assert [message.body for message in await tx.take_many(queue, 200)] == bodies[:200]
             await tx.rollback(delay=0)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         assert [message.body for message in await tx.take_many(queue, 300)] == bodies

@@ -8,6 +8,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.errors import PartlyDeniedError
+from aiozkqueue.sampling import Sampler
 from tests.integration.queue.test_obstacles import set_acl
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ async def sealed_among(
     """Put messages, the first of which nobody but somebody else may read; return its id."""
     [first, *_] = await session.queue("jobs").put_many(bodies)
     if folder == "dlq":
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             for message in await tx.take_many(session.queue("jobs"), len(bodies), timeout=30):
                 tx.reject(message, "no use")
     names = sorted(await view.children(f"{root}/jobs/{folder}"))
@@ -93,7 +94,7 @@ async def test_claims_are_released_by_force_despite_one_of_an_unreadable_message
 ) -> None:
     jobs = other.queue("jobs")
     ids = await jobs.put_many([b"a", b"b"])
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(session.queue("jobs"), 2, timeout=30)) == 2
         [name] = [name for name in await server_view.children(f"{queue_root}/jobs/items") if ids[0] in name]
         await set_acl(server_view, f"{queue_root}/jobs/items/{name}", readable=False)
@@ -117,3 +118,15 @@ async def test_dead_letters_are_listed_and_redriven_despite_an_unreadable_one(
     assert raised.value.done == 2
     assert await session.queue("jobs").size() == 2
     assert await letters.size() == 1
+
+
+async def test_samples_leave_out_the_age_of_an_unreadable_message(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    sampler = Sampler(session)
+    await sealed_among(session, server_view, queue_root, [b"sealed", b"a"])
+    [readable] = await session.queue("jobs").peek()
+    await sampler.look(0)
+    assert sampler.unreadable == {}
+    sample = sampler.latest["jobs"]
+    assert (sample.size, sample.oldest) == (2, pytest.approx(readable.enqueued_at.timestamp(), abs=0.001))

@@ -45,11 +45,11 @@ from aiozkqueue import testing
 
 async def use(session, clock):
     parcels = session.queue("parcels")
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.put(parcels, b"tea", key="1", delay=3600)
     assert (await testing.assert_put(parcels, b"tea", key="1")).due is not None
     clock.advance(3600)
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         tx.reject(await tx.take(parcels, timeout=30), "no such address")
     await testing.assert_empty(parcels)
     await testing.assert_dead_lettered(parcels, b"tea", reason="address")
@@ -66,7 +66,7 @@ async def test_the_next_test_finds_no_data_of_the_previous_one(queue_session):
 async def test_two_sessions_are_on_one_server(queue_server):
     async with queue_server.connect() as first, queue_server.connect() as second:
         await first.queue("parcels").put(b"tea")
-        async with second.begin() as tx:
+        async with second.transaction() as tx:
             assert (await tx.take(second.queue("parcels"), timeout=20)).body == b"tea"
 
 def test_without_any_plugin_for_async_tests(queue_server, queue_clock):
@@ -91,7 +91,7 @@ async def test_under_anyio(queue_session, queue_clock):
     parcels = queue_session.queue("parcels")
     await parcels.put(b"tea", delay=3600)
     queue_clock.advance(3600)
-    async with queue_session.begin() as tx:
+    async with queue_session.transaction() as tx:
         assert await tx.take(parcels, timeout=30) is not None
     await testing.assert_empty(parcels)
 """

@@ -6,9 +6,22 @@ data of each version. It reads, takes and settles the messages of the story, and
 
 from __future__ import annotations
 
-from .deliveries import Attempts, DeadLetters, Grouped, Held, Leased, PastEnds
+from .deliveries import Attempts, Bundled, DeadLetters, Grouped, Held, Leased, PastEnds
 from .payloads import Keyed, Payloads, Scheduled, Spread, Tagged
-from .services import Divided, HttpKeys, Moved, Notified, Posted, Recurring, Shared, Streamed
+from .services import (
+    Called,
+    Charted,
+    Divided,
+    HttpKeys,
+    Limited,
+    Moved,
+    Notified,
+    Posted,
+    Recurring,
+    Shared,
+    SparkBundles,
+    Streamed,
+)
 from .story import Now, Old, Story
 
 __all__ = ["STORIES", "Now", "Old", "Story"]
@@ -29,8 +42,13 @@ STORIES: list[Story] = [
     Recurring(),
     Notified(),
     HttpKeys(),
+    Charted(),
     Streamed(),
     Divided(),
     Shared(),
+    Limited(),
+    Called(),
+    Bundled(),
+    SparkBundles(),
     Held(),  # the last: what comes after it would be inside its transaction
 ]

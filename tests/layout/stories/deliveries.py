@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import aiozkqueue as zq
@@ -32,12 +34,12 @@ class Attempts:
         assert waiting.attempt == 1
         assert "the bank is closed" in (waiting.error or "")
         for attempt in (2, 3):
-            async with now.session.transaction() as tx:
+            async with now.session.transaction(autocommit=False) as tx:
                 message = await tx.take(queue, timeout=WITHIN)
                 assert message is not None
                 assert message.attempt == attempt
                 await tx.rollback(delay=0)
-        async with now.session.begin() as tx:
+        async with now.session.transaction() as tx:
             assert await tx.take(queue, timeout=1) is None
         (dead,) = await queue.dead_letters.peek()
         assert dead.attempts == 3
@@ -53,7 +55,7 @@ class Held:
     async def made(self, old: Old) -> None:
         queue = old.session.queue("held")
         old.known["held"] = await queue.put(b"1")
-        tx = await old.open.enter_async_context(old.session.transaction())
+        tx = await old.open.enter_async_context(old.session.transaction(autocommit=False))
         assert await tx.take(queue) is not None
         old.open.push_async_callback(tx.rollback)
 
@@ -64,7 +66,7 @@ class Held:
         assert holder.host == "old-host"
         assert holder.messages == (now.known["held"],)
         assert (await queue.state(now.known["held"])).status is zq.Status.CLAIMED
-        async with now.session.begin() as tx:
+        async with now.session.transaction() as tx:
             assert await tx.take(queue) is None
         await now.gone()
         (message,) = await take(now.session, queue)
@@ -79,7 +81,7 @@ class DeadLetters:
     async def made(self, old: Old) -> None:
         queue = old.session.queue("dead", Parcel)
         await queue.put_many([Parcel(order=1), Parcel(order=2)], headers={"to": "Rome"})
-        async with old.session.begin() as tx:
+        async with old.session.transaction() as tx:
             for message in await tx.take_many(queue, 2, timeout=WITHIN):
                 tx.reject(message, f"no such order: {message.value.order}")
 
@@ -106,7 +108,7 @@ class PastEnds:
             if word == "cancelled":
                 await queue.cancel(key=word)
                 continue
-            async with old.session.begin() as tx:
+            async with old.session.transaction() as tx:
                 message = await tx.take(queue, timeout=WITHIN)
                 assert message is not None
                 if word == "dead":
@@ -135,7 +137,7 @@ class Grouped:
         grouped, ordered = old.session.queue("grouped"), old.session.queue("ordered")
         for number in range(4):
             await grouped.put(str(number).encode(), group="ab"[number % 2])
-        async with old.session.transaction() as tx:
+        async with old.session.transaction(autocommit=False) as tx:
             message = await tx.take(grouped, timeout=WITHIN)
             assert message is not None
             old.known["failed"] = message.body.decode()
@@ -169,8 +171,50 @@ class Leased:
         (again,) = await take(now.session, queue)
         assert again.body == now.known["ended body"].encode()
         assert again.attempt == 2
-        async with now.session.begin() as tx:
+        async with now.session.transaction() as tx:
             assert await tx.take(queue) is None
         await queue.leases.renew([now.known["lasting"]], lifetime=60)
         await queue.leases.acknowledge([now.known["lasting"], now.known["ended"]])
         assert await queue.size() == 0
+
+
+class Bundled:
+    """A bundle that no session holds, one whose holder was forced out, and one that a live program holds."""
+
+    queues: tuple[str, ...] = ("bundled", "bundled-left", "bundled-held")
+    policy = zq.ConsumeTimes(3, backoff=zq.Fixed(0))
+    bodies = (b"1", b"2", b"3", b"4")
+
+    async def made(self, old: Old) -> None:
+        for name in self.queues:
+            queue = old.session.queue(name)
+            await queue.configure(zq.QueueConfig(bundle=4, policy=self.policy))
+            *_, old.known[name] = await queue.put_many(self.bodies)
+        for name in ("bundled-left", "bundled-held"):
+            await asyncio.create_task(self._half_done(old, name))  # puts of later stories are not in its transaction
+        assert await old.session.queue("bundled-left").admin.release_claims() == 3
+
+    async def found(self, now: Now) -> None:
+        waiting, left, held = (now.session.queue(name) for name in self.queues)
+        assert (await waiting.configuration()).bundle == 4
+        assert (await waiting.stats()).size == 4
+        assert [content.id for content in await waiting.peek()][-1] == now.known["bundled"]
+        assert [message.body for message in await take(now.session, waiting, 4)] == [*self.bodies]
+        assert await left.size() == 3
+        again = await take(now.session, left, 3)
+        assert [(message.body, message.attempt) for message in again] == [(body, 2) for body in self.bodies[1:]]
+        assert await held.claimed() == 3
+        assert (await held.state(now.known["bundled-held"])).status is zq.Status.CLAIMED
+        async with now.session.transaction() as tx:
+            assert await tx.take(held) is None
+        await now.gone()
+        again = await take(now.session, held, 3)
+        assert [(message.body, message.attempt) for message in again] == [(body, 2) for body in self.bodies[1:]]
+
+    async def _half_done(self, old: Old, name: str) -> None:
+        """Finish one message of a bundle, and keep the others."""
+        queue = old.session.queue(name)
+        await take(old.session, queue)
+        tx = await old.open.enter_async_context(old.session.transaction(autocommit=False))
+        assert len(await tx.take_many(queue, 3)) == 3
+        old.open.push_async_callback(tx.rollback)

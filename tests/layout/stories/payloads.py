@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 
 from .story import FAR, LONG, WITHIN, Now, Old, Parcel, take, until
 
@@ -109,16 +109,16 @@ class Tagged:
 
     async def made(self, old: Old) -> None:
         queue = old.session.queue("tagged")
-        await queue.put(b"1", filters={"country": "it", "weight": 3})
-        await queue.put(b"2", filters={"country": "no", "weight": 5})
+        await queue.put(b"1", tags={"country": "it", "weight": 3})
+        await queue.put(b"2", tags={"country": "no", "weight": 5})
 
     async def found(self, now: Now) -> None:
         queue = now.session.queue("tagged")
-        async with now.session.begin() as tx:
+        async with now.session.transaction() as tx:
             message = await tx.take(queue, timeout=WITHIN, filters=zq.Filter("country", "eq", "no"))
             assert message is not None
-            assert (message.body, message.filters) == (b"2", {"country": "no", "weight": 5})
-        await queue.put(b"3", filters={"country": "it", "weight": 3})  # rests on the record that is there
+            assert (message.body, message.tags) == (b"2", {"country": "no", "weight": 5})
+        await queue.put(b"3", tags={"country": "it", "weight": 3})  # rests on the record that is there
         assert [message.body for message in await take(now.session, queue, 2)] == [b"1", b"3"]
 
 
@@ -139,7 +139,7 @@ class Spread:
         assert (config.shards, config.max_size, config.paused) == (4, 12, True)
         with pytest.raises(zq.QueueFullError):
             await queue.put(12)
-        async with now.session.begin() as tx:
+        async with now.session.transaction() as tx:
             assert await tx.take(queue) is None
         await queue.configure(zq.QueueConfig(shards=4, max_size=12, paused=False))
         assert sorted(message.value for message in await take(now.session, queue, 12)) == [*range(12)]

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.batches.staging import BatchWriter, fenced_puts
 from aiozkqueue.bus import Bus, Buses
+from aiozkqueue.errors import NoReplyError
+from aiozkqueue.http.core.charts import Charts, Point
 from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.core.permissions import Verb
+from aiozkqueue.layout import ClientPaths
 from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
-from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.layout.rates import RatePaths, RateRecord
+from aiozkqueue.layout.replies import REPLY, REPLY_TO
+from aiozkqueue.layout.samples import SamplePaths, SampleRecord
+from aiozkqueue.queue.put.prepare import prepare
+from aiozkqueue.sampling import Sampler
 from aiozkqueue.schedule import Jobs, Notification, Notifications, Scheduler
-from aiozkqueue.zookeeper import Create
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import Create, SetData
 
 from .story import FAR, WITHIN, Now, Old, Parcel, take, until
-
-if TYPE_CHECKING:
-    import aiozkqueue as zq
 
 
 class OrderEvent(BaseModel):
@@ -28,6 +35,61 @@ class OrderEvent(BaseModel):
 
 class OrderPaid(OrderEvent):
     cents: int
+
+
+class Limited:
+    """A rate of which a slot has been leased."""
+
+    queues: tuple[str, ...] = ("limited",)
+
+    async def made(self, old: Old) -> None:
+        await self._handle(old.session)
+
+    async def found(self, now: Now) -> None:
+        znode = await core_of(now.session).zookeeper.read(RatePaths(core_of(now.session).root).rate("bank"))
+        assert RateRecord.decode(znode.data).length == 100_000
+        await self._handle(now.session)
+
+    @staticmethod
+    async def _handle(session: zq.QueueSession) -> None:
+        limited = session.queue("limited")
+        await limited.put(b"1")
+
+        async def handle(_: zq.Delivery[bytes]) -> None: ...
+
+        async def done() -> bool:
+            return await limited.size() == 0
+
+        async with session.listener(limited, handle, rate=10, rate_name="bank"):
+            await until(done)
+
+
+class Called:
+    """A message that asks for a reply."""
+
+    queues: tuple[str, ...] = ("calls",)
+
+    async def made(self, old: Old) -> None:
+        calls = old.session.queue("calls")
+        with suppress(NoReplyError):
+            await calls.call(b"1", timeout=0.5)
+        async with calls.consume(until_idle=0) as deliveries:
+            async for delivery in deliveries:
+                client = core_of(old.session)
+                assert delivery.headers[REPLY_TO].startswith(f"{client.ids.client}/")
+                await delivery.rollback(delay=0)
+                break
+
+    async def found(self, now: Now) -> None:
+        calls = now.session.queue("calls")
+        async with calls.consume(until_idle=0) as deliveries:
+            async for delivery in deliveries:
+                assert delivery.value == b"1"
+                assert delivery.reply(b"to an old client")
+                await delivery.commit()
+        folder = ClientPaths(core_of(now.session).root, delivery.headers[REPLY_TO].partition("/")[0]).base
+        names = await core_of(now.session).zookeeper.children(folder)
+        assert [name for name in names if name.startswith(REPLY)]
 
 
 class Moved:
@@ -187,6 +249,26 @@ class HttpKeys:
         assert await keys.revoke("shop") == 1
 
 
+class Charted:
+    """Samples for the charts of the dashboard."""
+
+    queues: tuple[str, ...] = ()
+
+    async def made(self, old: Old) -> None:
+        core = core_of(old.session)
+        path = SamplePaths(core.root).slot(0)
+        record = SampleRecord(0)
+        record.add(0, {"charted": (3, 2, 1, 1, 0)})
+        record.add(30, {"charted": (4, 2, 2, 0, 1)})
+        await core.zookeeper.ensure(SamplePaths(core.root).base)
+        await core.zookeeper.multi([Create(path, record.encode())])
+
+    async def found(self, now: Now) -> None:
+        charts = Charts(core_of(now.session), Sampler(now.session))
+        await charts.load()
+        assert charts.points("charted", 0) == [Point(0, 3, 2, 1, 1, 0), Point(30, 4, 2, 2, 0, 1)]
+
+
 class Streamed:
     """A batch that a stream has made and not acknowledged."""
 
@@ -246,6 +328,46 @@ class Divided:
         return Ledger(core_of(session).handle("divided"), "audit")
 
 
+class SparkBundles:
+    """A bundle that a stream has locked and not acknowledged, others that wait, and one of a pending batch."""
+
+    queues: tuple[str, ...] = ("spark-bundles",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("spark-bundles")
+        await queue.configure(zq.QueueConfig(bundle=3))
+        await queue.put_many([b"%d" % number for number in range(9)])
+        old.known["bundles"] = str(await self._ledger(old.session).next_batch(-1, 3))
+        core = core_of(old.session)
+        staging = self._staging(old.session)
+        fence = await staging.begin(0, "run")
+        assert fence is not None
+        await core.zookeeper.multi([Create(f"{staging.path}/p00000")])
+        puts = [fence.staged(prepare(core, "spark-bundles", b"of a write", {})) for _ in range(3)]
+        await core.settle(fenced_puts(core.ids.next(), puts, fence, SetData(f"{staging.path}/p00000", b"{}", 0)))
+
+    async def found(self, now: Now) -> None:
+        queue, ledger = now.session.queue("spark-bundles"), self._ledger(now.session)
+        batch = int(now.known["bundles"])
+        assert await ledger.next_batch(batch - 1, 3) == batch
+        assert sum(page.items for page in await ledger.pages(batch)) == 3
+        stats = await queue.stats()
+        assert (stats.size, stats.claimed, stats.staged) == (12, 3, 1)
+        assert [message.body for message in await take(now.session, queue, 6)] == [b"%d" % one for one in range(3, 9)]
+        assert await ledger.acknowledge(batch) == 3
+        assert await queue.size() == 3
+        await self._staging(now.session).complete(0)
+        assert [message.body for message in await take(now.session, queue, 3)] == [b"of a write"] * 3
+        await self._staging(now.session).forget()
+        assert await queue.size() == 0
+
+    def _ledger(self, session: zq.QueueSession) -> Ledger:
+        return Ledger(core_of(session).handle("spark-bundles"), "audit")
+
+    def _staging(self, session: zq.QueueSession) -> BatchWriter:
+        return BatchWriter(core_of(session).handle("spark-bundles"), "write x")
+
+
 class Shared:
     """Queues that Curator and kazoo use, too, with the dead letter of one."""
 
@@ -254,7 +376,7 @@ class Shared:
     async def made(self, old: Old) -> None:
         for queue in self._queues(old.session):
             await queue.put_many([b"1", b"2"])
-            async with old.session.begin() as tx:
+            async with old.session.transaction() as tx:
                 message = await tx.take(queue, timeout=WITHIN)
                 assert message is not None
                 tx.reject(message, "because")

@@ -59,7 +59,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[T], count: int = 1) -> 
     """Take and commit this many messages, one after another."""
     taken: list[zq.Message[T]] = []
     for _ in range(count):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue, timeout=WITHIN)
             assert message is not None, f"{queue}: {len(taken)} of {count}"
             taken.append(message)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.queue import unit_of_work
 from aiozkqueue.queue.claim import claimer
+from aiozkqueue.session import unit_of_work
 from aiozkqueue.testing.simulator import SimulatedClient
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation, SetData
 from tests.simulation.mutations import mutation

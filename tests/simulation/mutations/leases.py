@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.leases import Leases
+from aiozkqueue.session.leases import Leases
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
     import pytest
 
-    from aiozkqueue.queue.leases import Lease
+    from aiozkqueue.session.leases import Lease
 
 
 @mutation(partial(run, feature="leases"))

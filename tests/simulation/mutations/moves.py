@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.admin import mover
+from aiozkqueue.operations import mover
 from aiozkqueue.queue.commit.unclaimed import find_pages
 from aiozkqueue.zookeeper import Check, Create, Delete
 from tests.simulation.mutations import mutation

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import End
-from aiozkqueue.queue.admin import cleaning
+from aiozkqueue.operations import cleaning
 from aiozkqueue.queue.commit import history as histories
 from aiozkqueue.testing.simulator import SimulatedClient
 from aiozkqueue.zookeeper import Check, Create, Delete, below

@@ -6,9 +6,9 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue import delivery
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.session import delivery
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
@@ -29,14 +29,16 @@ def retry_schedule_ignored(patch: pytest.MonkeyPatch) -> None:
 def exhausted_handler_committed_before_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
     give_up = delivery.WorkSettling.give_up
 
-    async def in_two_steps(self: delivery.WorkSettling, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
+    async def in_two_steps(
+        self: delivery.WorkSettling, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException
+    ) -> None:
         await last_act()
         runtime, puts = self.work.runtime, list(self.work._puts)
         for put in puts:
-            await put.state.open()
+            await put.state.open_or_create()
         await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)))
         await asyncio.sleep(0.3)
-        await give_up(self, reason, _nothing)
+        await give_up(self, reason, _nothing, cause)
 
     patch.setattr(delivery.WorkSettling, "give_up", in_two_steps)
 

@@ -16,11 +16,11 @@ from tests.simulation.stories.slots import (
 )
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
     import pytest
 
+    from aiozkqueue.queue.commit.slot import Sending
     from aiozkqueue.zookeeper import Node
 
 
@@ -40,28 +40,20 @@ def lost_commit_assumed_not_applied(patch: pytest.MonkeyPatch) -> None:
 
 @mutation()
 def lost_reply_assumed_to_be_success(patch: pytest.MonkeyPatch) -> None:
-    send = Slot.send
+    finish = Slot.finish
 
-    async def careless(self: Slot, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sent:
-        multi = self._zookeeper.multi
-
-        async def once() -> Sent:
-            return await send(self, operations, generation, learns=learns)
-
-        if self._version is None:
-            return await once()
+    async def careless(self: Slot, sending: Sending) -> Sent:
+        reply = asyncio.ensure_future(sending.reply)
         try:
-            stamp = self._stamp(self._version)
-            results = await multi([stamp, *operations], generation=generation)
+            await reply
         except ConnectionLossError:
             self._version = None
             return Sent(Fate.APPLIED)
         except Exception:  # noqa: BLE001 - the original method raises it again
-            return await once()
-        self._moved_on(results[0])
-        return Sent(Fate.APPLIED, results[1:])
+            pass
+        return await finish(self, sending._replace(reply=reply))
 
-    patch.setattr(Slot, "send", careless)
+    patch.setattr(Slot, "finish", careless)
 
 
 @mutation(rough)

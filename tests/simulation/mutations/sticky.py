@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.admin import affinity
+from aiozkqueue.operations import affinity
 from aiozkqueue.queue.put import queue_defaults
 from aiozkqueue.zookeeper import Delete, SetData
 from tests.simulation.mutations import mutation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.conditional import Change
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.session.core import SessionCore
     from aiozkqueue.zookeeper import Operation
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.admin.ledger_pages import Manifest
-from aiozkqueue.queue.batches import ledger
-from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.batches.read_marks import Evidence
+from aiozkqueue.batches import ledger
+from aiozkqueue.batches.bundled import locking
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.batches.read_marks import Evidence
+from aiozkqueue.operations.ledger_pages import Manifest
 from aiozkqueue.zookeeper import Check, Create, SetData
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import replace_where
@@ -72,3 +73,23 @@ def acknowledged_batch_released_instead_of_removed(patch: pytest.MonkeyPatch) ->
 @mutation(of_streams)
 def unread_batch_acknowledged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "weigh", lambda *_: Evidence.READ)
+
+
+in_bundles = partial(run, feature="streamed_bundles")
+
+
+@mutation(in_bundles)
+def bundle_locked_without_its_record(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ledger, "locking", lambda *args: [one for one in locking(*args) if "/meta/" not in one.path])
+
+
+@mutation(in_bundles)
+def messages_of_a_held_bundle_left_unlocked(patch: pytest.MonkeyPatch) -> None:
+    change = Ledger._change
+
+    async def unlocked(self: Ledger, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
+        if isinstance(operations[0] if operations else None, SetData):  # a page whose bundle becomes single items
+            operations = [one for one in operations if not (isinstance(one, Create) and "/locks/" in one.path)]
+        await change(self, operations, done)
+
+    patch.setattr(Ledger, "_change", unlocked)

@@ -56,7 +56,7 @@ async def replace(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Take one message and put one, which fits even if the queue is full."""
     for _ in range(run.random.randint(1, 4)):
         unit = run.unit(client)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             message = await tx.take(session.queue(NARROW), timeout=0.2)
             if message is not None:
                 run.show(unit, client, session, message)

@@ -36,7 +36,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(2, 6)):
         unit, name = run.unit(client), random.choice(QUEUES)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             try:
                 messages = await tx.take_many(session.queue(name), random.choice([1, 2, 5]), timeout=random.random())
                 for message in messages:

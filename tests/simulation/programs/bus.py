@@ -15,7 +15,7 @@ from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.delivery import Delivery
+    from aiozkqueue.session.delivery import Delivery
     from tests.simulation.recorder import Recorder
 
 GROUP = "late"
@@ -109,7 +109,7 @@ async def post(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
             if random.random() < 0.5:
                 await bus.post(Event(token=token))
             else:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     await bus.post(Event(token=token), tx=tx)
                     await asyncio.sleep(random.random() * 0.05)
         except zq.NotCommittedError:

@@ -37,7 +37,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
         unit, token, chosen = run.unit(client), run.token(), random.choice([None, *CLASSES.values])
         unit.puts, choices.classes[token] = {token: TAGGED}, chosen
         async with run.told(unit):
-            await session.queue(TAGGED).put(token.encode(), filters={"class": chosen} if chosen else None)
+            await session.queue(TAGGED).put(token.encode(), tags={"class": chosen} if chosen else None)
             run.decide(unit, Status.COMMITTED)
 
 
@@ -46,7 +46,7 @@ async def request_policy(run: Recorder, client: str, session: zq.QueueSession) -
     own = random.choice(CLASSES.values)
     for _ in range(random.randint(2, 6)):
         unit = run.unit(client)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             queue, patience = session.queue(TAGGED), random.choice([0, 0.2, 2])
             message = await tx.take(queue, timeout=patience, filters=CLASSES.at_least(own))
             if message is not None:

@@ -45,17 +45,20 @@ async def prepare(run: Recorder, session: zq.QueueSession) -> None:
 
 async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Put to a separate group and to the ordered queue, which is one group, and await each put."""
-    name = run.random.choice([GROUPED, GROUPED, ORDERED])
+    await put_to(run, client, session, run.random.choice([GROUPED, GROUPED, ORDERED]))
+
+
+async def put_to(run: Recorder, client: str, session: zq.QueueSession, name: str) -> None:
     group = f"{client}-{run.random.random()}"
     for number in range(run.random.randint(3, 8)):
         unit = run.unit(client)
         token = run.token()
         unit.puts = {token: name}
         async with run.told(unit):
-            if name == GROUPED:
-                await session.queue(name).put(token.encode(), group=group)
-            else:
+            if name == ORDERED:
                 await session.queue(name).put(token.encode())
+            else:
+                await session.queue(name).put(token.encode(), group=group)
             run.decide(unit, Status.COMMITTED)
         if unit.status is not Status.COMMITTED:
             return  # its place in the order is unknown
@@ -65,10 +68,14 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Take one or several messages in a transaction, which is sometimes rolled back."""
-    queue = session.queue(run.random.choice([GROUPED, ORDERED]))
+    await take_from(run, client, session, run.random.choice([GROUPED, ORDERED]))
+
+
+async def take_from(run: Recorder, client: str, session: zq.QueueSession, name: str) -> None:
+    queue = session.queue(name)
     for _ in range(run.random.randint(4, 12)):
         unit = run.unit(client)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             for message in await tx.take_many(queue, run.random.choice([1, 1, 3]), timeout=0.3):
                 run.show(unit, client, session, message)
             await asyncio.sleep(run.random.random() * run.random.choice([0, 0.02]))
@@ -86,7 +93,11 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 async def consume(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Handle the messages of several groups concurrently, and sometimes fail."""
-    queue = session.queue(run.random.choice([GROUPED, ORDERED]))
+    await consume_from(run, client, session, run.random.choice([GROUPED, ORDERED]))
+
+
+async def consume_from(run: Recorder, client: str, session: zq.QueueSession, name: str) -> None:
+    queue = session.queue(name)
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
         unit = run.unit(client)

@@ -107,7 +107,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 if random.random() < 0.5:
                     message_id = await queue.put(token.encode(), **options)
                 else:
-                    async with session.begin() as tx:
+                    async with session.transaction() as tx:
                         message_id = tx.put(queue, token.encode(), **options)
             except zq.DuplicateKeyError:
                 made.refused = True
@@ -126,7 +126,7 @@ async def call_off(run: Recorder, session: zq.QueueSession, token: str, message_
         if random.random() < 0.5:
             done = bool(await queue.cancel(id=message_id))
         else:
-            async with session.begin() as tx:
+            async with session.transaction() as tx:
                 done = bool(await tx.cancel(queue, id=message_id))
     if one.status is Status.COMMITTED and not done:
         del called_off[token]  # the message was held, or had ended
@@ -137,10 +137,10 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:  #
     for _ in range(random.randint(3, 8)):
         queue = session.queue(random.choice([ONCE, LATEST, CALLED_OFF]))
         taken: list[KeyedTake] = []
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             try:
                 messages = await tx.take_many(queue, random.choice([1, 2, 10]), timeout=random.random())
-            except zq.NotCommittedError:
+            except (zq.NotCommittedError, zq.ConnectionLostError):
                 continue
             taken += [KeyedTake(run.loop.time(), token=message.body.decode()) for message in messages]
             log.takes += taken

@@ -1,8 +1,14 @@
-"""Leases: they are taken, renewed, acknowledged in time or too late, or end."""
+"""Leases: they are taken, renewed, acknowledged in time or too late, or end.
+
+A token names a message, so ``renew(lifetime=0)`` ends whichever lease there is on it. A client whose own lease is over
+by then ends the lease of another; `Released` records these calls.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
@@ -10,12 +16,25 @@ from tests.simulation.history import Handed, Status
 from tests.simulation.programs import Feature, join
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.history import Unit
     from tests.simulation.recorder import Recorder
 
 LEASED = "leased"
 #: A lease belongs to no ZooKeeper session and ends with none.
 NOBODYS = -1
+
+
+@dataclass
+class Released:
+    """The calls that end the lease on a message, of any holder."""
+
+    calls: defaultdict[str, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
+    """By token of the message, the beginning and the end of each; infinity if it may be applied at any later time."""
+    taken: dict[Handed, float] = field(default_factory=dict)
+    """The earliest beginning of each lease: the answer may arrive later."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -40,7 +59,7 @@ async def lease(run: Recorder, client: str, session: zq.QueueSession) -> None:
         began = run.loop.time()
         try:
             taken = await leases.take(random.choice([1, 3]), lifetime=lifetime, timeout=random.random())
-        except (zq.NotCommittedError, zq.OutcomeUnknownError):
+        except (zq.NotCommittedError, zq.OutcomeUnknownError, zq.ConnectionLostError):
             continue
         for one in taken:
             end = began + lifetime  # it lasts from a later moment
@@ -49,6 +68,7 @@ async def lease(run: Recorder, client: str, session: zq.QueueSession) -> None:
             unit = run.unit(client)
             handed = Handed(one.value.decode(), LEASED, client, NOBODYS, run.loop.time(), end)
             unit.takes.append(handed)
+            run.history.part(Released).taken[handed] = began
             await _handle(run, unit, handed, one, session.queue(LEASED).leases, end)
 
 
@@ -71,7 +91,10 @@ async def _handle(
             if run.loop.time() < end:
                 run.decide(unit, Status.COMMITTED)
         elif what < 0.8:
+            call = [run.loop.time(), float("inf")]
+            run.history.part(Released).calls[handed.token].append(call)
             await leases.renew([one.token], lifetime=0)
+            call[1] = run.loop.time()
             run.decide(unit, Status.NOT_COMMITTED)
         else:
             handed.until = end
@@ -80,4 +103,13 @@ async def _handle(
         unit.why = repr(error)
 
 
-join(Feature("leases", prepare, [put, put, lease, lease]))
+def finish(run: Recorder, _: Mapping[str, Znode]) -> None:
+    """Shorten the holds that another client's call may have ended."""
+    released = run.history.part(Released)
+    for one, taken in released.taken.items():
+        for began, ended in released.calls[one.token]:
+            if one.until is not None and taken <= ended and began < one.until:
+                one.until = max(one.at, began)
+
+
+join(Feature("leases", prepare, [put, put, lease, lease], finish=finish))

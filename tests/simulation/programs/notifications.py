@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.schedule import Notification, NotificationQueue, Notifications
+from aiozkqueue.session.internals import core_of
 from tests.simulation.programs import Feature, join
 
 if TYPE_CHECKING:

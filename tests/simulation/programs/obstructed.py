@@ -51,7 +51,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(3, 10)):
         unit = run.unit(client)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             messages = await tx.take_many(session.queue(OBSTRUCTED), random.choice([1, 3]), timeout=random.random())
             for message in messages:
                 run.show(unit, client, session, message)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from tests.simulation.history import Opened, Purged
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.internals import work_of
+from aiozkqueue.session.internals import work_of
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 
@@ -46,7 +46,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random, rested = run.random, run.history.part(Rested)
     for _ in range(random.randint(3, 10)):
         unit = run.unit(client)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             messages = await tx.take_many(session.queue(PAUSED), random.choice([1, 3]), timeout=random.random())
             for message, claim in zip(messages, work_of(tx).claims, strict=True):
                 token = run.show(unit, client, session, message)

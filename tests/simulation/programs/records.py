@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import aiozkqueue as zq
 from aiozkqueue.errors import QueueError
 from aiozkqueue.layout import HistoryRecord
-from aiozkqueue.queue.admin.cleaning import clean_queue
+from aiozkqueue.operations.cleaning import clean_queue
 from aiozkqueue.zookeeper import ZooKeeperError
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
@@ -60,7 +60,7 @@ async def transact(run: Recorder, client: str, session: zq.QueueSession) -> None
     random = run.random
     for _ in range(random.randint(2, 5)):
         unit = run.unit(client)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             for message in await tx.take_many(session.queue(KEPT), 2, timeout=random.choice([0, 0.5])):
                 token = run.show(unit, client, session, message)
                 what = random.random()

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.layout import decode
-from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, OvertakenError, fenced_puts
+from aiozkqueue.batches.staging import BatchWriter, FencedError, OvertakenError, fenced_puts
 from aiozkqueue.queue.candidates.batches import stage_of
-from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -22,11 +21,12 @@ from aiozkqueue.zookeeper import (
 )
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
+from tests.simulation.programs.streamed import tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.queue.batches.staging import Fence
+    from aiozkqueue.batches.staging import Fence
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 
@@ -81,12 +81,15 @@ async def write_batch(
     assert fence is not None
     for token in tokens:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
-        await put(run, session, staging, fence, token)
+        try:
+            await put(run, session, staging, fence, token)
+        except OvertakenError as error:
+            raise AssertionError(token) from error
 
 
-async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, token: str) -> None:
+async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, *tokens: str) -> None:
     """Put one part, once: a znode has its progress."""
-    runtime, path = core_of(session), f"{staging.path}/{token}"
+    runtime, path = core_of(session), f"{staging.path}/{tokens[0]}"
     while await runtime.zookeeper.exists(path) is None:
         try:
             await runtime.zookeeper.multi([Create(path)])
@@ -97,12 +100,9 @@ async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fen
                 raise
     choices: list[dict[str, float]] = [{}, {}, {"priority": -5}, {"delay": 0.2}]
     options = run.random.choice(choices)
-    puts = [fence.staged(prepare(runtime, STAGED, token.encode(), options))]
+    puts = [fence.staged(prepare(runtime, STAGED, token.encode(), options)) for token in tokens]
     await make_ready(puts)
-    try:
-        await runtime.settle(fenced_puts(runtime.ids.next(), puts, fence, SetData(path, b"done", version=0)))
-    except OvertakenError as error:
-        raise AssertionError(token) from error
+    await runtime.settle(fenced_puts(runtime.ids.next(), puts, fence, SetData(path, b"done", version=0)))
 
 
 async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
@@ -110,7 +110,7 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
     for _ in range(run.random.randint(2, 10)):
         await asyncio.sleep(run.random.random() * 0.3)
         unit = run.unit(client)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             for message in await tx.take_many(session.queue(STAGED), 10):
                 run.show(unit, client, session, message)
             run.release_unseen(unit)
@@ -123,7 +123,7 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     base = f"/zms/{STAGED}"
     final = run.history.final
     locks = {path.rpartition("lock-")[2] for path in nodes if path.startswith(f"{base}/locks/lock-b")}
-    hidden = {decode(node.data)[1].decode() for path, node in nodes.items() if stage_of(path) in locks}
+    hidden = {token for path, node in nodes.items() if stage_of(path) in locks for token in tokens_in(path, node.data)}
     final.items[STAGED] = [token for token in final.items[STAGED] if token not in hidden]
     final.leftovers[:] = [one for one in final.leftovers if not one.startswith(f"{base}/locks/lock-b")]
 

@@ -42,7 +42,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
             if random.random() < 0.5:
                 await session.queue(STICKY).put(token.encode())
             else:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     tx.put(STICKY, token.encode())
             run.decide(unit, Status.COMMITTED)
 
@@ -51,7 +51,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(2, 6)):
         unit = run.unit(client)
-        async with run.told(unit), session.begin() as tx:
+        async with run.told(unit), session.transaction() as tx:
             for message in await tx.take_many(session.queue(STICKY), random.choice([1, 3]), timeout=random.random()):
                 run.show(unit, client, session, message)
             await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import decode
-from aiozkqueue.queue.admin.ledger_pages import Manifest, is_page
-from aiozkqueue.queue.batches.records import LedgerRecord
+from aiozkqueue.batches.records import LedgerRecord
+from aiozkqueue.layout import decode, decode_bundle, is_bundle_at, messages_in, name_at
+from aiozkqueue.operations.ledger_pages import Manifest, is_page
 from aiozkqueue.testing.simulator.loop import EPOCH
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Batches:
     """The observations of each batch, by its number."""
 
     held: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
-    """Its messages when it was sealed: tokens by the paths of their items."""
+    """Its messages when it was sealed: tokens, with the paths of their items or bundles."""
     made: dict[int, float] = field(default_factory=dict[int, float])
     """The time when its manifest was created: before that it held no message."""
     begun: dict[int, float] = field(default_factory=dict[int, float])
@@ -70,7 +70,7 @@ def observe(run: Recorder) -> None:
             if there[number].sealed and number not in batches.held and number not in batches.given_back:
                 _note_held(batches, nodes, number, there[number])
     for number, held in batches.held.items():
-        gone = {token for path, token in held.items() if path not in nodes}
+        gone = {token for token, path in held.items() if path not in nodes}
         marked = number in there and there[number].done
         if number in batches.given_back:
             continue
@@ -93,5 +93,11 @@ def _note_held(batches: Batches, nodes: Mapping[str, Znode], number: int, manife
         for line in nodes[f"{path}/{name}"].data.decode().split("\n")
     ]
     items = [f"{BASE}/{place}" for place in places]
-    if len(items) == manifest.items and all(item in nodes for item in items):
-        batches.held[number] = {item: decode(nodes[item].data)[1].decode() for item in items}
+    if sum(messages_in(name_at(item)) for item in items) == manifest.items and all(item in nodes for item in items):
+        batches.held[number] = {token: item for item in items for token in tokens_in(item, nodes[item].data)}
+
+
+def tokens_in(path: str, data: bytes) -> list[str]:
+    """Return the tokens of the messages of an item or a bundle."""
+    stored = [one.data for one in decode_bundle(data)] if is_bundle_at(path) else [data]
+    return [decode(one)[1].decode() for one in stored]

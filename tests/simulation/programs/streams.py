@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.errors import CheckpointError, NotFoundError, UnreadBatchError
-from aiozkqueue.layout import LockRecord, decode, item_id
-from aiozkqueue.queue.admin.ledger_pages import is_of_ledger, read_page
-from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.layout import LockRecord, candidate_id, name_at
+from aiozkqueue.operations.ledger_pages import is_of_ledger, read_page
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, SessionExpiredError
 from tests.simulation.history import Handed, Status, Unit
 from tests.simulation.programs import Feature, join
-from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe
+from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe, tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.queue.admin.ledger_pages import Entry
-    from aiozkqueue.queue.batches.ledger import Handed as HandedOut
+    from aiozkqueue.batches.ledger import Handed as HandedOut
+    from aiozkqueue.operations.ledger_pages import Entry
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 
@@ -225,10 +225,11 @@ async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] |
             entries = await read_page(zookeeper.read, page.path)
         except NoNodeError:
             return None
-        for node in await zookeeper.read_many([paths.at(one.place) for one in entries]):
+        nodes = await zookeeper.read_many([paths.at(one.place) for one in entries])
+        for one, node in zip(entries, nodes, strict=True):
             if node is None:
                 return None
-            tokens.append(decode(node.data)[1].decode())
+            tokens += tokens_in(one.place, node.data)
     return tokens
 
 
@@ -294,18 +295,22 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
         if path.startswith(f"{base}/locks/lock-") and is_of_ledger(LockRecord.decode(node.data))
     }
     kept = {
-        decode(node.data)[1].decode()
+        token
         for path, node in nodes.items()
         if path.startswith((f"{base}/items/", f"{base}/lanes/"))
-        and path.rpartition("/")[2].startswith("item-")
-        and item_id(path.rpartition("/")[2]) in held
+        and name_at(path).startswith(("item-", "bundle-"))
+        and candidate_id(name_at(path)) in held
+        for token in tokens_in(path, node.data)
     }
     final.items[STREAMED], final.kept[STREAMED] = (
         [token for token in final.items[STREAMED] if (token in kept) is whether] for whether in (False, True)
     )
     attempts = tuple(f"{base}/meta/meta-{one} " for one in held)  # of earlier deliveries to other clients
+    records = tuple(f"{base}/meta/bundle-{one} " for one in held)
     final.leftovers[:] = [
-        one for one in final.leftovers if '"ledger:' not in one.replace("\\", "") and not one.startswith(attempts)
+        one
+        for one in final.leftovers
+        if '"ledger:' not in one.replace("\\", "") and not one.startswith((*attempts, *records))
     ]
 
 

@@ -47,7 +47,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
             if random.random() < 0.5:
                 await queue.put(token.encode(), delay=delay, priority=priority)
             else:
-                async with session.begin() as tx:
+                async with session.transaction() as tx:
                     tx.put(queue, token.encode(), delay=delay, priority=priority)
             run.decide(unit, Status.COMMITTED)
 
@@ -55,18 +55,18 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def drain(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
     """Put messages of several priorities at once into a queue of one's own, and take them."""
     for _ in range(run.random.randint(1, 3)):
-        with suppress(zq.NotCommittedError):
+        with suppress(zq.NotCommittedError, zq.ConnectionLostError):
             await drain_one(run, session)
 
 
 async def drain_one(run: Recorder, session: zq.QueueSession) -> None:
     random = run.random
     queue, taken = session.queue(f"own-{run.token()}"), list[tuple[int, str]]()
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         for _ in range(random.randint(1, 6)):
             tx.put(queue, run.token().encode(), priority=random.choice(PRIORITIES))
     while await queue.size():
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue, timeout=5)
             if message is not None:
                 taken.append((message.priority, message.value.decode()))

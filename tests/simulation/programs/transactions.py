@@ -32,11 +32,11 @@ async def _transaction(
     run: Recorder, client: str, session: zq.QueueSession, unit: Unit, box: list[zq.Transaction]
 ) -> None:
     random = run.random
-    begin = random.choice([session.begin, session.transaction])
-    async with run.told(unit), begin() as tx:
+    autocommit = random.choice([True, False])
+    async with run.told(unit), session.transaction(autocommit=autocommit) as tx:
         box.append(tx)
         try:
-            await _work(run, client, session, unit, tx, commits=begin == session.begin)
+            await _work(run, client, session, unit, tx, commits=autocommit)
         finally:
             run.release_unseen(unit)
 

@@ -42,7 +42,7 @@ def a_batch_is_not_redelivered_after_its_acknowledgement_began(history: History)
     batches, handed = history.part(Batches), history.handed()
     yield from batches.returned
     for number, begun in batches.begun.items():
-        for token in batches.held[number].values():
+        for token in batches.held[number]:
             for one in handed.get(token, ()):
                 if one.at > begun and not history.stood_still(one):
                     yield f"{token} of batch {number} was delivered to {one.client} after its acknowledgement began"

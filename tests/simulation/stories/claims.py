@@ -66,7 +66,7 @@ def an_operator_on_a_lagging_server_releases_claims(seed: int | str) -> History:
             await run.configure(holder, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
             await put(run, holder.queue("a"), 1)
             unit = run.unit("holder")
-            async with run.told(unit), holder.begin() as tx:
+            async with run.told(unit), holder.transaction() as tx:
                 message = await tx.take(holder.queue("a"), timeout=5)
                 assert message is not None
                 run.show(unit, "holder", holder, message)
@@ -98,7 +98,7 @@ def a_slow_client_locks_an_empty_group_during_a_forced_release(seed: int | str) 
             await run.configure(far, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), ordered=True))
             await put(run, far.queue("a"), 1)  # this creates its commit slot
             await take_and_commit(run, "before", 1, times=1)
-            async with run.cluster.connect(name="operator") as operator, far.transaction() as looking:
+            async with run.cluster.connect(name="operator") as operator, far.transaction(autocommit=False) as looking:
                 queue, locks = operator.queue("a"), run.ensemble.tree.nodes["/zms/a/locks"]
                 look = asyncio.create_task(looking.take(far.queue("a"), timeout=500 * run.weather.scale))
                 await asyncio.sleep(100 * run.weather.scale)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame, unframe
-from aiozkqueue.queue.internals import core_of
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.zookeeper import Create, Delete, EventKind, MultiError, NoNodeError
 from tests.simulation.rules.dialects import Shared
@@ -64,7 +64,7 @@ def a_peer_releases_an_item_that_we_try_to_lock(seed: int | str) -> History:
             for number in range(ITEMS):
                 body = f"m{number}"
                 shared.put.add(body)
-                async with ours.begin() as tx:
+                async with ours.transaction() as tx:
                     taking = asyncio.create_task(tx.take(queue, timeout=30))
                     await asyncio.sleep(1)
                     _ = send([Create(f"{PATH}/queue-", frame([body.encode()]), sequential=True)])
@@ -163,7 +163,7 @@ async def _take(shared: Shared, session: zq.QueueSession, count: int) -> None:
     """Take this many messages, each in its own transaction; stop if none arrives for a long time."""
     queue = session.curator_queue(PATH, lock_path=LOCKS)
     for _ in range(count):
-        async with session.begin() as tx:
+        async with session.transaction() as tx:
             message = await tx.take(queue, timeout=30)
         if message is None:
             return
@@ -184,7 +184,7 @@ def _ear(shared: Shared, peers: set[str]) -> Callable[[WatchEvent], None]:
 async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
     queue = session.curator_queue(PATH, lock_path=LOCKS)
     while sum(shared.consumed.values()) < ITEMS:
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             message = await tx.take(queue, timeout=0.2)
             if message is None:
                 await tx.rollback()

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.admin.ttl import sweep_expired
+from aiozkqueue.operations.ttl import sweep_expired
 from aiozkqueue.testing.simulator import run_virtual
 from tests.simulation.rules.keys import NEVER, Keyed, Life
 from tests.simulation.stories import story
@@ -57,7 +57,7 @@ class _Scene:
     async def poll(self, session: zq.QueueSession, limit: int, hold: float = 3, timeout: float = 0) -> list[Life]:
         """Take the waiting messages, hold them for a while, and mostly commit."""
         began = self.now
-        async with session.transaction() as tx:
+        async with session.transaction(autocommit=False) as tx:
             messages = await tx.take_many(session.queue("k"), limit, timeout=timeout)
             given = [self.known[message.body.decode()] for message in messages]
             self.keyed.polls.append((began, [(life, max(life.put, life.free)) for life in given]))
@@ -189,7 +189,7 @@ async def _cancel(scene: _Scene, session: zq.QueueSession, chosen: str) -> bool:
     queue = session.queue("k")
     if scene.random.random() < 0.5:
         return bool(await queue.cancel(id=chosen))
-    async with session.transaction() as tx:
+    async with session.transaction(autocommit=False) as tx:
         asked = await tx.cancel(queue, id=chosen)
         await scene.pause(3)
         try:

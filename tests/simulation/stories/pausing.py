@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
+from aiozkqueue.queue.claim.bundles import TICK
 from aiozkqueue.testing.simulator import run_virtual
+from tests.simulation.history import Status
 from tests.simulation.stories import story
 from tests.simulation.stories.acts import end, put, take_and_commit
 from tests.simulation.workload import LIMIT, Run
@@ -49,6 +51,39 @@ def a_queue_is_paused_while_messages_are_taken(seed: int | str) -> History:
 
             takers = [take_and_commit(run, name, 4, patience=60 * run.weather.scale) for name in ("t1", "t2")]
             await asyncio.gather(put(run, queue, 16, 15), pause(), *takers)
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+@story
+def a_queue_is_paused_while_a_session_has_messages_of_a_bundle_at_hand(seed: int | str) -> History:
+    """One session takes the messages of deep bundles one by one, and another pauses and resumes the queue."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        pauses = run.history.part(Pauses)
+        pauses.late = 2 * TICK + 10 * run.weather.scale
+        async with run.cluster.connect(name="operator") as operator:
+            policy = zq.AtLeastOnce(backoff=zq.Fixed(0))
+            await run.configure(operator, "a", zq.QueueConfig(policy=policy, bundle=16))
+            unit = run.unit("operator")
+            unit.puts = {run.token(): "a" for _ in range(64)}
+            await operator.queue("a").put_many([token.encode() for token in unit.puts])
+            run.decide(unit, Status.COMMITTED)
+
+            async def pause() -> None:
+                await asyncio.sleep(run.random.random() * 5 * TICK)
+                await operator.queue("a").configure(zq.QueueConfig(paused=True))
+                told = run.loop.time()
+                await asyncio.sleep(20 * TICK)
+                pauses.spans.append((told, run.loop.time()))
+                await operator.queue("a").configure(zq.QueueConfig(paused=False))
+
+            slowness = int(TICK / 2 / run.weather.scale) + 1
+            await asyncio.gather(pause(), take_and_commit(run, "taker", slowness, patience=40 * TICK, times=40))
             await end(run)
         return run.history
 

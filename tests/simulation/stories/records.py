@@ -6,7 +6,7 @@ import asyncio
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.queue.admin.cleaning import clean_queue
+from aiozkqueue.operations.cleaning import clean_queue
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.zookeeper import Create
 from tests.simulation.history import History, Status
@@ -37,7 +37,7 @@ def clean_up_runs_while_messages_fail(seed: int | str) -> History:
                     run.decide(unit, Status.COMMITTED)
                     for _ in range(2):
                         unit = run.unit("worker")
-                        async with worker.transaction() as tx:
+                        async with worker.transaction(autocommit=False) as tx:
                             for message in await tx.take_many(queue, 5):
                                 run.show(unit, "worker", worker, message)
                             run.release_unseen(unit)

@@ -84,13 +84,13 @@ def test_the_digest_of_a_name_is_the_one_that_its_parser_finds(fields: list[str]
     name = "-".join(["item", *fields, f"i{message_id}", "0000000007"])
     parsed = ItemName.parse(name)
     assert parsed is not None
-    assert name_digest(name) == parsed.filters
+    assert name_digest(name) == parsed.tags
 
 
 def test_a_name_without_tags_has_no_digest() -> None:
     assert name_digest("item-0000000007") is None
     assert name_digest(item_prefix("fX") + "0000000007") is None
-    assert name_digest(item_prefix("X", due=1, group="g", key="k", filters="abc") + "0000000007") == "abc"
+    assert name_digest(item_prefix("X", due=1, group="g", key="k", tags="abc") + "0000000007") == "abc"
     assert name_digest("something-fx-else") is None
 
 

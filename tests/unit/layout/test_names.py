@@ -73,7 +73,7 @@ def test_a_queue_name_that_is_not_text_is_refused(name: object) -> None:
                 group="G1",
                 key="K1",
                 batch="B1",
-                filters="F1",
+                tags="F1",
             ),
         ),
         (
@@ -143,7 +143,7 @@ def test_a_name_of_another_kind_is_not_read_as_an_item(text: str) -> None:
 
 def test_name_fields_have_a_fixed_order_whatever_the_order_of_the_call() -> None:
     assert item_prefix(ID) == f"item-i{ID}-"
-    made = item_prefix(ID, filters="F", batch="B", key="K", group="G", due=1_795_000_000_000)
+    made = item_prefix(ID, tags="F", batch="B", key="K", group="G", due=1_795_000_000_000)
     assert made == f"item-t1795000000000-gG-kK-bB-fF-i{ID}-"
 
 
@@ -154,14 +154,14 @@ def test_the_fields_of_an_item_name_are_read_back(
     group: str | None,
     key: str | None,
     batch: str | None,
-    filters: str | None,
+    tags: str | None,
     sequence: int,
 ) -> None:
-    prefix = item_prefix(id_, due=due, group=group, key=key, batch=batch, filters=filters)
+    prefix = item_prefix(id_, due=due, group=group, key=key, batch=batch, tags=tags)
     text = f"{prefix}{sequence:010d}"
     name = ItemName.parse(text)
     assert name is not None
-    assert name == ItemName(text, id_, sequence, due, group, key, batch, filters)
+    assert name == ItemName(text, id_, sequence, due, group, key, batch, tags)
     assert name.prefix == prefix
 
 
@@ -193,17 +193,17 @@ def test_an_item_created_again_from_its_prefix_keeps_even_unknown_fields(text: s
     again = ItemName.parse(f"{name.prefix}{name.sequence:010d}")
     assert again is not None
     assert again.unknown == name.unknown
-    assert (again.due, again.group, again.key, again.batch, again.filters) == (
+    assert (again.due, again.group, again.key, again.batch, again.tags) == (
         name.due,
         name.group,
         name.key,
         name.batch,
-        name.filters,
+        name.tags,
     )
 
 
 @pytest.mark.parametrize("value", ["", "a-b", "a/b", "-"])
-@pytest.mark.parametrize("field", ["group", "key", "batch", "filters"])
+@pytest.mark.parametrize("field", ["group", "key", "batch", "tags"])
 def test_a_field_that_would_not_be_read_back_is_refused(field: str, value: str) -> None:
     with pytest.raises(MalformedError, match=field):
         item_prefix(ID, **{field: value})  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ def test_the_paths_of_a_queue_are_pinned() -> None:
         "ledgers": "/zms/orders/ledger",
         "sinks": "/zms/orders/sinks",
     }
+    assert paths.cancelled == "/zms/orders/cancelled"
     assert paths.item("item-iA-0000000001") == "/zms/orders/items/item-iA-0000000001"
     assert paths.dead("item-iA-0000000001") == "/zms/orders/dlq/item-iA-0000000001"
     assert paths.lock("A") == "/zms/orders/locks/lock-A"

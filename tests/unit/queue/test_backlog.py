@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiozkqueue.dialects import curator
+from aiozkqueue.foreign.queue_state import ForeignBacklog
 from aiozkqueue.queue.candidates.backlog import PASSED_OVER, Backlog
 from aiozkqueue.queue.candidates.partition import Partition
-from aiozkqueue.queue.foreign.queue_state import ForeignBacklog
+from aiozkqueue.queue.runtime.strings import Strings
 
 NOBODY: set[str] = set()
 
@@ -32,7 +33,7 @@ def fill(backlog: Backlog, names: list[str], locked: set[str], now: float) -> No
     """Store the listing of a lane that came in at once."""
     dealt = backlog.deal("items")
     dealt.take(backlog.digest(names))
-    backlog.fill("items", dealt, locked, now)
+    backlog.fill("items", dealt, Strings(locked), now)
 
 
 def listed(*numbers: int, locked: set[str] = NOBODY) -> Backlog:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.candidates.partition import Partition
+from aiozkqueue.queue.runtime.strings import Strings
 
 LANES = ("items", "lanes/s1g0")
 
@@ -109,7 +110,7 @@ class Account(RuleBasedStateMachine):
         names, locked = self.answer
         dealt = self.backlog.deal(self.lane)
         dealt.take(names)
-        self.backlog.fill(self.lane, dealt, locked | self.settled, self.now)
+        self.backlog.fill(self.lane, dealt, Strings(locked | self.settled), self.now)
         self.lane = self.answer = None
         self.seen = False
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiozkqueue.queue.admin.doctor.diagnosis import (
+from aiozkqueue.operations.doctor.diagnosis import (
     Diagnosis,
     EnsembleFacts,
     FolderFacts,
@@ -51,6 +51,8 @@ def test_a_healthy_system_has_no_findings() -> None:
         ({"servers": [server("h1:2181", reachable=False)]}, ("warning", "h1:2181")),
         ({"servers": [server("h1:2181")]}, ("info", "h1:2181")),
         ({"servers": [*WELL.servers, server("h3:2181", "3.8.0", "follower")]}, ("warning", "servers")),
+        ({"servers": [server("h1:2181", "3.9.5", "standalone")]}, ("warning", "h1:2181")),
+        ({"servers": [replace(WELL.servers[0], files=11 * 1024**3)]}, ("warning", "h1:2181")),
         ({"write": Latency(0.2, 0.3)}, ("warning", "servers")),
         ({"write": None}, ("error", "root")),
         ({"clock_offset": -1.5}, ("warning", "clock")),
@@ -65,7 +67,7 @@ def test_a_healthy_system_has_no_findings() -> None:
 def test_every_problem_of_the_servers_is_found(change: dict[str, Any], expected: tuple[str, str]) -> None:
     diagnosis = diagnose(replace(WELL, **change), [])
     assert told(diagnosis) == [expected]
-    assert diagnosis.healthy == (expected[0] != "error")
+    assert diagnosis.healthy == (expected[0] == "info")
     assert all(finding.advice for finding in diagnosis.findings)
 
 
@@ -81,6 +83,9 @@ def test_every_problem_of_the_servers_is_found(change: dict[str, Any], expected:
         ({"lanes": [FolderFacts(LANE, 1, 1, 2**31 - 5)], "put_lanes": [LANE]}, "error"),
         ({"generations": 13}, "warning"),
         ({"size": 1, "consumers": 0}, "warning"),
+        ({"size": 1, "paused": True}, "warning"),
+        ({"size": 1, "paused": True, "consumers": 0}, "warning"),
+        ({"paused": True}, "info"),
         ({"dead_letters": 1}, "info"),
         ({"foreign": ["x"]}, "warning"),
         ({"endless_locks": ["x"]}, "error"),
@@ -103,6 +108,17 @@ def test_every_problem_of_a_queue_is_found(change: dict[str, Any], expected: str
     diagnosis = diagnose(WELL, [QueueFacts(**facts)])
     assert told(diagnosis) == [(expected, "q")]
     assert all(finding.advice for finding in diagnosis.findings)
+
+
+def test_a_paused_queue_without_consumers_needs_no_consumer_but_an_end_of_the_pause() -> None:
+    (finding,) = diagnose(WELL, [QueueFacts(name="q", size=2494, paused=True)]).findings
+    assert finding.text == "is paused, and 2494 messages wait"
+    assert finding.advice == "deliver them again with `aiozkqueue resume q`"
+
+
+def test_files_within_the_limit_and_unknown_sizes_are_no_finding() -> None:
+    servers = [replace(WELL.servers[0], files=9 * 1024**3), WELL.servers[1]]
+    assert diagnose(replace(WELL, servers=servers), []).findings == []
 
 
 def test_the_counter_of_a_lane_without_puts_is_no_finding() -> None:

@@ -13,7 +13,7 @@ import aiozkqueue as zq
 from aiozkqueue.queue.commit.dispositions import Disposition, release_disposition
 from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
 from aiozkqueue.queue.state.claim import Claim
-from aiozkqueue.queue.transaction import describe
+from aiozkqueue.session.transaction import describe
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozkqueue.queue.middleware import name_of
+from aiozkqueue.session.middleware import name_of
 
 if TYPE_CHECKING:
     import aiozkqueue as zq

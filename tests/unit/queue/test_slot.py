@@ -51,6 +51,8 @@ async def test_an_unexpected_slot_version_is_read_again_and_the_session_continue
     zookeeper = Odd()
     slot = Slot(zookeeper, Paths(), 0, NoClock())  # type: ignore[arg-type]  # as much of each as is used
     for _ in range(2):
-        sent = await slot.send([Check("/")], 1, learns=False)
+        if not slot.ready:
+            assert await slot.prepare(1)
+        sent = await slot.finish(slot.begin([Check("/")], 1, learns=False))
         assert sent.fate is Fate.APPLIED
     assert zookeeper.written == [41, 42]

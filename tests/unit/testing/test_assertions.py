@@ -32,7 +32,7 @@ async def failure(assertion: Awaitable[object]) -> str:
 
 
 async def reject(session: zq.QueueSession, queue: zq.Queue[Parcel], reason: str) -> None:
-    async with session.begin() as tx:
+    async with session.transaction() as tx:
         message = await tx.take(queue, timeout=30)
         assert message is not None
         tx.reject(message, reason)
@@ -88,7 +88,7 @@ async def test_assert_empty_also_counts_claimed_messages(
 ) -> None:
     await assert_empty(parcels)
     await parcels.put(Parcel(order=1))
-    async with queue_session.begin() as tx:
+    async with queue_session.transaction() as tx:
         assert await tx.take(parcels, timeout=30) is not None
         assert await failure(assert_empty(parcels)) == (
             "queue 'parcels' is not empty; it has 1 message:\n  Parcel(order=1), claimed\nand no dead letters"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -30,6 +33,7 @@ class Opaque:
 
 
 INVOICES = testing.queue("invoices", Invoice)
+ORDERS = testing.queue("orders", Order)
 
 
 def test_a_recorded_delivery_shows_the_values_it_was_created_with() -> None:
@@ -39,6 +43,49 @@ def test_a_recorded_delivery_shows_the_values_it_was_created_with() -> None:
     assert (made.key, made.group, made.priority, made.lost) == (None, None, 0, False)
     assert made.enqueued_at.tzinfo is not None
     assert made.id != testing.delivery(Order(id=1)).id
+
+
+def test_a_recorded_delivery_has_all_that_a_put_and_a_redelivery_give_a_message() -> None:
+    put_at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    made = testing.delivery(
+        Order(id=1),
+        queue=ORDERS,
+        id="gx8YSxIzUYf8000002",
+        attempt=2,
+        key="customer-7",
+        priority=-3,
+        headers={"trace": "7"},
+        tags={"country": "it", "size": 3},
+        enqueued_at=put_at,
+        due=put_at + timedelta(hours=1),
+    )
+    assert (made.queue, made.id, made.attempt) == ("orders", "gx8YSxIzUYf8000002", 2)
+    assert (made.key, made.priority, made.headers) == ("customer-7", -3, {"trace": "7"})
+    assert made.tags == {"country": "it", "size": 3}
+    assert (made.enqueued_at, made.due) == (put_at, put_at + timedelta(hours=1))
+    assert (made.value, made.body) == (Order(id=1), b'{"id":1}')
+    assert testing.delivery(b"1", group="customer-7").group == "customer-7"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"group": "a", "priority": 1}, "contradicts group='a'"),
+        ({"priority": 200}, "priority"),
+        ({"tags": {"size": 1.5}}, "tag 'size'"),
+        ({"attempt": 0}, "attempt=0"),
+        ({"enqueued_at": datetime(2026, 3, 1)}, "enqueued_at"),  # noqa: DTZ001 - the mistake
+        ({"delay": 3}, "delivery has no delay; it has id, attempt, key"),
+    ],
+)
+def test_fields_that_no_message_can_have_are_refused(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=re.escape(told)):
+        testing.delivery(b"1", **fields)
+
+
+def test_a_delivery_of_a_typed_queue_has_a_value_of_its_type() -> None:
+    with pytest.raises(zq.PayloadError, match="orders"):
+        testing.delivery(Invoice(order=1), queue=ORDERS)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("value", [b"raw", Point(1), [1, 2], "text", None, {"a": 1}])

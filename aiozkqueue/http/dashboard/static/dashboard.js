@@ -1,35 +1,43 @@
-// Keeps what is marked data-live up to date, every five seconds, until its reader pauses that.
+// Keeps the parts marked data-live up to date, every five seconds, until the reader pauses that.
 "use strict";
 
 (() => {
-  const live = document.querySelector("[data-live]");
+  const every = 5000;
+  const soon = 1000;
   const button = document.querySelector("[data-pause]");
   const told = document.querySelector("[data-told]");
-  if (!live || !button || !told) return;
+  const tell = (text) => { told.textContent = text; };
+  const parts = () => [...document.querySelectorAll("[data-live]")];
 
   let paused = false;
   let failed = false;
-  button.hidden = false;
 
-  const tell = (text) => { told.textContent = text; };
+  const inUse = (part) => part.contains(document.activeElement)
+    || (String(document.getSelection()) !== "" && part.contains(document.getSelection().anchorNode));
 
-  button.addEventListener("click", () => {
-    paused = !paused;
-    button.textContent = paused ? "Resume updates" : "Pause updates";
-    tell(paused ? "Updates are paused." : "Updates have resumed.");
-  });
-
-  const inUse = () => live.contains(document.activeElement) || String(document.getSelection()) !== "";
+  const replace = (page) => {
+    for (const part of parts()) {
+      const fresh = page.querySelector(`[data-live="${part.dataset.live}"]`);
+      if (!fresh || inUse(part)) continue;
+      const open = new Set([...part.querySelectorAll("details[open] summary")].map((one) => one.closest("tr")?.firstElementChild.textContent));
+      part.replaceChildren(...fresh.childNodes);
+      for (const one of part.querySelectorAll("details")) one.open ||= open.has(one.closest("tr")?.firstElementChild.textContent);
+    }
+  };
 
   const update = async () => {
-    if (paused || document.hidden || inUse()) return;
+    if (paused || document.hidden) return;
+    if ([...document.querySelectorAll("[data-soon]")].some((one) => !one.closest("[data-live]"))) {
+      location.reload();
+      return;
+    }
     try {
       const answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store" });
       if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const fresh = page.querySelector("[data-live]");
-      if (!fresh || paused || inUse()) return;
-      live.replaceChildren(...fresh.childNodes);
+      if (paused) return;
+      replace(page);
+      document.dispatchEvent(new Event("updated"));
       if (failed) tell("Updates have resumed.");
       failed = false;
     } catch {
@@ -37,5 +45,30 @@
       failed = true;
     }
   };
-  setInterval(update, 5000);
+
+  const next = () => setTimeout(async () => { await update(); next(); }, document.querySelector("[data-soon]") ? soon : every);
+
+  if (parts().length && button && told) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      paused = !paused;
+      button.textContent = paused ? "Resume updates" : "Pause updates";
+      tell(paused ? "Updates are paused." : "Updates have resumed.");
+    });
+    next();
+  }
+
+  const all = document.querySelector("[data-select-all]");
+  if (all) {
+    const form = all.closest("form");
+    const boxes = [...form.querySelectorAll("input[name=id]")];
+    const selected = form.querySelector("input[name=every][value='']");
+    const changed = () => {
+      all.checked = boxes.every((one) => one.checked);
+      all.indeterminate = !all.checked && boxes.some((one) => one.checked);
+      if (boxes.some((one) => one.checked)) selected.checked = true;
+    };
+    all.addEventListener("change", () => { for (const one of boxes) one.checked = all.checked; changed(); });
+    for (const one of boxes) one.addEventListener("change", changed);
+  }
 })();

@@ -1,0 +1,158 @@
+"""Ends the messages of a batch: plain ones many at a time, and messages with further znodes one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.layout import BundleName, LockRecord, is_plain_at, name_at
+from aiozkqueue.operations.ledger_pages import count_messages, read_page
+from aiozkqueue.queue.commit.conditional import settle
+from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
+from aiozkqueue.queue.commit.unclaimed import burial, find, removal
+from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError, below
+
+from .bundled import Bundles, ending
+from .epoch import RefusedError
+from .unreadable import Obstacles
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from aiozkqueue.operations.ledger_pages import Entry, Manifest
+    from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.zookeeper import Node, Operation
+
+
+class Held(NamedTuple):
+    """The locks of a batch, and the disposition of its messages."""
+
+    claims: frozenset[str]
+    """The names in the locks: the batch, and the batches that it was divided from."""
+    rejection: str | None = None
+    """The reason why all of them become dead letters; None: they do not."""
+
+
+def rejection_of(state: Manifest) -> str | None:
+    """Return the reason why the message of a batch becomes a dead letter; None: it does not."""
+    if not state.rejected:
+        return None
+    return f"the query failed {state.rejected} times on a batch of only this message"
+
+
+class Removing(Bundles):
+    """Ends the messages that a ledger holds."""
+
+    def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
+        super().__init__(handle, group)
+        self._handle = handle
+        self._obstacles = Obstacles(handle.state, group)
+        self._one_by_one = asyncio.Lock()  # held while a page's items are read with their payloads
+
+    async def _end_page(self, path: str, batch: Held) -> int:
+        """Remove a page with its items; items that are no longer ours are left. Return the number of messages."""
+        entries = await self._entries(path)
+        messages = count_messages(entries)
+        while True:
+            marked = await self._reasons(path)
+            entries = await self._without_mixed(path, entries, batch, marked)
+            reasons = marked if batch.rejection is None else {one.id: batch.rejection for one in entries}
+            plain = [one for one in entries if one.is_bundle or (self._is_simple(one) and one.id not in reasons)]
+            if len(plain) < len(entries):
+                plainly = set(plain)
+                await self._end_one_by_one(batch, [one for one in entries if one not in plainly], reasons)
+            for message_id in marked:
+                await self._change([Delete(f"{path}/{message_id}")], partial(self._gone, f"{path}/{message_id}"))
+            operations: list[Operation] = [Delete(path)]
+            for one in plain:
+                operations += ending(self._state.paths, one)
+            try:
+                await self._change(operations, partial(self._gone, path))
+            except RefusedError as refusal:
+                if refusal.index == 0 and isinstance(refusal.error, NotEmptyError):
+                    continue  # an abandoned task has marked a message since
+                if refusal.index:
+                    await self._end_one_by_one(batch, plain, {})
+                    await self._change([Delete(path)], partial(self._gone, path))
+            return messages
+
+    def _is_simple(self, item: Entry) -> bool:
+        """Whether an item has no further znodes than its lock."""
+        state = self._state
+        return not (state.snapshot.end_hooks or state.config.counts or item.version) and is_plain_at(item.place)
+
+    async def _without_mixed(
+        self, page: str, entries: list[Entry], batch: Held, marked: Collection[str]
+    ) -> list[Entry]:
+        """Return the contents of a page after its bundles that cannot end as a whole have become single items."""
+        for bundle in [one for one in entries if one.is_bundle and not self._ends_whole(one, batch, marked)]:
+            entries = await self._single_out(page, entries, bundle, batch.claims)
+        return entries
+
+    def _ends_whole(self, bundle: Entry, batch: Held, marked: Collection[str]) -> bool:
+        """Whether all messages of a bundle end alike, and nothing is stored about any of them."""
+        name = BundleName.parse(name_at(bundle.place))
+        return (
+            name is not None
+            and not self._state.snapshot.end_hooks
+            and batch.rejection is None
+            and not any(name.may_hold(message_id) or message_id == name.id for message_id in marked)
+        )
+
+    async def _entries(self, page: str) -> list[Entry]:
+        """Read a page of ours.
+
+        Raises: ClaimLostError: another process has taken the ledger over, and removed the page first.
+        """
+        try:
+            return await read_page(self._zookeeper.read, page)
+        except NoNodeError:
+            await self._change([], self._never)
+            return []
+
+    async def _reasons(self, page: str) -> dict[str, str]:
+        """Read which messages of a page are to be dead-lettered, with the reasons."""
+        names = await below(self._zookeeper, page)
+        nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
+        return {
+            name: "the payload does not decode: " + node.data.decode("utf-8", "replace")
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None
+        }
+
+    async def _end_one_by_one(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
+        """End items with attempts, keys, a history or a reason, and items and bundles whose lock was forced open."""
+        for bundle in filter(attrgetter("is_bundle"), entries):
+            await self._end_bundle(bundle, batch.claims)
+        places = [one.place for one in entries if not one.is_bundle]
+        while places:
+            await self._zookeeper.sync(self._path)
+            async with self._one_by_one:
+                found = await find(self._handle, places)
+                held = [one for one in found if one.lock is not None and _claim_of(one.lock) in batch.claims]
+                changes = [self._disposition(one, reasons.get(one.id)) for one in held]
+                fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
+                settled = await settle(self._runtime, fenced)
+            for one, change in zip(held, settled, strict=True):
+                if change.obstacle is not None:
+                    self._obstacles.tell_kept(one, change.obstacle)
+            places = [
+                one.place for one, change in zip(held, settled, strict=True) if change.left and change.obstacle is None
+            ]
+            if places:
+                await self._change([], self._never)  # is it still ours?
+
+    def _disposition(self, one: ItemSnapshot, reason: str | None) -> Change:
+        if reason is None:
+            return removal(self._runtime, self._state, one, CONSUME)
+        disposition = Disposition("dead", reason=f"stream {self._group!r}: {reason}")
+        return burial(self._runtime, self._state, one, disposition)
+
+
+def _claim_of(lock: Node) -> str:
+    return LockRecord.decode(lock.data).claim

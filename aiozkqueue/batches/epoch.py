@@ -1,0 +1,164 @@
+"""A ledger's epoch: it decides which process may change the ledger, and makes each change exactly once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from aiozkqueue.errors import ClaimLostError
+from aiozkqueue.layout import LockRecord
+from aiozkqueue.operations.ledger_pages import owner_of_ledger
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    Create,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    apply_until_answered,
+)
+
+from .records import LedgerRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper import Operation, Stat, ZooKeeperError
+
+
+#: The prefix of the names of manifests.
+BATCH: Final = "batch-"
+
+
+class RefusedError(Exception):
+    """An operation of a change was refused."""
+
+    def __init__(self, index: int, error: ZooKeeperError) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+
+class Epoch:
+    """One process's hold on a group's ledger."""
+
+    def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
+        self._runtime = handle.runtime
+        self._zookeeper = handle.zookeeper
+        self._state = handle.state
+        self._group = group
+        self._path = f"{handle.paths.ledgers}/{group}"
+        self._epoch: int | None = None
+        self._record = LedgerRecord()
+
+    async def _take_over(self) -> None:
+        if self._epoch is None:
+            await self._zookeeper.ensure(self._state.paths.ledgers)
+        while self._epoch is None:
+            self._epoch = await self._try_to_take_over()
+
+    async def _try_to_take_over(self) -> int | None:
+        """Write to the group's znode; return its version, or None if another write preceded or followed."""
+        zookeeper = self._zookeeper
+        await zookeeper.sync(self._path)
+        try:
+            node = await zookeeper.read(self._path)
+        except NoNodeError:
+            node = None
+        known = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
+        self._record = known._replace(identity=known.identity or uuid4().hex, run=uuid4().hex[:16])
+        data = self._encoded(self._record)
+        write = Create(self._path, data) if node is None else SetData(self._path, data, node.stat.version)
+        try:
+            await apply_until_answered(zookeeper, [write])
+        except MultiError as refusal:
+            if not isinstance(refusal.error, NodeExistsError | NoNodeError | BadVersionError):
+                raise refusal.error from refusal
+        version = 0 if node is None else node.stat.version + 1
+        return version if await self._is_ours(data, version) else None
+
+    async def _is_ours(self, data: bytes, version: int) -> bool:
+        """Whether the last write to the group's znode is one of this process, which gave it this version.
+
+        The data alone does not show that: a release writes it again.
+        """
+        await self._zookeeper.sync(self._path)
+        try:
+            node = await self._zookeeper.read(self._path)
+        except NoNodeError:
+            return False
+        return (node.data, node.stat.version) == (data, version)
+
+    def _encoded(self, record: LedgerRecord) -> bytes:
+        return record.encode({"client": self._runtime.ids.client, **json.loads(self._runtime.about or b"{}")})
+
+    async def _note(self, record: LedgerRecord, change: Operation) -> None:
+        """Write the ledger's record together with a change. This begins another epoch, which is ours too.
+
+        Raises: ClaimLostError.
+        """
+        data, check = self._encoded(record), self._check()
+        write = SetData(check.path, data, check.version)
+        version = check.version + 1
+
+        async def applied(refusal: MultiError) -> bool:
+            return refusal.index == 0 and await self._is_ours(data, version)
+
+        try:
+            await apply_until_answered(self._zookeeper, [write, change], applied=applied)
+        except MultiError as refusal:
+            raise self._taken_over() if refusal.index == 0 else refusal.error from refusal
+        self._epoch, self._record = version, record
+
+    def _taken_over(self) -> ClaimLostError:
+        return ClaimLostError(
+            f"queue {self._state.name!r}: the ledger of stream {self._group!r} has been taken over or released; this "
+            "process must stop"
+        )
+
+    def _check(self) -> Check:
+        assert self._epoch is not None  # noqa: S101 - `_take_over` comes first
+        return Check(self._path, self._epoch)
+
+    async def _change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
+        """Apply a change of the epoch; after a lost reply, ``done`` returns whether it was applied.
+
+        Raises: ClaimLostError; RefusedError: one of the operations was refused.
+        """
+
+        async def applied(refusal: MultiError) -> bool:
+            return refusal.index > 0 and await done()
+
+        try:
+            await apply_until_answered(self._zookeeper, [self._check(), *operations], applied=applied)
+        except MultiError as refusal:
+            if refusal.index == 0:
+                raise self._taken_over() from refusal
+            raise RefusedError(refusal.index - 1, refusal.error) from refusal
+
+    async def _hold(self) -> Stat:
+        """Return the stat of the group's znode. Raises: ClaimLostError: another process has taken the ledger over."""
+        await self._zookeeper.sync(self._path)
+        stat = await self._zookeeper.exists(self._path)
+        if stat is None or stat.version != self._epoch:
+            raise self._taken_over()
+        return stat
+
+    async def _there(self, path: str) -> bool:
+        return await self._zookeeper.exists(path) is not None
+
+    async def _gone(self, path: str) -> bool:
+        return await self._zookeeper.exists(path) is None
+
+    async def _never(self) -> bool:
+        return False
+
+    def _manifest(self, number: int) -> str:
+        return f"{self._path}/{BATCH}{number:010d}"
+
+    def _lock_of(self, number: int) -> LockRecord:
+        return LockRecord(f"{self._group}/{number}", owner_of_ledger(self._group))

@@ -1,0 +1,232 @@
+"""Batches that several processes put together, and that become visible as a whole, exactly once.
+
+A `BatchWriter` stands for one writer on one queue. Every process that puts for a batch joins it with `begin`, and
+asserts the `Fence` in each multi. `complete` opens the batch: one multi marks it as complete and removes the one lock
+that hides it, so all of it becomes available at once, and a repetition has no effect. `abort` raises the fence first,
+so no further put succeeds, and then removes the items. `admin.batch_writers` describes the stored data, and
+`candidates.batches` explains why incomplete batches are invisible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.layout import LockRecord, key_hash, with_field
+from aiozkqueue.operations.batch_writers import WriterRecord, clear_away, give_up, unlocking
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.register import FixedOperations
+from aiozkqueue.queue.commit.write import AtomicWrite, Joined
+from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.zookeeper import (
+    Check,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    apply_until_answered,
+    below,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper import Operation
+
+
+class Fence(NamedTuple):
+    """The version of a batch that every task of a writer asserts, and whose name is part of its items' names."""
+
+    path: str
+    version: int
+    stage: str
+    """The name of the batch in its lock and in its items' names."""
+
+    def check(self) -> Operation:
+        """Return the check that the batch is still pending."""
+        return Check(self.path, self.version)
+
+    def staged(self, put: Put) -> Put:
+        """Return the put with the batch's field in its name."""
+        return put._replace(prefix=with_field(put.prefix, self.stage))
+
+
+class OvertakenError(NotCommittedError):
+    """Another attempt at the same part of the batch has moved its progress."""
+
+
+class FencedError(NotCommittedError):
+    """The batch is no longer pending, or its writer's znode was written for another reason."""
+
+
+def fenced_puts(transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData) -> AtomicWrite:
+    """Return the write that puts items of a pending batch together with the progress that records them.
+
+    It fails with a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
+    """
+    is_pending = FixedOperations((fence.check(),), lambda error: FencedError(f"{fence.path}: {error}"))
+    recorded = FixedOperations((progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
+    return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts))))
+
+
+class BatchWriter:
+    """One writer's batches into a queue."""
+
+    def __init__(self, handle: QueueHandle[Runtime], name: str) -> None:
+        """``name`` identifies the writer forever."""
+        self._handle = handle
+        self._runtime = handle.runtime
+        self._zookeeper = handle.zookeeper
+        self._state = handle.state
+        self._name = name
+        self.writer: str = key_hash(name)
+        self.path: str = f"{handle.paths.sinks}/{self.writer}"
+        """The writer's znode; its parts store their progress below it."""
+
+    async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:
+        """Begin a batch, or join it; return None if it is complete, or if a later one has begun.
+
+        ``run`` identifies one attempt at the whole batch: a process that joins the batch of another run takes it over,
+        with its stored items, and a run whose batch was discarded cannot begin it again. ``origin`` is another key to
+        find the batch by (`batch_writers.began_by`).
+
+        Raises: NotCommittedError: the batch has been discarded. Also as `QueueState.open`.
+        """
+        await self._state.admit_staged()
+        while True:
+            record, version = await self._read()
+            if record is not None and record.batch >= batch:
+                if record.batch > batch or record.complete:
+                    return None
+                if record.stage is None and record.run == run:
+                    raise self._given_up(batch)
+                if record.stage is not None and record.run == run:
+                    return Fence(self.path, version, record.stage)
+            await self._begin(record, version, batch=batch, run=run, origin=origin)
+
+    async def renew(self, batch: int, run: str) -> Fence | None:
+        """Check whether a batch is still pending in this run after its fence refused a put; None: it is complete.
+
+        Raises: NotCommittedError: it has been discarded, or belongs to another run.
+        """
+        record, version = await self._read()
+        if record is None or (record.batch == batch and not record.complete):
+            if record is None or record.run != run or record.stage is None:
+                raise self._given_up(batch)
+            return Fence(self.path, version, record.stage)
+        return None
+
+    async def complete(self, batch: int) -> None:
+        """Make a batch visible, all of it at once. A repetition has no effect.
+
+        Raises: NotCommittedError: it has been discarded.
+        """
+        state = self._state
+        while True:
+            record, version = await self._read()
+            if record is not None and (record.batch > batch or (record.batch == batch and record.complete)):
+                break
+            if record is not None and record.batch == batch and record.stage is None:
+                raise self._given_up(batch)
+            done = self._record(batch, record)
+            if record is None:
+                await self._write([Create(self.path, done.encode())])
+                continue
+            operations: list[Operation] = [SetData(self.path, done.encode(), version)]
+            if record.batch == batch and record.stage is not None:
+                bells = await self._bells()
+                operations += await unlocking(QueueHandle(self._runtime, state), record.stage)
+                operations += (SetData(wakeup, b"") for wakeup in bells)
+            await self._write(operations)
+        await clear_away(QueueHandle(self._runtime, state), self.writer)
+
+    async def _bells(self) -> list[str]:
+        """Return the znodes to write to so that every idle consumer wakes: the items, and a lane of each priority.
+
+        A busy consumer only watches the lanes of more urgent priorities. A priority without a lane has no messages.
+        """
+        paths = self._state.paths
+        there = {"items", *(f"lanes/{name}" for name in await below(self._zookeeper, paths.lanes))}
+        lanes = ["items"]
+        for tier in self._state.snapshot.tiers:
+            lanes += [lane for shard in tier.shard_lanes for lane in shard if lane in there][:1]
+        return [paths.at(lane) for lane in dict.fromkeys(lanes)]
+
+    async def abort(self, batch: int) -> int:
+        """Discard a batch, and remove its messages; return how many."""
+        if (await self._read())[0] is None:
+            return 0
+        return await give_up(self._handle, self.writer, batch)
+
+    async def parts(self) -> list[str]:
+        """Return the records of the parts of its batches, by name."""
+        return sorted(await below(self._zookeeper, self.path))
+
+    async def forget_parts(self) -> None:
+        """Remove the records of its parts; its current batch is unchanged."""
+        for name in await self.parts():
+            await self._write([Delete(f"{self.path}/{name}")])
+
+    async def forget(self) -> None:
+        """Remove its record. It must have no pending batch, which would otherwise begin again."""
+        await self.forget_parts()
+        await self._write([Delete(self.path)])
+
+    async def _begin(self, record: WriterRecord | None, version: int, *, batch: int, run: str, origin: str) -> None:
+        """Try to begin a batch under a new name, or to take it over; the caller checks the result."""
+        if record is not None and record.batch == batch and record.stage is not None:
+            mine = replace(record, run=run, client=self._runtime.ids.client)
+            await self._write([SetData(self.path, mine.encode(), version)])
+            return
+        stage = "b" + key_hash(f"{self._name} {batch} {self._runtime.ids.next()}")
+        begun = replace(self._record(batch, record), stage=stage, complete=False, run=run, origin=origin)
+        lock = Create(self._state.paths.lock(stage), LockRecord(stage, self._runtime.ids.client).encode())
+        if record is None:
+            await self._zookeeper.ensure(self._state.paths.sinks)
+            await self._write([Create(self.path, begun.encode()), lock])
+        else:
+            await self._write([SetData(self.path, begun.encode(), version), lock])
+
+    def _given_up(self, batch: int) -> NotCommittedError:
+        return NotCommittedError(
+            f"queue {self._state.name!r}: batch {batch} of {self._name!r} has been discarded, or another run is "
+            "writing it"
+        )
+
+    def _record(self, batch: int, before: WriterRecord | None) -> WriterRecord:
+        """Return the record of a batch that is complete."""
+        aborted = () if before is None else before.aborted
+        if before is not None and before.batch < batch and before.stage is not None:
+            aborted = (*aborted, before.stage)  # no process will continue it
+        return WriterRecord(name=self._name, batch=batch, aborted=aborted, client=self._runtime.ids.client)
+
+    async def _read(self) -> tuple[WriterRecord | None, int]:
+        await self._zookeeper.sync(self._state.paths.base)
+        try:
+            with translate_denials(self._state.name):
+                data, stat = await self._zookeeper.read(self.path)
+        except NoNodeError:
+            return None, -1
+        record = WriterRecord.decode(data)
+        if record is None:
+            msg = f"queue {self._state.name!r}: {self.path} does not decode; nothing was put"
+            raise NotCommittedError(msg)
+        return record, stat.version
+
+    async def _write(self, operations: Sequence[Operation]) -> None:
+        """Apply a change or not; the caller checks the result."""
+        try:
+            await apply_until_answered(self._zookeeper, operations)
+        except MultiError as refusal:
+            if isinstance(refusal.error, NoAuthError):
+                raise access_denied(self._state.name, refusal.error) from refusal
+            if isinstance(refusal.error, NoNodeError | NodeExistsError):
+                self._state.invalidate()
+                await self._state.open_or_create()

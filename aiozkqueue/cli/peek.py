@@ -1,0 +1,123 @@
+"""`aiozkqueue peek`: the messages of a queue, with their status and options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.asked import AskedQueue, asks_queue
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.filters import parse_tags
+from aiozkqueue.layout import key_hash
+from aiozkqueue.queue.candidates.groups import is_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    import aiozkqueue as zq
+
+Status = Literal["waiting", "in flight", "delayed", "retrying"]
+
+#: The number of the oldest messages that filters examine.
+EXAMINED: Final = 1_000
+
+
+@connected
+@asks_queue
+async def peek(
+    connection: Connection,
+    queue: AskedQueue,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 10,
+    status: Annotated[Status | None, typer.Option(help="Only messages with this status.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="TEXT", help="Only messages with this key.")] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Only messages of this group.")] = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG=VALUE", help="Only messages with this tag; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Show the oldest messages without taking them.
+
+    Filters examine the 1,000 oldest messages. Exit status 1: no message is shown.
+
+    Examples:
+    [dim]$ aiozkqueue peek orders --json | jq -r .body
+    $ aiozkqueue peek orders --status retrying --group 'customer 7'[/dim]
+    """
+    wanted = {"key": key, "group": group, "status": status}
+    filters = {name: value for name, value in wanted.items() if value is not None}
+    with_tags = parse_tags(tags or ()) or {}
+    async with connection.look_at(queue) as target:
+        messages = await target.peek(max(limit, EXAMINED) if filters or with_tags else limit)
+        held = {lock for one in await target.admin.consumers() for lock in one.messages}
+    statuses = _statuses(messages, held)
+    shown = [one for one in messages if _matches(one, statuses[one.id], filters, with_tags)][:limit]
+    if as_json:
+        for message in shown:
+            output.print_json(
+                {
+                    **output.message_record(message),
+                    "status": statuses[message.id],
+                    "error": message.error,
+                    "due": message.due.isoformat() if message.due else None,
+                }
+            )
+    elif shown:
+        _print_table(shown, statuses)
+    if (filters or with_tags) and len(messages) >= EXAMINED:
+        output.note(f"the filters examined only the {EXAMINED} oldest messages of queue {queue.name!r}")
+    return Exit.OK if shown else Exit.NOTHING
+
+
+def _statuses(messages: Sequence[zq.Message[bytes]], held: Collection[str]) -> dict[str, Status]:
+    """Return the status of each message by its id, given the locks that consumers hold: of ids, and of groups."""
+    statuses: dict[str, Status] = {}
+    free = {lock for lock in held if is_group(lock)}
+    for one in messages:
+        lock = one.id if one.group is None else "g" + key_hash(one.group)
+        if one.id in held or lock in free:
+            free.discard(lock)  # only the oldest message of a group is in flight
+            statuses[one.id] = "in flight"
+        elif one.due is None:
+            statuses[one.id] = "waiting"
+        else:
+            statuses[one.id] = "retrying" if one.attempt else "delayed"
+    return statuses
+
+
+def _matches(
+    message: zq.Message[bytes], status: Status, filters: Mapping[str, str], tags: Mapping[str, str | int]
+) -> bool:
+    known = {"key": message.key, "group": message.group, "status": status}
+    return all(known[name] == value for name, value in filters.items()) and tags.items() <= message.tags.items()
+
+
+#: The columns of a message's options; each is shown if a message has it.
+_OPTIONS: Final[Mapping[str, Callable[[zq.Message[bytes]], object]]] = {
+    "attempts": lambda one: one.attempt or "",
+    "priority": lambda one: one.priority or "",
+    "key": lambda one: one.key or "",
+    "group": lambda one: one.group or "",
+    "tags": lambda one: " ".join(f"{name}={value}" for name, value in one.tags.items()),
+    "due": lambda one: output.when(one.due),
+    "last error": lambda one: output.shortened(one.error or ""),
+}
+
+
+def _print_table(messages: Sequence[zq.Message[bytes]], statuses: Mapping[str, Status]) -> None:
+    """Print a table; options have a column if a message has them."""
+    options = {name: list(map(cell, messages)) for name, cell in _OPTIONS.items()}
+    columns: dict[str, Sequence[object]] = {
+        "id": [one.id for one in messages],
+        "status": [statuses[one.id] for one in messages],
+        "put": [output.when(one.enqueued_at) for one in messages],
+        **{name: cells for name, cells in options.items() if any(cells)},
+        "bytes": [len(one.body) for one in messages],
+        "payload": [output.preview(one.body) for one in messages],
+    }
+    output.print_table(list(columns), zip(*columns.values(), strict=True), frame=False)

@@ -1,0 +1,1 @@
+"""`aiozkqueue report`: figures of a queue's history."""

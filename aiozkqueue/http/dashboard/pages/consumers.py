@@ -1,0 +1,37 @@
+"""The sessions that consume, with what each holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import AccessDeniedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.responses import Response
+
+    from aiozkqueue.http.dashboard.web.visit import Visit
+    from aiozkqueue.operations.consumers import ConsumerInfo
+    from aiozkqueue.session.session import QueueSession
+
+#: The maximum number of queues whose consumers one page shows.
+MOST: Final = 100
+
+
+async def show(visit: Visit) -> Response:
+    """Show the consumers of all queues that the visitor may see."""
+    consumed = [one.name for one in await visit.figures() if one.sample.consumers]
+    session = visit.session
+    read = await visit.shared.soon(("consumers", "", *consumed[:MOST]), lambda: _read(session, consumed[:MOST]))
+    return visit.page("consumers.html", section="/consumers", queues=read, left=len(consumed[MOST:]))
+
+
+async def _read(session: QueueSession, names: Sequence[str]) -> list[tuple[str, list[ConsumerInfo]]]:
+    found: list[tuple[str, list[ConsumerInfo]]] = []
+    for name in names:
+        try:
+            found.append((name, await session.queue(name).admin.consumers()))
+        except AccessDeniedError:
+            continue  # the list of queues names it as unreadable
+    return found

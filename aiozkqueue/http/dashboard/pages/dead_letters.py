@@ -1,0 +1,64 @@
+"""The dead letters of one queue, and the queues that have any."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiozkqueue.http.core.permissions import Verb
+from aiozkqueue.http.dashboard.readings.letters import SHOWN, Sought, search
+from aiozkqueue.http.dashboard.web.pager import page_number, pages_of
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from aiozkqueue.http.dashboard.readings.letters import FoundLetters
+    from aiozkqueue.http.dashboard.web.visit import Visit
+    from aiozkqueue.session.queue import Queue
+
+#: The maximum number of concurrent searches: each may need some megabytes.
+SEARCHES = 2
+_searches = asyncio.Semaphore(SEARCHES)
+
+
+async def of_all(visit: Visit) -> Response:
+    """Show the queues with dead letters, those with the most first."""
+    queues = [one for one in await visit.figures() if one.sample.dead]
+    queues.sort(key=lambda one: -one.sample.dead)
+    return visit.page("all_dead_letters.html", section="/dead-letters", queues=queues)
+
+
+async def show(visit: Visit, name: str) -> Response:
+    """Show the dead letters of a queue, or those that a search finds, and how many have which reason."""
+    queue = await visit.queue(name)
+    figures = await visit.figures_of(name)
+    found = await find(visit, queue, sought := sought_by(visit))
+    number = page_number(visit)
+    return visit.page(
+        "dead_letters.html",
+        section="/",
+        tab="dead letters",
+        figures=figures,
+        sought=sought,
+        found=found,
+        shown=found.rows[number * SHOWN : (number + 1) * SHOWN],
+        pager=pages_of(visit, number, len(found.rows), SHOWN),
+        may_read=visit.visitor.may(Verb.POLL, name),
+        may_change=visit.visitor.may_change(name),
+    )
+
+
+def sought_by(visit: Visit) -> Sought:
+    """Return the search that the address of a page names."""
+    return Sought(visit.query("search"), visit.query("reason"))
+
+
+async def find(visit: Visit, queue: Queue[bytes], sought: Sought) -> FoundLetters:
+    """Search the dead letters of a queue. Visitors with the same permissions share the result."""
+    payloads = bool(sought.text) and visit.visitor.may(Verb.POLL, queue.name)
+
+    async def read() -> FoundLetters:
+        async with _searches:
+            return await search(queue, sought, payloads=payloads)
+
+    return await visit.shared.get(("letters", queue.name, sought, payloads), read)

@@ -1,0 +1,40 @@
+"""The messages of a queue: pages of them, and a search by id, key, group, tag and status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.http.dashboard.readings.messages import LOOKED, SHOWN, STATUSES, Wanted, list_messages
+from aiozkqueue.http.dashboard.web.pager import page_number, pages_of
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from aiozkqueue.http.dashboard.web.visit import Visit
+
+
+async def show(visit: Visit, name: str) -> Response:
+    """Show a page of the messages. While a long queue is listed, the page says so and loads again."""
+    queue = await visit.queue(name)
+    figures = await visit.figures_of(name)
+    status = visit.query("status")
+    wanted = Wanted(visit.query("id"), visit.query("text"), status if status in STATUSES else "")
+    number = page_number(visit)
+    listing = await visit.shared.soon(
+        ("messages", name, wanted, number), lambda: list_messages(visit.shared, queue, wanted, number)
+    )
+    total = figures.sample.size if listing is None or listing.found is None else listing.found
+    return visit.page(
+        "messages.html",
+        section="/",
+        tab="messages",
+        figures=figures,
+        wanted=wanted,
+        filtered=any(wanted),
+        statuses=STATUSES,
+        listing=listing,
+        looked=LOOKED,
+        total=total,
+        pager=pages_of(visit, number, min(total, LOOKED), SHOWN),
+        may_change=visit.visitor.may_change(name),
+    )

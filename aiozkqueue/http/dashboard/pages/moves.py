@@ -1,0 +1,18 @@
+"""The moves of the last days and their progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from aiozkqueue.http.dashboard.web.visit import Visit
+
+
+async def show(visit: Visit) -> Response:
+    """Show the moves from or to a queue that the visitor may see, the newest first."""
+    moves = await visit.shared.get(("moves",), visit.session.admin.moves.all)
+    shown = [one for one in moves if visit.sees(one.source) or visit.sees(one.target)]
+    shown.sort(key=lambda one: one.started, reverse=True)
+    return visit.page("moves.html", section="/moves", moves=shown)

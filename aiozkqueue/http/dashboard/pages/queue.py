@@ -1,0 +1,54 @@
+"""One queue: its figures, charts, consumers and configuration."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from aiozkqueue.http.dashboard.readings import series, times
+from aiozkqueue.layout import IN_FORCE, QueueConfig, is_default
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from aiozkqueue.http.dashboard.web.visit import Visit
+
+
+async def show(visit: Visit, name: str) -> Response:
+    """Show one queue. Everything but the messages is shown here, so a deep queue costs no more than a short one."""
+    queue = await visit.queue(name)
+    figures = await visit.figures_of(name)
+    period = series.period(visit.query("range"))
+    config = await visit.shared.recent(("configuration", name), queue.configuration)
+    return visit.page(
+        "queue.html",
+        section="/",
+        tab="overview",
+        figures=figures,
+        consumers=await visit.shared.soon(("consumers", name), queue.admin.consumers),
+        settings=_settings(config),
+        period=period,
+        periods=series.PERIODS,
+        times=await visit.shared.soon(("times", name, period), lambda: times.read(queue, period.seconds))
+        if config.history
+        else None,
+        has_history=bool(config.history),
+        may_change=visit.visitor.may_change(name),
+    )
+
+
+async def points(visit: Visit, name: str) -> Response:
+    """Return the points of the charts of a queue as JSON."""
+    await visit.queue(name)
+    figures = await visit.figures_of(name)
+    return series.answer(visit.charts, visit.sampler, figures, series.period(visit.query("range")))
+
+
+def _settings(config: QueueConfig) -> list[tuple[str, object, bool]]:
+    """Return the settings in force: the name, the value, and whether it differs from the default."""
+    found: list[tuple[str, object, bool]] = []
+    for setting in fields(QueueConfig):
+        value = getattr(config, setting.name)
+        shown = IN_FORCE[setting.name] if value is None or value is False else value
+        found.append((setting.name, shown, not is_default(setting.name, value)))
+    return found

@@ -1,0 +1,153 @@
+"""A request of a visitor: the permissions, the queue, the form, and the page that answers it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.errors import InvalidNameError
+from aiozkqueue.http.core.permissions import Verb
+from aiozkqueue.http.core.service import is_there
+from aiozkqueue.http.core.shared import FRESH
+from aiozkqueue.http.dashboard.readings.figures import Figures, figures_of
+from aiozkqueue.operations.similar import similar_queue
+from aiozkqueue.session.internals import core_of
+
+from . import sign_in
+from .forms import FORM_LIMIT, SMALL_FORM_LIMIT, Form, read_form
+from .page import PageError, redirect, render, with_query
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from aiozkqueue.http.core.backend import Backend
+    from aiozkqueue.http.core.charts import Charts
+    from aiozkqueue.http.core.purging import Purges
+    from aiozkqueue.http.core.shared import Shared
+    from aiozkqueue.sampling import Sampler
+    from aiozkqueue.session.queue import Queue
+    from aiozkqueue.session.session import QueueSession
+
+
+class Visit:
+    """One request, whose visitor is known."""
+
+    def __init__(self, backend: Backend, request: Request, visitor: sign_in.Visitor) -> None:
+        self.request = request
+        self.visitor = visitor
+        self._backend = backend
+
+    @property
+    def session(self) -> QueueSession:
+        """The queue session of the server. Raises: ProblemError: it is not open."""
+        return self._backend.session
+
+    @property
+    def sampler(self) -> Sampler:
+        """The samples of the queues. Raises: ProblemError: the session is not open."""
+        return self._backend.sampler
+
+    @property
+    def charts(self) -> Charts:
+        """The samples that all servers share. Raises: ProblemError: the session is not open."""
+        return self._backend.charts
+
+    @property
+    def shared(self) -> Shared:
+        """The readings that all visitors share. Raises: ProblemError: the session is not open."""
+        return self._backend.shared
+
+    @property
+    def purges(self) -> Purges:
+        """The purges of the server. Raises: ProblemError: the session is not open."""
+        return self._backend.purges
+
+    # -- what the visitor may see
+
+    def sees(self, queue: str) -> bool:
+        """Whether the visitor may see a queue."""
+        return self.visitor.may(Verb.GET_STATUS, queue)
+
+    def require_all(self) -> None:
+        """Refuse visitors who may not see all queues. Raises: PageError."""
+        if not self.visitor.sees_all:
+            raise PageError(403, "Not permitted", "This page needs the permission queue|get_status|*.")
+
+    async def queue(self, name: str) -> Queue[bytes]:
+        """Return a queue that the visitor may see. Raises: PageError: the visitor may not, or it does not exist."""
+        if not self.sees(name):
+            text = f"This key may not see the queue {name!r}: it needs the permission get_status."
+            raise PageError(403, "Not permitted", text)
+        core = core_of(self.session)
+        try:
+            there = await self.shared.recent(("there", name), lambda: is_there(core, name))
+        except InvalidNameError as error:
+            raise PageError(404, "No such queue", str(error)) from None
+        if not there:
+            similar = await similar_queue(core, name, visible=self.sees)
+            hint = "" if similar is None else f" Did you mean {similar!r}?"
+            raise PageError(404, "No such queue", f"There is no queue {name!r}.{hint}")
+        return self.session.queue(name)
+
+    # -- figures
+
+    async def figures(self) -> list[Figures]:
+        """Return the figures of all queues that the visitor may see, from the samples that the server takes anyway."""
+        sampler, now = self.sampler, time.time()
+        if not sampler.looked_at:
+            await sampler.look(FRESH)
+        return [
+            figures_of(name, sample, sampler.rates(name), now)
+            for name, sample in sorted(sampler.latest.items())
+            if self.sees(name)
+        ]
+
+    async def figures_of(self, name: str) -> Figures:
+        """Return the figures of one queue: of the last five seconds if it can be read soon. Raises: UnreadableError."""
+        sampler = self.sampler
+        sample = sampler.latest.get(name)
+        if sample is None:
+            await self.shared.get(("sample", name), lambda: sampler.look_at(name))
+        elif time.time() - sample.at > FRESH:
+            await self.shared.soon(("sample", name), lambda: sampler.look_at(name))
+        return figures_of(name, sampler.latest[name], sampler.rates(name), time.time())
+
+    # -- forms
+
+    async def form(self, queue: str) -> Form:
+        """Read a form that changes something in a queue. Raises: PageError: it may not."""
+        may_change = self.visitor.may_change(queue)
+        form = await read_form(self.request, FORM_LIMIT if may_change else SMALL_FORM_LIMIT)
+        self.check(form)
+        if not may_change:
+            text = f"This key may not change the queue {queue!r}: it needs the permission manage."
+            raise PageError(403, "Not permitted", text)
+        return form
+
+    def check(self, form: Form) -> None:
+        """Check that a form is from a page of this visitor. Raises: PageError: it is not."""
+        if sign_in.is_from_elsewhere(self.request) or not self.visitor.proves(form.get("proof")):
+            raise PageError(403, "Not allowed", "This form was not sent from one of your pages: load it again.")
+
+    async def changed(self, queue: str) -> None:
+        """Read a queue again, because it was changed or deleted."""
+        self.shared.forget(queue)
+        if await is_there(core_of(self.session), queue):
+            await self.sampler.look_at(queue)
+        else:
+            self.sampler.forget(queue)
+
+    # -- answers
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:  # noqa: ANN401 - for the template
+        """Return a page."""
+        return render(self.request, template, self.visitor, status, **values)
+
+    def query(self, name: str) -> str:
+        """Return a value of the address; empty if it has none."""
+        return self.request.query_params.get(name, "").strip()
+
+    def finished(self, path: str, text: str) -> Response:
+        """Go to a page, which shows the result of a change."""
+        return redirect(self.request, with_query(path, done=text, seal=self.visitor.seal(text)))

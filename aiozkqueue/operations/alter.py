@@ -1,0 +1,340 @@
+"""Cancels or replaces waiting messages, found by id or key, and altered only while no consumer holds them.
+
+Each alteration is one multi based on data just read, which locks and unlocks the message itself. It fails if a consumer
+takes the message meanwhile; the message is then read again. The multi uses a commit slot, so its reported outcome is
+true even if the connection is lost. Within a transaction it is part of the commit, and fails with it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, NotCommittedError, QueueError
+from aiozkqueue.layout import (
+    EMPTY_HEADER,
+    HEADER_LIMIT,
+    End,
+    ItemRef,
+    LockRecord,
+    MalformedError,
+    decode,
+    encode,
+    has_field,
+    item_id,
+    key_hash,
+)
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.claim.group_lock import due_data
+from aiozkqueue.queue.commit.alterations import TransactionalAlteration
+from aiozkqueue.queue.commit.conditional import Change, settle
+from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.commit.transfer import Transfer, transfer
+from aiozkqueue.queue.commit.unclaimed import find, removal
+from aiozkqueue.queue.destination import Destination, binding_of, not_own
+from aiozkqueue.queue.put.prepare import restored
+from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.zookeeper import Check, Create, Delete, SetData
+
+from .bundles import single_out
+from .interrupt import can_interrupt, interrupt, interrupt_bundled
+from .listing import collect_children, seen
+from .stats import lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import Operation
+
+CANCELLED = Disposition("remove", outcome=End.CANCELLED)
+#: How many times a message is read again after concurrent changes.
+TRIES = 50
+
+
+class Alteration(enum.Enum):
+    """The result of a request to cancel or to update. It is true on success, for ``if await queue.cancel(...)``."""
+
+    DONE = "done"
+    HELD = "held"
+    """A message was left alone. It, or another message of its group, is in flight or leased."""
+    IN_FLIGHT = HELD
+    NOT_FOUND = "not found"
+    """It does not exist: it was never put, or it has ended."""
+
+    def __bool__(self) -> bool:
+        return self is Alteration.DONE
+
+
+class Wanted(NamedTuple):
+    """Selects messages of a queue by id or by key, one of which is not None."""
+
+    queue: Destination[Any]
+    id: object
+    key: object
+
+
+class AlteringWork(Protocol):
+    """A transaction that alters messages by its commit."""
+
+    def require_open(self) -> None:
+        """Raise unless it is open. Raises: TransactionClosedError."""
+        ...
+
+    def removes(self, queue: str, place: str) -> bool:
+        """Return whether its commit removes the item at a place."""
+        ...
+
+    def alter(self, place: str, alteration: TransactionalAlteration) -> None:
+        """Add an alteration of the item at a place to its commit."""
+        ...
+
+
+async def cancel(
+    runtime: Runtime, wanted: Wanted, work: AlteringWork | None = None, *, running: bool = False
+) -> Alteration:
+    """Remove the waiting messages with an id or key; in the commit of ``work`` if given.
+
+    With ``running``, remove those that a session holds too.
+
+    Raises: InvalidOptionError, NotCommittedError, OutcomeUnknownError, AccessDeniedError, TransactionClosedError.
+    """
+    state = _store_of(runtime, wanted)
+
+    def make(found: ItemSnapshot) -> Change:
+        return removal(runtime, state, found, CANCELLED)
+
+    if work is not None:
+        return await _join(QueueHandle(runtime, state), wanted, make, work, removes=True)
+    handle = QueueHandle(runtime, state)
+    if running and (bundled := await _cancel_in_bundle(handle, wanted)) is not None:
+        return bundled
+    return await _alter(handle, wanted, make, running=running)
+
+
+async def update(runtime: Runtime, wanted: Wanted, value: object, work: AlteringWork | None = None) -> Alteration:
+    """Replace the payload of the waiting messages with an id or key; in the commit of ``work`` if given.
+
+    Raises: as `cancel`; PayloadError, MessageTooLargeError.
+    """
+    state = _store_of(runtime, wanted)
+    body = binding_of(wanted.queue).codec.encode(value, state.name)
+    if len(body) + HEADER_LIMIT > runtime.max_message:
+        msg = f"queue {state.name!r}: the message takes {len(body)} bytes, ZooKeeper takes {runtime.max_message}"
+        raise MessageTooLargeError(msg)
+
+    def make(found: ItemSnapshot) -> Change:
+        return replacement(QueueHandle(runtime, state), found, body)
+
+    if work is not None:
+        return await _join(QueueHandle(runtime, state), wanted, make, work, removes=False)
+    return await _alter(QueueHandle(runtime, state), wanted, make)
+
+
+async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
+    """Move the waiting messages with an id or key to another queue, each in one multi.
+
+    Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again.
+
+    Raises: as `cancel`; InvalidNameError, MessageTooLargeError; QueueFullError: the target has no room.
+    """
+    state, into = _store_of(runtime, wanted), runtime.queue_state(target)
+    handle, named = QueueHandle(runtime, state), _named(wanted)
+    if not await state.exists():
+        return Alteration.NOT_FOUND
+    await state.open()
+    await into.open_or_create()
+    await handle.zookeeper.sync(handle.paths.base)
+    now = await runtime.server_clock.learned(handle.paths.due)
+    held = await _single_out(handle, wanted)
+    found = await find(handle, await _find_places(handle, named))
+    waiting = [one for one in found if not one.held(now)]
+    moved = Disposition("remove", reason=f"moved to {target}")
+    outcomes = await transfer(
+        runtime,
+        [
+            Transfer(
+                one.id, [restored(QueueHandle(runtime, into), item, one.item)], removal(runtime, state, one, moved)
+            )
+            for one in waiting
+            if (item := state.parse_item(one.name)) is not None
+        ],
+        Deadline(0, runtime.clock),
+    )
+    for outcome in outcomes:
+        if isinstance(outcome, QueueError):
+            raise outcome
+    if held or len(waiting) < len(found) or not all(outcomes):
+        return Alteration.HELD
+    return Alteration.DONE if waiting else Alteration.NOT_FOUND
+
+
+def _store_of(runtime: Runtime, wanted: Wanted) -> QueueState:
+    """Return the state of the selected queue. Raises: InvalidOptionError."""
+    queue: object = wanted.queue
+    if not isinstance(queue, Destination):
+        msg = f"give a queue, made by session.queue(), not {type(queue).__name__}"
+        raise InvalidOptionError(msg)
+    if binding_of(queue).owner is not runtime:
+        raise not_own(queue.name)
+    state = runtime.queue_state(queue.name)
+    if state.dialect is not None:
+        msg = f"queue {state.name!r}: messages of another program's queue cannot be cancelled or updated"
+        raise InvalidOptionError(msg)
+    return state
+
+
+async def _join(
+    handle: QueueHandle[Runtime],
+    wanted: Wanted,
+    make: Callable[[ItemSnapshot], Change],
+    work: AlteringWork,
+    *,
+    removes: bool,
+) -> Alteration:
+    """Find the messages once, and add the alterations to a unit of work."""
+    work.require_open()
+    named = _named(wanted)
+    if not await handle.state.open_existing():
+        return Alteration.NOT_FOUND
+    await handle.zookeeper.sync(handle.paths.base)
+    now = await handle.runtime.server_clock.learned(handle.paths.due)
+    bundle_held = await _single_out(handle, wanted)
+    places = await _find_places(handle, named)
+    found = await find(handle, [place for place in places if not work.removes(handle.name, place)])
+    waiting = [one for one in found if not one.held(now)]
+    alter_with(work, [(one, make(one)) for one in waiting], removes=removes)
+    if bundle_held or len(waiting) < len(found):
+        return Alteration.HELD
+    return Alteration.DONE if waiting else Alteration.NOT_FOUND
+
+
+def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]], *, removes: bool) -> int:
+    """Alter messages in the commit of a unit of work, except those that it removes; return how many.
+
+    Raises: TransactionClosedError.
+    """
+    work.require_open()
+    left = [(found, change) for found, change in changes if not work.removes(change.state.name, found.place)]
+    for found, change in left:
+        work.alter(found.place, TransactionalAlteration(change, f"message {found.id}", removes=removes))
+    return len(left)
+
+
+async def _cancel_in_bundle(handle: QueueHandle[Runtime], wanted: Wanted) -> Alteration | None:
+    """Cancel a message of a bundle, held or not; return None if it is in no bundle."""
+    _named(wanted)  # checks it
+    if not isinstance(wanted.id, str) or not await handle.state.exists():
+        return None
+    await handle.state.open()
+    if not handle.config.bundled:
+        return None
+    await handle.zookeeper.sync(handle.paths.base)
+    await handle.runtime.server_clock.learned(handle.paths.due)
+    done = await interrupt_bundled(handle, wanted.id, CANCELLED)
+    return None if done is None else Alteration.DONE if done else Alteration.HELD
+
+
+async def _alter(
+    handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[ItemSnapshot], Change], *, running: bool = False
+) -> Alteration:
+    wanted = _named(asked)
+    if not await handle.state.open_existing():  # with the operations that its features add to an end
+        return Alteration.NOT_FOUND
+    done = held = False
+    places: list[str] | None = None
+    for _ in range(TRIES):
+        # A lagging server may not show an existing message yet.
+        await handle.zookeeper.sync(handle.paths.base)
+        now = await handle.runtime.server_clock.learned(handle.paths.due)
+        if places is None:
+            held = await _single_out(handle, asked)
+            places = await _find_places(handle, wanted)
+        found = await find(handle, places)
+        waiting = [one for one in found if (can_interrupt(one, now) if running else not one.held(now))]
+        if running:
+            settled = [await interrupt(handle, one, CANCELLED) for one in waiting]
+        else:
+            settled = await settle(handle.runtime, [make(one) for one in waiting])
+        held = held or len(waiting) < len(found)
+        for one, change in zip(waiting, settled, strict=True):
+            if change.obstacle is not None:
+                raise obstructed_by(handle.name, one.id, change.obstacle)
+        done = done or not all(change.left for change in settled)
+        places = [one.place for one, change in zip(waiting, settled, strict=True) if change.left]
+        if not places:
+            if held:
+                return Alteration.HELD
+            return Alteration.DONE if done else Alteration.NOT_FOUND
+    msg = f"queue {handle.name!r}: {places} changed each time they were read; try again"
+    raise NotCommittedError(msg)
+
+
+def _named(wanted: Wanted) -> Callable[[str], bool]:
+    """Return a predicate that selects items by name. Raises: InvalidOptionError."""
+    queue, message_id, key = wanted.queue.name, wanted.id, wanted.key
+    if (message_id is None) == (key is None):
+        msg = f"queue {queue!r}: give either id= or key="
+        raise InvalidOptionError(msg)
+    given = message_id if key is None else key
+    if not isinstance(given, str) or not given:
+        msg = f"queue {queue!r}: {'id' if key is None else 'key'}={given!r}: give a non-empty str"
+        raise InvalidOptionError(msg)
+    if key is None:
+        # The end of the name is compared first: parsing every name of a deep queue costs more than listing it.
+        return lambda name: given in name and _id_of(name) == given
+    field = f"k{key_hash(given)}-"
+    return lambda name: has_field(name, field)
+
+
+def _id_of(name: str) -> str | None:
+    try:
+        return item_id(name)
+    except MalformedError:
+        return None
+
+
+async def _single_out(handle: QueueHandle[Runtime], wanted: Wanted) -> bool:
+    """Dissolve the bundle that holds the wanted message; return whether a consumer holds the bundle.
+
+    Messages with a key are never in a bundle.
+    """
+    if not handle.config.bundled or not isinstance(wanted.id, str):
+        return False
+    return await single_out(handle, await lanes(handle), wanted.id)
+
+
+async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], bool]) -> list[str]:
+    """List the queue; return the places of the selected items."""
+    places: list[str] = []
+    for folder in await lanes(handle):
+        lane = handle.paths.place_of(folder)
+        found = await collect_children(handle, folder, lambda: Matching(wanted))
+        places += [ItemRef(lane, name).path for name in await seen(handle, found.names) if _id_of(name) is not None]
+    return places
+
+
+def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) -> Change:
+    """Replace an item's payload; its name, headers, place and attempts are unchanged."""
+    paths = handle.paths
+    try:
+        header = decode(found.item.data)[0]
+    except MalformedError:
+        header = EMPTY_HEADER
+    replaced = SetData(paths.at(found.place), encode(body, header), found.item.stat.version)
+    lock, grouped = paths.lock(found.locked_by), is_group(found.locked_by)
+    if found.lock is None:
+        record = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()
+        return Change(handle.state, [Create(lock, record), replaced, Delete(lock)])
+    operations: list[Operation] = [Check(lock, found.lock.stat.version), replaced]
+    if found.end is not None and not (grouped and LockRecord.decode(found.lock.data).claim != found.id):
+        # A client that removes the lock now is refused, because the item has changed; this check shows that the lock is
+        # still due.
+        due = paths.due_node(found.end, found.id)
+        place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
+        operations += [Delete(due), Create(due, place)]
+    return Change(handle.state, operations)

@@ -1,0 +1,344 @@
+"""The records of Spark's batch writers, and the removal of batches of writers that no longer exist.
+
+``sinks/<writer>`` holds the current batch of a writer, and is written whenever that changes: its version is the fence
+for all tasks that put for it. ``stage`` names the pending batch, as its items do (see `candidates.batches`);
+``aborted`` names the batches whose items are being removed. Its children hold the progress of each part of a batch, in
+the writer's own format.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from pydantic_core import SchemaValidator, ValidationError, to_json
+from pydantic_core import core_schema as schema
+
+from aiozkqueue.errors import NotFoundError
+from aiozkqueue.layout import ItemRef, has_field, item_field, messages_in, name_at
+from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.zookeeper import (
+    Check,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    SetData,
+    apply_until_answered,
+    below,
+    read_pages,
+)
+
+from .listing import collect_children
+from .stats import lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic_core.core_schema import CoreSchema, TypedDictField
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper import Operation, Stat
+
+#: Items removed in one multi.
+TOGETHER: Final = 500
+
+
+def name_of_write(write_id: str) -> str:
+    """Return the name of a write's writer: its `writeId` or, without one, its run."""
+    return f"write {write_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterRecord:
+    """The stored record of a writer."""
+
+    name: str
+    """The name that the user knows."""
+    batch: int = -1
+    """The pending batch, or the last complete one; -1: none yet."""
+    stage: str | None = None
+    """The lock of the pending batch's items; None: the batch is complete, or was discarded."""
+    complete: bool = True
+    aborted: tuple[str, ...] = ()
+    """Discarded batches that may have items left."""
+    run: str = ""
+    """The current writer: see `BatchWriter.begin`."""
+    origin: str = ""
+    """See `BatchWriter.begin`."""
+    client: str = ""
+    """The session that wrote the record."""
+
+    def encode(self) -> bytes:
+        """The bytes to store."""
+        return to_json(asdict(self))
+
+    @property
+    def of_one_run(self) -> bool:
+        """Whether the name belongs to a single run, which no other run can continue: a write without `writeId`."""
+        return self.name == name_of_write(self.run)
+
+    @classmethod
+    def decode(cls, data: bytes) -> WriterRecord | None:
+        """Decode a record; return None if it does not decode."""
+        try:
+            return cls(**_RECORD.validate_json(data))
+        except ValidationError:
+            return None
+
+
+def _field(one: CoreSchema) -> TypedDictField:
+    """Return the field, which has a default in `WriterRecord`."""
+    return schema.typed_dict_field(one, required=False)
+
+
+_RECORD: Final = SchemaValidator(
+    schema.typed_dict_schema(
+        {
+            "name": schema.typed_dict_field(schema.str_schema()),
+            "batch": _field(schema.int_schema()),
+            "stage": _field(schema.nullable_schema(schema.str_schema())),
+            "complete": _field(schema.bool_schema()),
+            "aborted": _field(schema.tuple_variable_schema(schema.str_schema())),
+            "run": _field(schema.str_schema()),
+            "origin": _field(schema.str_schema()),
+            "client": _field(schema.str_schema()),
+        }
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterInfo:
+    """A batch of a writer that is not complete."""
+
+    writer: str
+    """The znode of the writer."""
+    name: str
+    batch: int
+    messages: int
+    """The messages put for it, which are not visible yet."""
+    client: str
+    """The session that began the batch."""
+    changed: datetime
+    """The time when it began, in ZooKeeper's time."""
+
+
+async def writers(handle: QueueHandle[Runtime]) -> list[WriterInfo]:
+    """List the writers of a queue that have a pending batch, or remains of one.
+
+    Raises: AccessDeniedError.
+    """
+    found: list[WriterInfo] = []
+    counts: dict[str, int] = {}
+    for writer, stat, record in await _records(handle):
+        if record.stage is None and not record.aborted:
+            continue
+        if not counts:
+            counts = await _count(handle)
+        batch_visibility = [one for one in (record.stage, *record.aborted) if one is not None]
+        found.append(
+            WriterInfo(
+                writer=writer,
+                name=record.name,
+                batch=record.batch,
+                messages=sum(counts.get(stage, 0) for stage in batch_visibility),
+                client=record.client,
+                changed=datetime.fromtimestamp(stat.mtime / 1000, UTC),
+            )
+        )
+    return found
+
+
+async def began_by(handle: QueueHandle[Runtime], origin: str, batch: int) -> list[str]:
+    """Return the names of the writers with a pending batch that this origin began.
+
+    Raises: AccessDeniedError.
+    """
+    return [
+        record.name
+        for _, _, record in await _records(handle)
+        if record.stage and (record.origin, record.batch) == (origin, batch)
+    ]
+
+
+async def _records(handle: QueueHandle[Runtime]) -> list[tuple[str, Stat, WriterRecord]]:
+    """Read the record of each writer of a queue."""
+    with translate_denials(handle.name):
+        writers = sorted(await below(handle.zookeeper, handle.paths.sinks))
+        nodes = await read_pages(handle.zookeeper, [f"{handle.paths.sinks}/{writer}" for writer in writers])
+    return [
+        (writer, node.stat, record)
+        for writer, node in zip(writers, nodes, strict=True)
+        if node is not None and (record := WriterRecord.decode(node.data)) is not None
+    ]
+
+
+async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None = None) -> int:
+    """Remove the messages of a writer's pending batch; return how many.
+
+    No consumer has seen any of them. Further puts of that batch are refused. ``batch``: discard only this batch.
+
+    Raises: NotFoundError: there is no such writer; AccessDeniedError.
+    """
+    zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
+    while True:
+        await zookeeper.sync(path)
+        try:
+            with translate_denials(handle.name):
+                node = await zookeeper.read(path)
+        except NoNodeError as error:
+            msg = f"queue {handle.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows the writers"
+            raise NotFoundError(msg) from error
+        record = WriterRecord.decode(node.data)
+        if record is None or record.stage is None or batch not in (None, record.batch):
+            break
+        left = replace(record, stage=None, aborted=(*record.aborted, record.stage))
+        if await _write(handle, [SetData(path, left.encode(), node.stat.version)]):
+            break
+    return await clear_away(handle, writer)
+
+
+async def abandon(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
+    """Discard the batch of a run that no other run can continue, if nothing was put for it since a moment (ms).
+
+    If the run is alive after all, and only slow, the fence refuses its further puts and its completion of the batch. So
+    the run fails, and never makes a part of its rows visible.
+
+    Raises: AccessDeniedError.
+    """
+    zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
+    try:
+        node = await zookeeper.read(path)
+    except NoNodeError:
+        return 0
+    record = WriterRecord.decode(node.data)
+    if record is None or record.stage is None or not record.of_one_run or node.stat.mtime > before:
+        return 0
+    for part in await below(zookeeper, path):
+        stat = await zookeeper.exists(f"{path}/{part}")
+        if stat is not None and stat.mtime > before:
+            return 0
+    return await give_up(handle, writer, record.batch)
+
+
+async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
+    """Remove the messages of a writer's discarded batches; return how many. It may be interrupted at any point.
+
+    Raises: AccessDeniedError.
+    """
+    zookeeper, path, removed = handle.zookeeper, f"{handle.paths.sinks}/{writer}", 0
+    while True:
+        try:
+            with translate_denials(handle.name):
+                node = await zookeeper.read(path)
+        except NoNodeError:
+            return removed
+        record = WriterRecord.decode(node.data)
+        if record is None or not record.aborted:
+            return removed
+        stage = record.aborted[0]
+        removed += await _remove(handle, stage)
+        left = replace(record, aborted=record.aborted[1:])
+        # The lock is removed last: until then the remaining items are invisible.
+        unlock = await unlocking(handle, stage)
+        await _write(handle, [SetData(path, left.encode(), node.stat.version), *unlock])
+
+
+async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
+    """Remove the record of a writer whose last batch was complete before a moment (ms, ZooKeeper's time).
+
+    Return 1 if so.
+    """
+    zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
+    try:
+        node = await zookeeper.read(path)
+    except NoNodeError:
+        return 0
+    record = WriterRecord.decode(node.data)
+    if record is None or record.aborted or node.stat.mtime > before:
+        return 0
+    if not record.complete and (record.stage is not None or not record.of_one_run):
+        return 0
+    parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
+    for start in range(0, len(parts), TOGETHER):  # if a batch begins now, the fence has changed: none of it is removed
+        together: list[Operation] = [Check(path, node.stat.version), *parts[start : start + TOGETHER]]
+        if not await _write(handle, together):
+            return 0
+    return int(await _write(handle, [Delete(path, node.stat.version)]))
+
+
+async def unlocking(handle: QueueHandle[Runtime], stage: str) -> list[Operation]:
+    """Return the operations that remove the lock of a batch; none if it was removed manually."""
+    lock = handle.paths.lock(stage)
+    with translate_denials(handle.name):
+        return [] if await handle.zookeeper.exists(lock) is None else [Delete(lock)]
+
+
+async def _remove(handle: QueueHandle[Runtime], stage: str) -> int:
+    removed = 0
+    for folder in await lanes(handle):
+        names = await _of_stage(handle, folder, stage)
+        for start in range(0, len(names), TOGETHER):
+            removed += await _delete(handle, [ItemRef(folder, name).path for name in names[start : start + TOGETHER]])
+    return removed
+
+
+async def _delete(handle: QueueHandle[Runtime], paths: Sequence[str]) -> int:
+    """Delete these items, one after the other if another client deletes them too; return the number of messages."""
+    deleted = paths
+    if not await _write(handle, [Delete(path) for path in paths]):
+        deleted = [path for path in paths if await _write(handle, [Delete(path)])]
+    return sum(messages_in(name_at(path)) for path in deleted)
+
+
+async def _write(handle: QueueHandle[Runtime], operations: Sequence[Operation]) -> bool:
+    """Apply a repeatable change; return whether this call applied it. Raises: AccessDeniedError."""
+    try:
+        await apply_until_answered(handle.zookeeper, operations)
+    except MultiError as refusal:
+        if isinstance(refusal.error, NoAuthError):
+            raise access_denied(handle.name, refusal.error) from refusal
+        return False
+    return True
+
+
+async def marks_of(handle: QueueHandle[Runtime], stage: str) -> set[str]:
+    """List the fields ``r`` of the items of a batch, by which the writer identifies them."""
+    marks: set[str] = set()
+    for folder in await lanes(handle):
+        for name in await _of_stage(handle, folder, stage):
+            marks.add("r" + item_field(name, "r"))
+    return marks
+
+
+async def _of_stage(handle: QueueHandle[Runtime], folder: str, stage: str) -> Sequence[str]:
+    """List the items of a batch; no other names are kept in memory."""
+    listed = await collect_children(handle, folder, lambda: Matching(lambda name: stage_of(name) == stage))
+    return listed.names
+
+
+async def _count(handle: QueueHandle[Runtime]) -> dict[str, int]:
+    """Return the number of messages of each batch."""
+    counts: Counter[str] = Counter()
+    for folder in await lanes(handle):
+        counts += (await collect_children(handle, folder, _Stages)).counts
+    return counts
+
+
+class _Stages:
+    """Counts messages by their batch."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def take(self, names: list[str]) -> None:
+        """Count the messages of names that belong to a batch."""
+        for name in names:
+            if has_field(name, "b") and (stage := stage_of(name)) is not None:
+                self.counts[stage] += messages_in(name)

@@ -1,0 +1,507 @@
+"""One pass of clean-up over one queue, or over the commit slots of all clients.
+
+Every removal is one multi that is refused if any of the data has changed since it was read, so removals can be
+repeated, and made by two sessions at a time. Comments explain why each is safe. The multis are sent separately from the
+session's commits, a page at a time with a pause after each, and the number of removals per pass is limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidNameError
+from aiozkqueue.layout import (
+    History,
+    LockRecord,
+    check_queue_name,
+    hour_end,
+    parse_due,
+    parse_hour,
+    parse_lock,
+    parse_meta,
+    parse_record,
+)
+from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.queue.candidates.collectors import Earliest, Matching
+from aiozkqueue.queue.candidates.tag_records import sweep_tags
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.redelivery.timed_locks import reap
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.queue.runtime.strings import Strings, shed
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    SessionExpiredError,
+    SetData,
+    apply_until_answered,
+    below,
+)
+
+from .batch_writers import abandon, clear_away, forget
+from .deleted import sweep_deleted
+from .history_pins import read_pins
+from .listing import collect_children
+from .orphans import LATE, bad_locks, old_clients, orphan_metas
+from .stats import configuration, lanes
+from .ttl import sweep_expired
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.layout import StoredConfig
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import Operation
+
+    from .history_pins import Pins
+    from .orphans import Left
+
+
+#: Maximum number of znodes that one pass removes; the next pass continues.
+BUDGET: Final = 10_000
+#: Maximum number of items listed to find their remains; deeper queues are skipped until they are shorter.
+MOST_LISTED: Final = 100_000
+TOGETHER: Final = 100
+#: Seconds between two multis.
+PAUSE: Final = 0.01
+#: Number of tag combinations that a queue keeps even if no message has them.
+MOST_TAGS: Final = 1000
+_HOUR_MS: Final = 3_600_000
+#: How long a writer's last complete batch is remembered, milliseconds.
+WRITERS_KEPT: Final = 90 * 24 * _HOUR_MS
+#: How long a write that no other run can continue may be idle before it is discarded, milliseconds.
+WRITES_KEPT: Final = 24 * _HOUR_MS
+_LONGEST_ID: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """The number of znodes and messages that a pass removed."""
+
+    queue: str | None
+    """The queue; None: the commit slots of clients that no longer exist, and the remains of deleted queues."""
+    claims: int = 0
+    """Ended delays and leases removed: their messages can be taken."""
+    attempts: int = 0
+    """Records of attempts whose message was gone."""
+    expired: int = 0
+    """Expired messages: dropped, or moved to the dead letters."""
+    records: int = 0
+    """Records of history past their lifetime, or beyond the maximum number."""
+    hours: int = 0
+    """Empty hours of the history and of the schedule."""
+    tags: int = 0
+    """Tag combinations that no message has any more, once there are very many."""
+    staged: int = 0
+    """Messages of discarded batches, and records of writers that have been inactive for a long time."""
+    clients: int = 0
+    """Clients whose commit slots had not been used for a day."""
+    deleted: int = 0
+    """Deleted queues whose last znode was removed, a week after the deletion."""
+    reaped: int = 0
+    """Messages reassigned to all nodes, because their own node had not taken them."""
+    more: bool = False
+    """Whether another pass is needed, because this one reached its limit."""
+
+    @property
+    def total(self) -> int:
+        """The total of all counts."""
+        return (
+            self.reaped
+            + self.claims
+            + self.attempts
+            + self.expired
+            + self.records
+            + self.hours
+            + self.tags
+            + self.staged
+            + self.clients
+            + self.deleted
+        )
+
+
+async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
+    """Clean one queue, if it exists.
+
+    Anything that ended or was written less than ``late`` seconds ago is left to its owner, to spare it the conflict.
+
+    Raises: AccessDeniedError, PayloadError; SessionExpiredError, ConnectionLossError, MultiError of zookeeper.
+    """
+    config = await configuration(handle)
+    if config is None or not await handle.state.exists():
+        return Cleaned(queue=handle.name)
+    cleaning = _Cleaning(handle, late)
+    with translate_denials(handle.name):
+        await cleaning.look_at_the_clock()
+        return Cleaned(
+            queue=handle.name,
+            claims=await cleaning.ended_locks(),
+            attempts=await cleaning.attempts(),
+            expired=await sweep_expired(handle, limit=max(0, cleaning.left)),
+            records=await cleaning.history(config.history or History()),
+            hours=await cleaning.hours(),
+            tags=await cleaning.tags(config),
+            staged=await cleaning.writers(),
+            more=cleaning.left <= 0,
+        )
+
+
+async def clean_root(runtime: Runtime, moment: int) -> Cleaned:
+    """Clean what belongs to no existing queue: commit slots, and deleted queues. ``moment`` is ZooKeeper's time, ms."""
+    clients = await _clean_clients(runtime, moment)
+    return Cleaned(queue=None, clients=clients, deleted=await sweep_deleted(runtime, moment))
+
+
+async def _clean_clients(runtime: Runtime, moment: int) -> int:
+    """Remove the commit slots of clients that have not used them for a day; return the number of clients.
+
+    Each slot is removed at the version read, so only if its client has not used it since. A client whose slot is gone
+    creates another, or can no longer determine the outcome of a commit that it sent a day before.
+    """
+    removed = 0
+    for client in await old_clients(runtime.zookeeper, runtime.root, moment / 1000):
+        change: list[Operation] = [*(Delete(path, version) for path, version in client.slots), Delete(client.folder)]
+        removed += await _apply(runtime, [change])
+    return removed
+
+
+async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[Cleaned]:
+    """Clean these queues, or all queues and the commit slots; record the time for operators.
+
+    Raises: AccessDeniedError, ConnectionLostError, PayloadError.
+    """
+    try:
+        if states is not None:
+            return [await _clean_now(QueueHandle(runtime, state)) for state in states]
+        present = [runtime.queue_state(name) for name in await queue_names(runtime)]
+        cleaned = [await _clean_now(QueueHandle(runtime, state)) for state in present]
+        told = f"{runtime.root}/.janitor"
+        await runtime.zookeeper.ensure(told)
+        return [*cleaned, await clean_root(runtime, await runtime.server_clock.learned(told))]
+    except NoAuthError as error:
+        msg = f"root {runtime.root}: {error}; use the credentials of a user whom the ACL allows"
+        raise AccessDeniedError(msg) from error
+    except (ConnectionLossError, SessionExpiredError) as error:
+        msg = f"the connection was lost while cleaning: {error}; clean again"
+        raise ConnectionLostError(msg) from error
+
+
+async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
+    cleaned = await clean_queue(handle, late=LATE)
+    with suppress(MultiError):  # no janitor has cleaned it yet, or it does not exist
+        await handle.zookeeper.multi([SetData(handle.paths.janitor, told_of(cleaned, handle.runtime.ids.client))])
+    return cleaned
+
+
+async def queue_names(runtime: Runtime) -> list[str]:
+    """List the existing queues, sorted. Raises: NoAuthError."""
+    names = [name for name in sorted(await below(runtime.zookeeper, runtime.root)) if is_queue_name(name)]
+    return [name for name in names if await runtime.queue_state(name).exists()]
+
+
+def is_queue_name(name: str) -> bool:
+    """Whether a queue can have this name."""
+    try:
+        check_queue_name(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def told_of(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:
+    """Return the stored record of the last pass: data for operators, and ``node`` for `made_by`."""
+    told = {"client": client, **asdict(cleaned)}
+    return json.dumps(told if node is None else told | {"node": node}).encode()
+
+
+def made_by(told: bytes) -> str | None:
+    """Return the hash of the node that made the last pass; None if it is not recorded or not readable."""
+    try:
+        fields: object = json.loads(told)
+    except (ValueError, RecursionError):
+        return None
+    node: object = cast("dict[str, object]", fields).get("node") if isinstance(fields, dict) else None
+    return node if isinstance(node, str) else None
+
+
+class _Cleaning:
+    """One pass over one queue."""
+
+    def __init__(self, handle: QueueHandle[Runtime], late: float) -> None:
+        self._handle = handle
+        self._runtime = handle.runtime
+        self._state = handle.state
+        self._late = milliseconds_in(late)
+        self._zookeeper = handle.zookeeper
+        self._paths = handle.paths
+        self.left = BUDGET
+        self._now = 0
+        self._counts: dict[str, int] = {}
+
+    async def look_at_the_clock(self) -> None:
+        """Learn ZooKeeper's time.
+
+        The estimate is never ahead of the server's clock, so no deadline is judged over too early.
+        """
+        self._now = await self._runtime.server_clock.learned(self._paths.due)
+
+    async def ended_locks(self) -> int:
+        """Remove the timed locks that ended a while ago; active consumers would have removed them at once.
+
+        If a lock has a due node, this does the same as a consumer (see `timed_locks`), and is as safe. Otherwise the
+        lock is removed at the version read: no commit depends on a timed lock, and a renewed lock has another version.
+        """
+        paths = self._paths
+        timed = await collect_children(
+            self._handle, paths.due, partial(_TimedLocks, max(0, self.left), self._now - self._late)
+        )
+        ended = [parsed for name in timed.ended.in_order() if (parsed := parse_due(name)) is not None]
+        freed = 0
+        generation = await self._zookeeper.wait_connected()
+        for start in range(0, len(ended), TOGETHER):
+            freed += len(await reap(self._zookeeper, paths, ended[start : start + TOGETHER], generation))
+            await asyncio.sleep(PAUSE)
+        self.left -= len(ended)
+        listed = await collect_children(
+            self._handle,
+            paths.locks,
+            lambda: Earliest(BUDGET, lambda name: parse_lock(name) not in timed.announced, str),
+        )
+        bad = bad_locks(self._zookeeper, paths, listed.names(), self._now / 1000)
+        unannounced = [one async for page in bad for one in page.unannounced]
+        await shed(*timed.announced.parts)
+        over = [one for one in unannounced if self._is_over(LockRecord.decode(one.node.data).end)]
+        return freed + await self._remove([self._unlock(one) for one in over])
+
+    async def attempts(self) -> int:
+        """Remove the records of attempts whose message is gone.
+
+        They are listed before the items, twice, in two orders, so that even a message that moves between lanes is
+        found. The change locks and unlocks the message's id, so no holder that has read the record can be about to
+        write it, and removes the record at the version read. A message that is redriven later begins without a record.
+        """
+        named = _is_message if self._state.dialect is None else parse_meta
+        names = (await collect_children(self._handle, self._paths.metas, partial(Earliest, BUDGET, named, str))).names()
+        if not names:
+            return 0
+        folders = await self._item_folders()
+        if await self._count(folders) > MOST_LISTED:
+            return 0
+        ids = await self._ids(folders, names)
+        orphans = orphan_metas(self._zookeeper, self._paths, names, lambda found: found not in ids)
+        old = [one async for page in orphans for one in page if one.node.stat.mtime + self._late <= self._now]
+        if not old:
+            return 0
+        ids = await self._ids(folders[::-1], names)
+        lock = LockRecord(self._runtime.ids.next(), self._runtime.ids.client).encode()
+        return await self._remove([self._forget(one, lock) for one in old if parse_meta(one.name) not in ids])
+
+    async def history(self, history: History) -> int:
+        """Remove the records past their lifetime, and the oldest of those beyond the most that are kept.
+
+        Each removal checks the version of the pins' folder, read before the pins were listed (see `history_pins`).
+        """
+        zookeeper, paths = self._zookeeper, self._paths
+        if await zookeeper.exists(paths.history) is None:
+            return 0
+        pins = await read_pins(self._handle)
+        hours = sorted(name for name in await below(zookeeper, paths.history) if parse_hour(name) is not None)
+        newer = await self._counted_after(hours)
+        cutoff = self._now - milliseconds_in(history.seconds)
+        removed = 0
+        for hour in hours:
+            begin = parse_hour(hour)
+            if self.left <= 0 or (pins.first is not None and hour >= pins.first) or begin is None:
+                break
+            if begin >= cutoff and newer[hour] + self._counts[hour] <= history.most:
+                break
+            chosen = await self._too_old(hour, history.most - newer[hour], cutoff)
+            removed += await self._remove([self._strike(pins, f"{hour}/{name}") for name in chosen])
+        return removed
+
+    async def _too_old(self, hour: str, kept: int, cutoff: int) -> list[str]:
+        """Return the records of an hour to remove: those from before ``cutoff``, and the oldest beyond ``kept``."""
+        path = self._paths.record(hour)
+        listed = await collect_children(self._handle, path, partial(Earliest, None, parse_record, str))
+        held, chosen = listed.held, list[str]()
+        for index, name in enumerate(listed.in_order()):
+            parsed = parse_record(name)
+            if len(chosen) >= self.left or not (held - index > kept or (parsed is not None and parsed[0] < cutoff)):
+                break
+            chosen.append(name)
+        return chosen
+
+    async def _counted_after(self, hours: Sequence[str]) -> dict[str, int]:
+        """Return the number of records in the hours after each hour.
+
+        A concurrent clean-up only removes records that have too many after them or are too old, and then all older
+        records must go as well. So concurrent clean-ups never remove too much.
+        """
+        self._counts = {hour: await self._count([self._paths.record(hour)]) for hour in hours}
+        newer: dict[str, int] = {}
+        total = 0
+        for hour in reversed(hours):
+            newer[hour] = total
+            total += self._counts[hour]
+        return newer
+
+    async def tags(self, config: StoredConfig) -> int:
+        """Remove records of unused tags: no put can depend on a removed record (see `tag_records`)."""
+        paths = self._paths
+        stat = await self._zookeeper.exists(paths.filters)
+        if stat is None or stat.num_children <= MOST_TAGS:
+            return 0
+        later = [f"{paths.later}/{hour}" for hour in await below(self._zookeeper, paths.later)]
+        folders = [paths.dlq, *(paths.at(lane) for lane in config.lanes), *later, paths.dlq]
+        generation = await self._zookeeper.wait_connected()
+        return await sweep_tags(self._zookeeper, paths, folders, generation)
+
+    async def writers(self) -> int:
+        """Finish the removal of discarded batches, and remove the records of writers that completed long ago.
+
+        A writer without a record that writes the same batch again would duplicate it. A write without a `writeId` that
+        has put nothing for a day is discarded; any other pending batch is left.
+        """
+        removed = 0
+        for writer in await below(self._zookeeper, self._paths.sinks):
+            removed += await abandon(self._handle, writer, self._now - WRITES_KEPT)
+            removed += await clear_away(self._handle, writer)
+            removed += await forget(self._handle, writer, self._now - WRITERS_KEPT)
+        self.left -= removed
+        return removed
+
+    async def hours(self) -> int:
+        """Remove empty hours that are over: of the history, and of the schedule.
+
+        The server refuses to remove a folder that is not empty, and a client that finds one missing creates it again.
+        """
+        changes: list[Sequence[Operation]] = []
+        for hour in await below(self._zookeeper, self._paths.history):
+            begin = parse_hour(hour)
+            if begin is not None and hour_end(begin) + _HOUR_MS <= self._now:
+                changes.append([Delete(self._paths.record(hour))])
+        changes += [
+            [Delete(f"{self._paths.later}/{hour}")]
+            for hour in await below(self._zookeeper, self._paths.later)
+            if hour.isascii() and hour.isdigit() and (int(hour) + 2) * _HOUR_MS <= self._now
+        ]
+        empty = [one for one in changes if not await self._count([one[0].path])]
+        return await self._remove(empty)
+
+    # -- the changes
+
+    def _unlock(self, lock: Left) -> Sequence[Operation]:
+        return [
+            Delete(f"{self._paths.locks}/{lock.name}", lock.node.stat.version),
+            SetData(self._paths.items, b""),  # wakes idle consumers
+        ]
+
+    def _forget(self, meta: Left, lock: bytes) -> Sequence[Operation]:
+        path = self._paths.lock(parse_meta(meta.name) or "-")
+        return [
+            Create(path, lock),
+            Delete(f"{self._paths.metas}/{meta.name}", meta.node.stat.version),
+            Delete(path),
+        ]
+
+    def _strike(self, pins: Pins, place: str) -> Sequence[Operation]:
+        return [Check(self._paths.pins, pins.version), Delete(self._paths.record(place))]
+
+    async def _remove(self, changes: list[Sequence[Operation]]) -> int:
+        removed = await _apply(self._runtime, changes[: max(0, self.left)])
+        self.left -= len(changes)
+        return removed
+
+    # -- reading
+
+    def _is_over(self, end: int | None) -> bool:
+        return end is not None and end + self._late <= self._now
+
+    async def _item_folders(self) -> list[str]:
+        """Every folder that may hold items."""
+        scheduled = [f"{self._paths.later}/{hour}" for hour in await below(self._zookeeper, self._paths.later)]
+        return [*dict.fromkeys([*await lanes(self._handle), *scheduled])]
+
+    async def _ids(self, folders: Sequence[str], metas: Sequence[str]) -> set[str]:
+        """Return the ids of those messages with these records that are in the folders."""
+        wanted = {message_id for meta in metas if (message_id := parse_meta(meta)) is not None}
+        found: set[str] = set()
+
+        def is_wanted(name: str) -> bool:
+            item = self._state.parse_item(name)
+            if item is not None and item.id in wanted:
+                found.add(item.id)
+            return False
+
+        for folder in folders:
+            await collect_children(self._handle, folder, partial(Matching, is_wanted))
+        return found
+
+    async def _count(self, folders: Sequence[str]) -> int:
+        stats = [await self._zookeeper.exists(folder) for folder in folders]
+        return sum(stat.num_children for stat in stats if stat is not None)
+
+
+class _TimedLocks:
+    """A collector of due nodes: the first that ended before a time, and the ids of all messages that have one."""
+
+    def __init__(self, most: int, before: int) -> None:
+        self._before = before
+        self.ended = Earliest(most, self._has_ended, str)
+        self.announced = Strings()
+
+    def take(self, names: list[str]) -> None:
+        self.ended.take(names)
+        self.announced.update(parsed[1] for name in names if (parsed := parse_due(name)) is not None)
+
+    def _has_ended(self, name: str) -> bool:
+        parsed = parse_due(name)
+        return parsed is not None and parsed[0] <= self._before
+
+
+def _is_message(meta: str) -> bool:
+    message_id = parse_meta(meta)
+    return message_id is not None and len(message_id) <= _LONGEST_ID
+
+
+async def _apply(runtime: Runtime, changes: Sequence[Sequence[Operation]]) -> int:
+    """Apply each change or skip it, several in one multi; return how many are known to have been applied.
+
+    Raises: NoAuthError: an ACL refuses one.
+    """
+    zookeeper, applied = runtime.zookeeper, 0
+    for start in range(0, len(changes), TOGETHER):
+        page = list(changes[start : start + TOGETHER])
+        while page:
+            try:
+                await apply_until_answered(zookeeper, [operation for change in page for operation in change])
+            except MultiError as refusal:
+                if isinstance(refusal.error, NoAuthError):
+                    raise refusal.error from refusal
+                if isinstance(page[0][0], Check) and isinstance(refusal.error, BadVersionError):
+                    return applied  # a shared precondition has changed: a history has been pinned
+                del page[_member(page, refusal.index)]
+            else:
+                applied += len(page)
+                break
+        await asyncio.sleep(PAUSE)
+    return applied
+
+
+def _member(page: Sequence[Sequence[Operation]], index: int) -> int:
+    """Return the change of a page that the operation with this index belongs to."""
+    for number, change in enumerate(page):
+        if index < len(change):
+            return number
+        index -= len(change)
+    return len(page) - 1

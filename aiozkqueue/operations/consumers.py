@@ -1,0 +1,78 @@
+"""The consumers of a queue, read from the registry for operators. For its contents see `registration`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import LockRecord
+from aiozkqueue.queue.candidates.collectors import Foremost
+from aiozkqueue.queue.commit.history import process_of
+from aiozkqueue.queue.commit.unclaimed import read_all
+from aiozkqueue.zookeeper import PAGE
+
+from .listing import collect_children, list_children
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+
+#: Maximum number of locks that `consumers` reads: about as many as ten sessions may hold.
+LOCKS_READ = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerInfo:
+    """A live session that takes from a queue."""
+
+    client: str
+    """The session's id; the ids of its own messages begin with it."""
+    host: str
+    pid: int
+    since: datetime
+    """When its ZooKeeper session began to take, in ZooKeeper's time."""
+    messages: tuple[str, ...]
+    """The ids of the messages that it holds now, including prefetched ones."""
+
+
+async def consumers(handle: QueueHandle[Runtime]) -> list[ConsumerInfo]:
+    """Read the consumers, the oldest first, and the messages that each holds."""
+    paths = handle.paths
+    names = await list_children(handle, paths.consumers)
+    entries = await read_all(handle, [paths.consumer(name) for name in names])
+    held = await _held(handle)
+    found: list[ConsumerInfo] = []
+    for name, node in zip(names, entries, strict=True):
+        if node is None:
+            continue
+        host, pid = process_of(node.data)
+        messages = held.get(node.stat.ephemeral_owner, [])
+        since = datetime.fromtimestamp(node.stat.ctime / 1000, UTC)
+        found.append(
+            ConsumerInfo(client=entry_client(name), host=host, pid=pid, since=since, messages=tuple(sorted(messages)))
+        )
+    return sorted(found, key=lambda one: (one.since, one.client))
+
+
+def entry_client(name: str) -> str:
+    """Return the client of a registry entry: its name without the number of its ZooKeeper session."""
+    return name.rpartition("-")[0]
+
+
+async def _held(handle: QueueHandle[Runtime]) -> dict[int, list[str]]:
+    """Return the messages that each ZooKeeper session holds."""
+    locks = (await collect_children(handle, handle.paths.locks, partial(Foremost, LOCKS_READ))).in_order()
+    held: defaultdict[int, list[str]] = defaultdict(list)
+    while page := list(islice(locks, PAGE)):
+        nodes = await read_all(handle, [f"{handle.paths.locks}/{name}" for name in page])
+        for name, node in zip(page, nodes, strict=True):
+            message_id = handle.paths.lock_of(name)
+            if node is None or message_id is None or not node.stat.ephemeral_owner:
+                continue
+            if LockRecord.decode(node.data).end is None:
+                held[node.stat.ephemeral_owner].append(message_id)
+    return held

@@ -1,0 +1,170 @@
+"""A queue's dead letters: messages that were rejected or used up their attempts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from aiozkqueue.errors import AccessDeniedError, DuplicateKeyError, ItemNotEmptyError, QueueError, QueueFullError
+from aiozkqueue.queue.commit.conditional import Change, apply
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.commit.transfer import Transfer, transfer
+from aiozkqueue.queue.commit.unclaimed import read_sets
+from aiozkqueue.queue.message import DeadLetter
+from aiozkqueue.queue.options import collection, positive, seconds
+from aiozkqueue.queue.put.prepare import restored
+from aiozkqueue.queue.runtime.acl_errors import partly_denied
+from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.zookeeper import PAGE, Delete, changes, reads
+
+from .listing import first_readable, walk
+from .peek import log_unreadable
+from .stats import content, count
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Sequence
+
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.zookeeper import CallLimit, Node
+
+    from .listing import Placed
+
+T = TypeVar("T")
+
+
+class DeadLetters(Generic[T]):
+    """The dead letters of one queue."""
+
+    def __init__(self, handle: QueueHandle[Runtime], codec: Codec[T]) -> None:
+        self._runtime = handle.runtime
+        self._state = handle.state
+        self._codec = codec
+
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._runtime.limit(f"queue {self._state.name!r}")
+
+    @reads
+    async def size(self) -> int:
+        """Count the dead letters.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        runtime, state = self._usable(), self._state
+        return 0 if await state.is_marked() else await count(QueueHandle(runtime, state), state.paths.dlq)
+
+    @reads
+    async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
+        """Read up to ``limit`` of the oldest dead letters, without taking them.
+
+        Dead letters that this user may not read are left out, with a warning in the log. Raises: as `size`;
+        InvalidOptionError.
+        """
+        positive(limit, "limit")
+        runtime, state = self._usable(), self._state
+
+        async def read(placed: Sequence[Placed]) -> list[DeadLetter[T] | AccessDeniedError | None]:
+            return [
+                found if isinstance(found, AccessDeniedError) else self._letter(one, found[0])
+                for one, found in zip(
+                    placed, await read_sets(QueueHandle(runtime, state), [(one.path,) for one in placed]), strict=True
+                )
+            ]
+
+        folders = [] if await state.is_marked() else [state.paths.dlq]
+        letters, unreadable = await first_readable(QueueHandle(runtime, state), folders, limit, read)
+        log_unreadable(state, unreadable)
+        return letters
+
+    def _letter(self, placed: Placed, node: Node | None) -> DeadLetter[T] | None:
+        return None if node is None else DeadLetter(content(self._state, placed.item, node, 0), self._codec)
+
+    @changes
+    async def redrive(
+        self,
+        ids: Collection[str] | None = None,
+        *,
+        limit: int | None = None,
+        timeout: Seconds | None = 0,
+        into: str | None = None,
+    ) -> int:
+        """Put dead letters back at the end of the queue, with no attempts counted; return how many.
+
+        Each keeps its id, headers and time of put; its lifetime starts again, as the queue is configured. A dead letter
+        that another client redrives or removes meanwhile is skipped. One whose unique key is taken stays, and so does
+        one that cannot be removed because there are znodes below it. None is lost or duplicated.
+
+        Args:
+            ids: the ids of the dead letters; None: all.
+            limit: the maximum number, the oldest first; None: no limit.
+            timeout: how many seconds to wait for room in a queue with ``max_size`` (0: not at all; None: no limit).
+            into: the name of another queue to put them into, each in one step; None: this queue.
+
+        Raises:
+            QueueFullError: messages that did not fit in time are still dead letters.
+            PartlyDeniedError: this user may not read some of them; the others have been redriven.
+            InvalidNameError: ``into`` is not the name of a queue.
+            InvalidOptionError; as `size`.
+        """
+        wait = seconds(timeout, "timeout")
+        runtime, state = self._usable(), self._state
+        target = state if into is None else runtime.queue_state(into)
+        patience = Deadline(wait, runtime.clock)
+        left = math.inf if limit is None else positive(limit, "limit")
+        moved = 0
+        refused: list[str] = []
+        async for chosen in self._chosen(ids):
+            page = chosen if left >= len(chosen) else chosen[: int(left)]
+            if not page:
+                break
+            left -= len(page)
+            await state.open()
+            await target.open_or_create()
+            sets = await read_sets(QueueHandle(runtime, state), [(one.path,) for one in page])
+            refused += [one.item.id for one, found in zip(page, sets, strict=True) if isinstance(found, QueueError)]
+            back = [
+                Transfer(
+                    one.item.id,
+                    [restored(QueueHandle(runtime, target), one.item, found[0])],
+                    Change(state, [Delete(one.path, found[0].stat.version)]),
+                )
+                for one, found in zip(page, sets, strict=True)
+                if not isinstance(found, QueueError) and found[0] is not None
+            ]
+            for outcome in await transfer(runtime, back, patience):
+                if isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
+                    continue  # its key is taken again, or it cannot be removed
+                if isinstance(outcome, QueueFullError):
+                    msg = f"{outcome}; {moved} dead letters were redriven before, the others are unchanged"
+                    raise QueueFullError(msg) from outcome
+                if isinstance(outcome, QueueError):
+                    raise outcome
+                moved += outcome
+        if refused:
+            raise partly_denied(state.name, "put back", refused, moved)
+        return moved
+
+    @changes
+    async def purge(self, ids: Collection[str] | None = None) -> int:
+        """Remove dead letters permanently, and return their number. Raises: as `size`; InvalidOptionError."""
+        runtime, state, removed = self._usable(), self._state, 0
+        async for page in self._chosen(ids):
+            removed += sum(await apply(runtime, [Change(state, [Delete(one.path)]) for one in page]))
+        return removed
+
+    def _usable(self) -> Runtime:
+        self._runtime.check()
+        return self._runtime
+
+    async def _chosen(self, ids: Collection[str] | None) -> AsyncIterator[list[Placed]]:
+        """Yield the dead letters with these ids, or all, the oldest first, up to `PAGE` at a time."""
+        wanted = None if ids is None else frozenset(collection(ids, "ids", "message ids"))
+        runtime, state = self._usable(), self._state
+        folders = [] if await state.is_marked() else [state.paths.dlq]
+        async for listed in walk(QueueHandle(runtime, state), folders):
+            chosen = listed if wanted is None else [one for one in listed if one.item.id in wanted]
+            for start in range(0, len(chosen), PAGE):
+                yield chosen[start : start + PAGE]

@@ -1,0 +1,497 @@
+"""Problems of the servers and queues, derived from facts that were read before. Pure.
+
+`probe` reads the facts; `diagnose` evaluates them. A finding has a subject, a description and advice.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
+from aiozkqueue.operations.similar import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from aiozkqueue.operations.batch_writers import WriterInfo
+
+#: The share of the request limit above which a listing causes a warning. Java clients cannot read one above the limit.
+LONG_LISTING: Final = 0.8
+#: The share of `LANE_END` at which a lane's counter is reported; at `LANE_END` the next lane is opened.
+LATE_COUNTER: Final = 0.9
+#: The difference between two clocks above which there is a warning, seconds.
+CLOCK_OFFSET: Final = 1.0
+#: The median round trip above which the servers are slow, seconds.
+SLOW: Final = 0.1
+#: The size of a server's snapshots and transaction logs from which autopurge is probably off, bytes.
+LARGE_FILES: Final = 10 * 1024**3
+#: The duration after which a write to a queue may have been killed.
+LONG_WRITE: Final = timedelta(minutes=10)
+_SHOWN: Final = 3
+
+
+class Severity(enum.Enum):
+    """The severity of a finding."""
+
+    INFO = "info"  # for information only
+    WARNING = "warning"  # works now, but may fail later
+    ERROR = "error"  # something does not work, or its ACL is too open
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, or a piece of information, with advice."""
+
+    severity: Severity
+    subject: str
+    """A server, a queue or a path."""
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Round trips, seconds."""
+
+    p50: float
+    most: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Latency:
+        """Return the median and the maximum of the samples, of which there must be at least one."""
+        return cls(statistics.median(samples), max(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """One server, by its own report; None: it does not report this."""
+
+    address: str
+    reachable: bool
+    version: str | None = None
+    mode: str | None = None
+    files: int | None = None
+    """The size of its snapshots and transaction logs, bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleFacts:
+    """The servers, and the session that reads from them."""
+
+    servers: Sequence[ServerFacts]
+    session_timeout: float
+    """As negotiated, seconds."""
+    request_limit: int
+    """The largest request that this client sends, bytes."""
+    read: Latency
+    write: Latency | None
+    """None if this user may not write below the root."""
+    clock_offset: float | None
+    """The leader's clock minus the clock of this machine, seconds."""
+    authenticated: bool
+    old_slots: int
+    """The number of clients whose commit slots have not been used for a day."""
+    open_to_all: Sequence[str] = ()
+    """Znodes outside of queues that everybody may change."""
+    readable_by_all: Sequence[str] = ()
+    complete: bool = True
+    """Whether the time budget was enough to check all commit slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFacts:
+    """One folder of a queue."""
+
+    path: str
+    children: int
+    listing: int
+    """The size of its listing, bytes."""
+    counter: int
+    """The number of children ever created in it, as the server counts them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    """One queue."""
+
+    name: str
+    exists: bool = True
+    similar: str | None = None
+    """The existing queue with the most similar name, if this one does not exist."""
+    trouble: str | None = None
+    """Why it could not be read."""
+    complete: bool = True
+    """Whether everything was checked; False: the time budget ran out, and the facts are those found until then."""
+    lanes_left: int = 0
+    """The number of lanes, and of hours of scheduled messages, that were not listed."""
+    lanes: Sequence[FolderFacts] = ()
+    folders: Sequence[FolderFacts] = ()
+    put_lanes: Sequence[str] = ()
+    """The paths of the lanes that producers put messages into."""
+    generations: int = 1
+    """The largest number of lanes of one shard."""
+    size: int = 0
+    paused: bool = False
+    consumers: int = 0
+    dead_letters: int = 0
+    foreign: Sequence[str] = ()
+    """Children of lanes whose names are not item names."""
+    endless_locks: Sequence[str] = ()
+    """Locks that neither the end of a session nor a due time removes."""
+    unannounced_locks: Sequence[str] = ()
+    """Timed locks without the due node that ends them."""
+    stray_dues: Sequence[str] = ()
+    """Due nodes without a lock."""
+    vain_locks: Sequence[str] = ()
+    """Locks whose item is gone."""
+    overdue: int = 0
+    """The number of timed locks that should have ended some time ago."""
+    orphan_metas: Sequence[str] = ()
+    """Records of attempts whose item is gone."""
+    obstructed: Sequence[str] = ()
+    """Items and records of attempts, among those checked, that have znodes below them."""
+    sealed: Sequence[str] = ()
+    """Items and records of attempts, among those checked, that this user may not read."""
+    bad_tags: Sequence[str] = ()
+    """Records of tags, among those checked, that this user may not read or that do not match their names."""
+    unfinished: Sequence[WriterInfo] = ()
+    """Batches of Spark's writers that are not complete."""
+    now: datetime | None = None
+    """By the leader's clock."""
+    old_pins: Sequence[str] = ()
+    """The pins that have protected the history from clean-up for a day."""
+    open_to_all: Sequence[str] = ()
+    readable_by_all: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The readings of `QueueSession.diagnose`, and its findings."""
+
+    ensemble: EnsembleFacts
+    queues: Sequence[QueueFacts]
+    findings: Sequence[Finding] = field(default=())
+    unexamined: Sequence[str] = ()
+    """Queues that were not checked because the time budget ran out."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no finding is an error or a warning."""
+        return all(finding.severity is Severity.INFO for finding in self.findings)
+
+    def count(self, severity: Severity) -> int:
+        """Return the number of findings of one severity."""
+        return sum(finding.severity is severity for finding in self.findings)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the time budget was enough to check everything."""
+        return not self.unexamined and self.ensemble.complete and all(queue.complete for queue in self.queues)
+
+
+def diagnose(ensemble: EnsembleFacts, queues: Sequence[QueueFacts], unexamined: Sequence[str] = ()) -> Diagnosis:
+    """Evaluate the facts; the most severe findings come first.
+
+    ``unexamined`` are the queues that were not checked because the time budget ran out.
+    """
+    findings = [*_of_servers(ensemble), *_of_ensemble(ensemble), *_of_budget(ensemble, unexamined)]
+    for queue in queues:
+        findings += _of_queue(queue, ensemble)
+    return Diagnosis(ensemble, queues, by_severity(findings), unexamined)
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings, the most severe first."""
+    order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
+    for server in facts.servers:
+        if not server.reachable:
+            yield Finding(
+                Severity.WARNING,
+                server.address,
+                "cannot be reached",
+                "start it again: the queues need a quorum of the servers",
+            )
+        elif server.version is None:
+            yield Finding(
+                Severity.INFO,
+                server.address,
+                "does not report its version",
+                "add srvr to the server's 4lw.commands.whitelist to see the version here",
+            )
+        if server.mode == "standalone":
+            yield Finding(
+                Severity.WARNING,
+                server.address,
+                "is a standalone server: while it is down, no queue can be used, and if its disk fails, all is lost",
+                "run an ensemble of three servers for anything but development and tests",
+            )
+        if server.files is not None and server.files > LARGE_FILES:
+            yield Finding(
+                Severity.WARNING,
+                server.address,
+                f"its snapshots and logs take {server.files / 1024**3:.0f} GiB, so autopurge is probably off",
+                "set autopurge.purgeInterval=1 in zoo.cfg: by default, ZooKeeper never deletes old files",
+            )
+    versions = {server.version for server in facts.servers if server.version is not None}
+    if len(versions) > 1:
+        yield Finding(
+            Severity.WARNING, "servers", f"have different versions: {', '.join(sorted(versions))}", "finish the upgrade"
+        )
+
+
+def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
+    if facts.write is None:
+        yield Finding(
+            Severity.ERROR,
+            "root",
+            "this user may not write below it",
+            "use the credentials of a user whom its ACL allows to write",
+        )
+    elif facts.write.p50 > SLOW:
+        yield Finding(
+            Severity.WARNING,
+            "servers",
+            f"a write takes {facts.write.p50 * 1000:.0f} ms",
+            "give ZooKeeper's transaction log its own disk, and check the network between the servers",
+        )
+    if facts.clock_offset is not None and abs(facts.clock_offset) > CLOCK_OFFSET:
+        ahead = "ahead of" if facts.clock_offset > 0 else "behind"
+        yield Finding(
+            Severity.WARNING,
+            "clock",
+            f"the leader's clock is {abs(facts.clock_offset):.1f} s {ahead} this machine's",
+            "synchronize both with NTP: message times and delays use the leader's clock",
+        )
+    if facts.old_slots:
+        yield Finding(
+            Severity.WARNING,
+            ".clients",
+            f"the commit slots of {facts.old_slots} clients have not been used for a day",
+            "they are left by programs that have ended: `aiozkqueue clean` removes them, as running sessions do",
+        )
+    if not facts.authenticated:
+        yield Finding(
+            Severity.INFO,
+            "credentials",
+            "none: everybody who can connect to the servers may read, change and delete everything",
+            "connect with --auth USER:PASSWORD",
+        )
+    yield from _of_acls("root", facts.open_to_all, facts.readable_by_all, facts)
+
+
+def _of_budget(ensemble: EnsembleFacts, unexamined: Sequence[str]) -> Iterator[Finding]:
+    if unexamined:
+        yield Finding(
+            Severity.WARNING,
+            "queues",
+            f"{len(unexamined)} were not checked within the time budget: {_some(unexamined)}",
+            "name some of them, or allow more time with `--budget`",
+        )
+    if not ensemble.complete:
+        yield Finding(
+            Severity.WARNING,
+            ".clients",
+            "not all commit slots were checked within the time budget",
+            "allow more time with `--budget`; `aiozkqueue clean` removes old ones",
+        )
+
+
+def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
+    name = facts.name
+    if not facts.exists:
+        yield Finding(Severity.ERROR, name, "there is no such queue", remedy(facts.similar))
+        return
+    if facts.trouble is not None:
+        yield Finding(
+            Severity.ERROR,
+            name,
+            facts.trouble,
+            "no client can put into the queue or take from it until this is repaired",
+        )
+        return
+    if not facts.complete:
+        left = f"; {facts.lanes_left} lanes were not listed" if facts.lanes_left else ""
+        yield Finding(
+            Severity.WARNING,
+            name,
+            f"only a part of it was checked within the time budget{left}",
+            f"allow more time with `aiozkqueue doctor --budget 10m {name}`",
+        )
+    for folder in (*facts.lanes, *facts.folders):
+        yield from _of_listing(name, folder, ensemble.request_limit, lane=folder in facts.lanes)
+    for lane in facts.lanes:
+        if lane.path in facts.put_lanes:
+            yield from _of_counter(name, lane)
+    if facts.generations > LONG_LISTING * MOST_GENERATIONS:
+        yield Finding(
+            Severity.WARNING,
+            name,
+            f"{facts.generations} generations of a lane are in use; the maximum is {MOST_GENERATIONS}",
+            "take the oldest messages: puts are refused when no more generations can be opened",
+        )
+    yield from _of_unfinished(facts)
+    yield from _of_waiting(facts)
+    if facts.dead_letters:
+        yield Finding(
+            Severity.INFO,
+            name,
+            f"{facts.dead_letters} dead letters",
+            f"see `aiozkqueue dlq list {name}`, then redrive or purge them",
+        )
+    yield from _of_orphans(facts)
+    yield from _of_acls(name, facts.open_to_all, facts.readable_by_all, ensemble)
+
+
+def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:
+    name, visible = facts.name, facts.size - sum(one.messages for one in facts.unfinished)
+    if facts.paused:
+        yield Finding(
+            Severity.WARNING if visible > 0 else Severity.INFO,
+            name,
+            f"is paused, and {visible} messages wait",
+            f"deliver them again with `aiozkqueue resume {name}`",
+        )
+    elif visible > 0 and not facts.consumers:
+        yield Finding(
+            Severity.WARNING,
+            name,
+            f"{visible} messages and no consumer",
+            f"start a worker that consumes it, or delete it with `aiozkqueue delete {name} --force`",
+        )
+
+
+def _of_listing(name: str, folder: FolderFacts, limit: int, *, lane: bool) -> Iterator[Finding]:
+    if folder.listing < LONG_LISTING * limit:
+        return
+    text = f"a listing of the {folder.children} znodes in {folder.path} takes {folder.listing} of {limit} bytes"
+    advice = (
+        f"spread new messages with `aiozkqueue configure {name} --shards N`, or consume faster"
+        if lane
+        else "take, redrive or purge messages"
+    )
+    over = folder.listing > limit
+    yield Finding(
+        Severity.ERROR if over else Severity.WARNING, name, text, f"{advice}: Java clients cannot read a longer listing"
+    )
+
+
+def _of_counter(name: str, lane: FolderFacts) -> Iterator[Finding]:
+    if lane.counter >= LANE_END + (LANE_END >> 1):
+        yield Finding(
+            Severity.ERROR,
+            name,
+            f"the counter of {lane.path} is at {lane.counter}; it ends at {2 * LANE_END - 1}",
+            "put a message with `aiozkqueue put`, which opens the next lane, and stop the programs that put here",
+        )
+    elif lane.counter >= LATE_COUNTER * LANE_END:
+        yield Finding(
+            Severity.INFO,
+            name,
+            f"the counter of {lane.path} is at {lane.counter}",
+            f"a new lane is opened at {LANE_END}",
+        )
+
+
+def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
+    for one in facts.unfinished:
+        old = facts.now is None or facts.now - one.changed > LONG_WRITE
+        yield Finding(
+            Severity.WARNING if old else Severity.INFO,
+            facts.name,
+            f"{one.messages} staged messages of {one.name!r} are invisible: the batch, started {one.changed:%F %T} "
+            "UTC, is not complete",
+            f"if no job writes it now, run the job again (a stream, or a write with the same writeId), or remove the "
+            f"messages: `aiozkqueue ledgers discard {facts.name} {one.writer}`",
+        )
+
+
+def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
+    force = f"delete them below {facts.name}/locks (`delete` in zkCli); their messages are then delivered again"
+    clean = f"`aiozkqueue clean {facts.name}` removes them, as running sessions do"
+    for names, severity, text, advice in (
+        (
+            facts.foreign,
+            Severity.WARNING,
+            "znodes among the messages that are not messages",
+            "delete them if no other program uses them",
+        ),
+        (facts.endless_locks, Severity.ERROR, "locks that neither the end of a session nor a due time removes", force),
+        (facts.unannounced_locks, Severity.ERROR, "delayed messages that nothing will release", force),
+        (facts.vain_locks, Severity.WARNING, "locks whose message is gone", "delete them"),
+        (
+            facts.stray_dues,
+            Severity.WARNING,
+            "ends of delays whose lock is gone",
+            "consumers remove them at their due time",
+        ),
+        (facts.orphan_metas, Severity.WARNING, "records of attempts whose message is gone", clean),
+        (
+            facts.obstructed,
+            Severity.ERROR,
+            "znodes of messages that ZooKeeper does not delete because they have children",
+            "delete the children: until then the messages cannot be settled",
+        ),
+        (
+            facts.sealed,
+            Severity.ERROR,
+            "znodes of messages that this user may not read",
+            "set their ACLs (setAcl in zkCli), or delete them: this user's consumers skip their messages",
+        ),
+        (
+            facts.bad_tags,
+            Severity.ERROR,
+            "records of tags that this user may not read, or that do not match their names",
+            "set their ACLs, or delete them below filters/: this user's consumers with filters skip their messages",
+        ),
+    ):
+        if names:
+            yield Finding(severity, facts.name, f"{len(names)} {text}: {_some(names)}", advice)
+    for pin in facts.old_pins:
+        yield Finding(
+            Severity.WARNING,
+            facts.name,
+            f"{pin!r} has protected the history from clean-up for a day",
+            f"run the audit of this pin again, or remove the pin with `aiozkqueue pins remove {pin} {facts.name}`",
+        )
+    if facts.overdue:
+        severity = Severity.ERROR if facts.consumers else Severity.INFO
+        yield Finding(
+            severity,
+            facts.name,
+            f"{facts.overdue} delays have ended, but the messages have not been released",
+            "check that the consumers are running" if facts.consumers else "start a consumer, which releases them",
+        )
+
+
+def _of_acls(
+    subject: str, open_to_all: Sequence[str], readable: Sequence[str], ensemble: EnsembleFacts
+) -> Iterator[Finding]:
+    if not ensemble.authenticated:
+        return  # reported once, for all queues
+    if open_to_all:
+        yield Finding(
+            Severity.ERROR,
+            subject,
+            f"everybody may change {len(open_to_all)} of its znodes: {_some(open_to_all)}",
+            "set their ACLs (setAcl -R in zkCli): they were created without credentials",
+        )
+    if readable:
+        yield Finding(
+            Severity.WARNING,
+            subject,
+            f"everybody may read {len(readable)} of its znodes: {_some(readable)}",
+            "set their ACLs (setAcl -R in zkCli) if this is not intended",
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

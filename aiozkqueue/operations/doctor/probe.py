@@ -1,0 +1,213 @@
+"""The facts for a diagnosis, read from the servers. The only write is one short-lived ephemeral znode.
+
+Reading locks nothing, and a busy queue changes meanwhile: a suspected problem is read a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
+from aiozkqueue.layout import (
+    ClientPaths,
+    QueuePaths,
+    check_queue_name,
+    is_deleted,
+)
+from aiozkqueue.operations.budget import BUDGET, Budget
+from aiozkqueue.operations.orphans import old_clients
+from aiozkqueue.operations.similar import similar_queue
+from aiozkqueue.queue.state.queue_state import configuration_of
+from aiozkqueue.zookeeper import (
+    PAGE,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    SetData,
+    Stat,
+    below,
+)
+
+from .acls import ACL_SAMPLE, open_znodes
+from .diagnosis import Diagnosis, EnsembleFacts, Latency, QueueFacts, ServerFacts, diagnose
+from .queue_probe import QueueProbe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.commit.runtime import Runtime
+
+#: The number of round trips to measure, of reads and of writes.
+ROUND_TRIPS: Final = 20
+_VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
+_MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
+#: The folders of snapshots and of logs, which may be the same, each with its size.
+_FILES: Final = re.compile(r"^data(?:Log)?Dir=(.*)\r?\ndata(?:Dir|Log)Size=([0-9]{1,18})$", re.MULTILINE)
+
+
+async def examine(runtime: Runtime, names: Sequence[str], seconds: float = BUDGET) -> Diagnosis:
+    """Read and evaluate the facts of the servers and of these queues (default: all) within about this time."""
+    return await _Examination(runtime, Budget(seconds)).run(names)
+
+
+class _Clients:
+    """The number of old folders of clients, and the znodes that are open to everybody."""
+
+    def __init__(self) -> None:
+        self.old = 0
+        self.open_to_all: list[str] = []
+        self.readable: list[str] = []
+        self.complete = True
+
+
+class _Examination:
+    """One reading of the servers and the queues."""
+
+    def __init__(self, runtime: Runtime, budget: Budget) -> None:
+        self._runtime = runtime
+        self._budget = budget
+        self._zookeeper = runtime.zookeeper
+        self._root = runtime.root
+        self._now = runtime.clock.time()  # by the leader's clock as soon as a write has returned its time
+
+    async def run(self, names: Sequence[str]) -> Diagnosis:
+        zookeeper = self._zookeeper
+        await zookeeper.sync("/")
+        read = Latency.of([await self._time_read() for _ in range(ROUND_TRIPS)])
+        write, offset = await self._time_writes()
+        self._now = self._runtime.clock.time() + (offset or 0.0)
+        clients = await self._clients()
+        ensemble = EnsembleFacts(
+            servers=await self._servers(),
+            session_timeout=zookeeper.session_timeout,
+            request_limit=zookeeper.max_request,
+            read=read,
+            write=write,
+            clock_offset=offset,
+            authenticated=zookeeper.authenticated,
+            old_slots=clients.old,
+            open_to_all=clients.open_to_all,
+            readable_by_all=clients.readable,
+            complete=clients.complete,
+        )
+        wanted = list(names) or await self._queues()
+        queues: list[QueueFacts] = []
+        for number, name in enumerate(wanted):
+            if not self._budget.left:
+                break
+            queues.append(await self._queue(name, self._budget.share(len(wanted) - number)))
+        return diagnose(ensemble, queues, wanted[len(queues) :])
+
+    # -- the servers and their clients
+
+    async def _clients(self) -> _Clients:
+        """Check the commit slots of all clients in up to a quarter of the time."""
+        found = _Clients()
+        found.complete = await self._budget.share(4).allows(self._look_at_clients(found))
+        return found
+
+    async def _look_at_clients(self, found: _Clients) -> None:
+        zookeeper, clients = self._zookeeper, ClientPaths(self._root, "-").clients
+        folders = [f"{clients}/{name}" for name in (await below(zookeeper, clients))[:ACL_SAMPLE]]
+        slots = [f"{folder}/{slot}" for folder in folders for slot in await below(zookeeper, folder)]
+        found.open_to_all, found.readable = await open_znodes(zookeeper, [self._root, clients, *folders, *slots])
+        found.old = len(await old_clients(zookeeper, self._root, self._now))
+
+    async def _servers(self) -> list[ServerFacts]:
+        answers = await self._zookeeper.ask_servers("srvr")
+        settings = await self._zookeeper.ask_servers("conf")
+        return [
+            ServerFacts(
+                address,
+                answer is not None,
+                _first(_VERSION, answer),
+                _first(_MODE, answer),
+                _size_of_files(settings.get(address)),
+            )
+            for address, answer in answers.items()
+        ]
+
+    async def _time_read(self) -> float:
+        begun = self._runtime.clock.monotonic()
+        await self._zookeeper.exists("/")
+        return self._runtime.clock.monotonic() - begun
+
+    async def _time_writes(self) -> tuple[Latency | None, float | None]:
+        """Write to an own ephemeral znode. Return the latency, and the leader's clock minus the local clock."""
+        clock, zookeeper = self._runtime.clock, self._zookeeper
+        clients = ClientPaths(self._root, "-").clients
+        path = f"{clients}/doctor-{self._runtime.ids.next()}"
+        try:
+            await zookeeper.ensure(clients)
+            await zookeeper.multi([Create(path, ephemeral=True)])
+        except NoAuthError:
+            return None, None
+        except MultiError as error:
+            if isinstance(error.error, NoAuthError):
+                return None, None
+            raise
+        trips: list[float] = []
+        offsets: list[float] = []
+        try:
+            for _ in range(ROUND_TRIPS):
+                begun, local = clock.monotonic(), clock.time()
+                results = await zookeeper.multi([SetData(path, b"")])
+                trips.append(clock.monotonic() - begun)
+                if isinstance(results[0], Stat):
+                    offsets.append(results[0].mtime / 1000 - (local + trips[-1] / 2))
+        finally:
+            await zookeeper.multi([Delete(path)])
+        quickest = trips.index(min(trips))  # the most accurate sample
+        return Latency.of(trips), offsets[quickest]
+
+    # -- the queues
+
+    async def _queues(self) -> list[str]:
+        names = [name for name in sorted(await below(self._zookeeper, self._root)) if _is_name(name)]
+        queues: list[str] = []
+        for start in range(0, len(names), PAGE):
+            page = names[start : start + PAGE]
+            stats = await asyncio.gather(*(self._zookeeper.exists(QueuePaths(self._root, name).items) for name in page))
+            queues += [name for name, stat in zip(page, stats, strict=True) if stat is not None]
+        return queues
+
+    async def _queue(self, name: str, budget: Budget) -> QueueFacts:
+        paths = QueuePaths(self._root, name)
+        try:
+            data, _ = await self._zookeeper.read(paths.base)
+            if is_deleted(data):
+                return await self._absent(name)
+            probe = QueueProbe(self._runtime, paths, configuration_of(paths, data), self._now)
+            return probe.facts(complete=await budget.allows(probe.run()))
+        except NoNodeError:
+            return await self._absent(name)
+        except (NoAuthError, AccessDeniedError) as error:
+            return QueueFacts(name=name, trouble=f"this user may not read it: {error}")
+        except PayloadError as error:
+            return QueueFacts(name=name, trouble=str(error))
+
+    async def _absent(self, name: str) -> QueueFacts:
+        return QueueFacts(name=name, exists=False, similar=await similar_queue(self._runtime, name))
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_queue_name(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def _size_of_files(settings: str | None) -> int | None:
+    """Return the size of snapshots and logs by a server's answer to ``conf``; None: it does not answer."""
+    sizes = {folder: int(size) for folder, size in _FILES.findall(settings or "")}
+    return sum(sizes.values()) if sizes else None
+
+
+def _first(pattern: re.Pattern[str], answer: str | None) -> str | None:
+    match = pattern.search(answer or "")
+    return None if match is None else match[1]

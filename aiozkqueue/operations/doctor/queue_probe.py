@@ -1,0 +1,211 @@
+"""The facts of one queue, read step by step. When the time is up, the facts are those of the completed steps.
+
+Reading locks nothing, and a busy queue changes meanwhile. Therefore every step lists possible leftovers before the
+znodes that they depend on, and reads a suspected problem a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiozkqueue.layout import StoredConfig, parse_lock
+from aiozkqueue.operations.batch_writers import writers
+from aiozkqueue.operations.orphans import bad_locks, orphan_metas, record_id, stray_dues
+from aiozkqueue.operations.stats import put_into
+from aiozkqueue.queue.candidates.tag_records import bad_records
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.runtime.strings import Names, shed
+from aiozkqueue.zookeeper import PAGE, Collector, NoAuthError, NoNodeError, below
+
+from .acls import ACL_SAMPLE, open_znodes
+from .diagnosis import FolderFacts, QueueFacts
+from .lane_summary import FolderNames, LaneFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.layout import QueuePaths
+    from aiozkqueue.operations.batch_writers import WriterInfo
+    from aiozkqueue.operations.orphans import Locks
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper import Stat
+
+C = TypeVar("C", bound=Collector)
+
+#: The age at which a pin is reported, seconds: no audit takes this long.
+OLD_PIN: Final = 86_400
+#: The maximum number of children of one folder that are checked for obstacles to the handling of their messages.
+OBSTACLE_SAMPLE: Final = 1000
+
+
+class _Leftovers:
+    """The names of what is left in a queue without use; there may be very many."""
+
+    def __init__(self) -> None:
+        self.foreign = Names()
+        self.endless = Names()
+        self.unannounced = Names()
+        self.vain = Names()
+        self.dues = Names()
+        self.metas = Names()
+        self.overdue = 0
+
+    def add(self, locks: Locks) -> None:
+        self.endless.extend(left.name for left in locks.endless)
+        self.unannounced.extend(left.name for left in locks.unannounced)
+        self.vain.extend(left.name for left in locks.vain)
+        self.overdue += locks.overdue
+
+
+class QueueProbe:
+    """One reading of one queue. ``now`` is the time by the leader's clock, seconds since 1970."""
+
+    def __init__(self, runtime: Runtime, paths: QueuePaths, config: StoredConfig, now: float) -> None:
+        self._runtime = runtime
+        self._zookeeper = runtime.zookeeper
+        self._paths = paths
+        self._config = config
+        self._now = now
+        self._wanted_lanes: Sequence[str] = ()
+        self._folders: dict[str, FolderNames] = {}
+        self._folder_facts: list[FolderFacts] = []
+        self._lanes: dict[str, LaneFacts] = {}
+        self._lane_facts: list[FolderFacts] = []
+        self._left = _Leftovers()
+        self._obstacles: tuple[list[str], list[str]] = ([], [])
+        self._bad_tags: Sequence[str] = ()
+        self._writers: Sequence[WriterInfo] = ()
+        self._old_pins: Sequence[str] = ()
+        self._open: tuple[list[str], list[str]] = ([], [])
+
+    async def run(self) -> None:
+        """Read everything. Raises: NoNodeError, NoAuthError: of the zookeeper package."""
+        paths = self._paths
+        collectors: dict[str, Callable[[], FolderNames]] = {
+            paths.metas: partial(FolderNames, None, record_id),
+            paths.due: FolderNames,
+            paths.locks: partial(FolderNames, None, parse_lock),
+            paths.dlq: partial(FolderNames, OBSTACLE_SAMPLE),
+            paths.consumers: partial(FolderNames, OBSTACLE_SAMPLE),
+        }
+        for folder, collector in collectors.items():
+            self._folders[folder] = await self._list(folder, collector)
+        for folder, listed in self._folders.items():
+            stat = await self._zookeeper.exists(folder)
+            self._folder_facts.append(_folder(folder, listed.count, listed.size, stat))
+        self._writers = await writers(QueueHandle(self._runtime, self._runtime.queue_state(paths.name)))
+        pins = await below(self._zookeeper, paths.pins)
+        self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
+        await self._read_lanes()
+        await self._judge()
+
+    def facts(self, *, complete: bool) -> QueueFacts:
+        """Return the facts found so far."""
+        paths, lanes = self._paths, self._lanes.values()
+        return QueueFacts(
+            name=paths.name,
+            complete=complete,
+            lanes_left=len(self._wanted_lanes) - len(self._lane_facts),
+            lanes=self._lane_facts,
+            folders=self._folder_facts,
+            put_lanes=[paths.at(lane) for tier in self._config.tiers for lane in tier.put_lanes],
+            generations=max(len(shard) for tier in self._config.tiers for shard in tier.shard_lanes),
+            size=sum(lane.items for lane in lanes),
+            paused=bool(self._config.paused),
+            consumers=self._count(paths.consumers),
+            dead_letters=self._count(paths.dlq),
+            foreign=self._left.foreign,
+            endless_locks=self._left.endless,
+            unannounced_locks=self._left.unannounced,
+            vain_locks=self._left.vain,
+            overdue=self._left.overdue,
+            stray_dues=self._left.dues,
+            orphan_metas=self._left.metas,
+            obstructed=self._obstacles[0],
+            sealed=self._obstacles[1],
+            bad_tags=self._bad_tags,
+            unfinished=self._writers,
+            now=datetime.fromtimestamp(self._now, UTC),
+            old_pins=self._old_pins,
+            open_to_all=self._open[0],
+            readable_by_all=self._open[1],
+        )
+
+    async def _read_lanes(self) -> None:
+        """List each lane and each hour that is not empty. `run` has listed their locks and records before."""
+        paths, config = self._paths, self._config
+        hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)] if config.scheduled else []
+        self._wanted_lanes = [paths.at(lane) for lane in (*config.lanes, *hours)]
+        wanted, known = self._folders[paths.locks].ids, self._folders[paths.metas].ids
+        for start in range(0, len(self._wanted_lanes), PAGE):
+            page = self._wanted_lanes[start : start + PAGE]
+            stats = await asyncio.gather(*map(self._zookeeper.exists, page))
+            for path, stat in zip(page, stats, strict=True):
+                lane = LaneFacts(wanted, known, OBSTACLE_SAMPLE)
+                if stat is not None and stat.num_children:
+                    lane = await self._list(path, partial(LaneFacts, wanted, known, OBSTACLE_SAMPLE))
+                self._lanes[path] = lane
+                foreign = iter(lane.foreign)
+                while part := list(islice(foreign, PAGE)):
+                    self._left.foreign.extend(part)
+                    await asyncio.sleep(0)
+                self._lane_facts.append(_folder(path, lane.count, lane.size, stat))
+
+    async def _list(self, path: str, collector: Callable[[], C]) -> C:
+        try:
+            return await self._zookeeper.children_into(path, collector)
+        except NoNodeError:
+            return collector()
+
+    def _count(self, folder: str) -> int:
+        return self._folders[folder].count if folder in self._folders else 0
+
+    async def _judge(self) -> None:
+        """Find leftovers, obstacles and znodes that are open to everybody, after all lanes have been listed."""
+        zookeeper, paths = self._zookeeper, self._paths
+        locks, metas, dues = (self._folders[folder].names for folder in (paths.locks, paths.metas, paths.due))
+        vain, orphans = self._folders[paths.locks].ids, self._folders[paths.metas].ids  # their items were not found
+        async for bad in bad_locks(zookeeper, paths, locks, self._now, vain):
+            self._left.add(bad)
+        async for stray in stray_dues(zookeeper, paths, dues):
+            self._left.dues.extend(stray)
+        async for page in orphan_metas(zookeeper, paths, metas, lambda found: found is None or found in orphans):
+            self._left.metas.extend(left.name for left in page)
+        await shed(*vain.parts, *orphans.parts)
+        samples = {path: lane.sample for path, lane in self._lanes.items()}
+        messages = {**samples, paths.metas: metas}
+        self._obstacles = await self._find_obstacles(
+            [f"{folder}/{name}" for folder, names in messages.items() for name in names[:OBSTACLE_SAMPLE]]
+        )
+        self._bad_tags = await bad_records(zookeeper, paths, OBSTACLE_SAMPLE)
+        listed = {**samples, **{folder: listed.names for folder, listed in self._folders.items()}}
+        children = [f"{folder}/{name}" for folder, names in listed.items() for name in names[:ACL_SAMPLE]]
+        self._open = await open_znodes(zookeeper, [paths.base, paths.lanes, *listed, *children])
+
+    async def _find_obstacles(self, paths: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the paths that have children, and the paths that this user may not read."""
+        obstructed: list[str] = []
+        sealed: list[str] = []
+        for start in range(0, len(paths), PAGE):
+            page = paths[start : start + PAGE]
+            stats = await asyncio.gather(*map(self._zookeeper.exists, page), return_exceptions=True)
+            for path, stat in zip(page, stats, strict=True):
+                if isinstance(stat, NoAuthError):
+                    sealed.append(path)
+                elif isinstance(stat, BaseException):
+                    raise stat
+                elif stat is not None and stat.num_children:
+                    obstructed.append(path)
+        return obstructed, sealed
+
+    async def _is_old(self, path: str) -> bool:
+        stat = await self._zookeeper.exists(path)
+        return stat is not None and stat.mtime < (self._now - OLD_PIN) * 1000
+
+
+def _folder(path: str, count: int, size: int, stat: Stat | None) -> FolderFacts:
+    return FolderFacts(path, count, size, 0 if stat is None else put_into(stat))

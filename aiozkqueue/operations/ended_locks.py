@@ -1,0 +1,55 @@
+"""Expired timed locks: leases and backoffs that are over, but that no consumer has removed yet."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import parse_due
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.commit.unclaimed import read_all
+from aiozkqueue.queue.redelivery.timed_locks import waiting
+from aiozkqueue.zookeeper import PAGE
+
+from .listing import collect_children
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+
+
+class _Count:
+    """Counts the due nodes whose time is over."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+        self.number = 0
+
+    def take(self, names: list[str]) -> None:
+        self.number += sum(_is_over(name, self._now) for name in names)
+
+
+async def count_ended(handle: QueueHandle[Runtime]) -> int:
+    """Count the timed locks whose time is over. This lists all timed locks. Raises: AccessDeniedError."""
+    now = handle.runtime.server_clock.now()
+    return (await collect_children(handle, handle.paths.due, partial(_Count, now))).number
+
+
+async def ended_locks(handle: QueueHandle[Runtime]) -> AsyncIterator[str]:
+    """Yield the ids of messages, and the groups, that expired timed locks lock. Raises: AccessDeniedError."""
+    now = handle.runtime.server_clock.now()
+    over = partial(Matching, partial(_is_over, now=now))
+    names = iter((await collect_children(handle, handle.paths.due, over)).names)
+    while page := list(islice(names, PAGE)):
+        nodes = await read_all(handle, [f"{handle.paths.due}/{name}" for name in page])
+        for due, node in zip(map(parse_due, page), nodes, strict=True):
+            if due is not None:
+                yield waiting(node, due[1]).lock
+
+
+def _is_over(name: str, now: int) -> bool:
+    due = parse_due(name)
+    return due is not None and due[0] <= now

@@ -1,0 +1,132 @@
+"""The cancellation of messages in hand: one multi removes a message with its lock, and tells its holder.
+
+The holder's commit is refused from then on. The multi for a message of a bundle makes the other messages single items.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.layout import LockRecord, MalformedError, decode
+from aiozkqueue.layout.cancelled import with_cancelled
+from aiozkqueue.queue.commit.conditional import Change, settle
+from aiozkqueue.queue.commit.unclaimed import removal
+from aiozkqueue.queue.redelivery.bundles import replacement, single_place
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
+from aiozkqueue.queue.state.claim import Claim
+from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData
+
+from .bundles import find_bundled, payload_of
+from .stats import lanes
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.conditional import ConditionalPart
+    from aiozkqueue.queue.commit.dispositions import Disposition
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.zookeeper import Node, Operation
+
+    from .bundles import Found
+
+#: How often a bundle is read again that its holder changes meanwhile.
+_TRIES: Final = 50
+
+
+def can_interrupt(found: ItemSnapshot, now: int) -> bool:
+    """Return whether a message may be removed: it is free, or a session or a lease holds it.
+
+    A lock without an end that belongs to no session is that of a batch for Spark.
+    """
+    return not found.held(now) or found.end is not None or bool(found.lock and found.lock.stat.ephemeral_owner)
+
+
+async def interrupt(handle: QueueHandle[Runtime], found: ItemSnapshot, disposition: Disposition) -> ConditionalPart:
+    """Remove a message, held or not, and name it to its holder; the part tells whether it was as it was read.
+
+    Raises: as `settle`.
+    """
+    state, paths = handle.state, handle.paths
+    told = await _told(handle)
+    change = removal(handle.runtime, state, found, disposition)
+    operations: list[Operation] = [
+        *change.operations,
+        SetData(paths.cancelled, with_cancelled(told.data, found.id), told.stat.version),
+    ]
+    if found.lock is not None and found.meta is None:  # the holder may have recorded its attempt since the read
+        operations += [Create(paths.meta(found.id)), Delete(paths.meta(found.id))]
+    (part,) = await settle(handle.runtime, [change._replace(operations=operations)])
+    return part
+
+
+async def _told(handle: QueueHandle[Runtime]) -> Node:
+    """Return the znode that names cancelled messages; create it if it is missing."""
+    with translate_denials(handle.name):
+        while True:
+            try:
+                return await handle.zookeeper.read(handle.paths.cancelled)
+            except NoNodeError:
+                await handle.zookeeper.ensure(handle.paths.cancelled)
+
+
+async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, disposition: Disposition) -> bool | None:
+    """Remove a message that is in a bundle, held or not, and make the others single items.
+
+    Return False if a batch for Spark holds the bundle, and None if the message is in no bundle.
+
+    Raises: NotCommittedError: others kept changing the bundle; or as `settle`.
+    """
+    obstructed = False
+    for _ in range(_TRIES):
+        found = await find_bundled(handle, await lanes(handle), message_id)
+        if found is None:
+            return None
+        if found.state.lock is not None and found.state.record is None:
+            return False
+        change = await _taking_apart(handle, found, disposition, obstructed=obstructed)
+        (part,) = await settle(handle.runtime, [change])
+        if not part.left:
+            return True
+        obstructed = obstructed or part.obstacle is not None
+    msg = f"queue {handle.name!r}: the bundle of message {message_id} changed each time it was read; try again"
+    raise NotCommittedError(msg)
+
+
+async def _taking_apart(
+    handle: QueueHandle[Runtime], found: Found, disposition: Disposition, *, obstructed: bool
+) -> Change:
+    """Return the replacement of a bundle by its other messages, which ends one and takes its lock away.
+
+    The record is written at the version read, so it is refused if the holder has ended a message meanwhile, and so is
+    everything that the holder writes later.
+    """
+    paths, ids, bundle = handle.paths, handle.runtime.ids, found.state
+    told = await _told(handle)
+    claim = _claim_of(handle, found)
+    lock = paths.lock(bundle.name.id)
+    operations: list[Operation] = []
+    if bundle.lock is None:
+        operations.append(Create(lock, LockRecord(ids.next(), ids.client).encode()))
+    operations += replacement(paths, found.place, bundle, handle.runtime.server_clock.now(), obstructed=obstructed)
+    operations += [Delete(lock), Delete(claim.path)]
+    if found.attempts:
+        operations.append(Delete(paths.meta(claim.id)))
+    operations.append(SetData(paths.cancelled, with_cancelled(told.data, claim.id), told.stat.version))
+    return Change(handle.state, operations, (claim, disposition) if handle.state.snapshot.end_hooks else None)
+
+
+def _claim_of(handle: QueueHandle[Runtime], found: Found) -> Claim:
+    """Return a claim that stands for a message of a bundle, for end hooks."""
+    state, bundle, message = handle.state, found.state, found.message
+    place, lock = single_place(found.place, message.id), handle.paths.lock(bundle.name.id)
+    client, path = handle.runtime.ids.client, handle.paths.at(place)
+    claim = Claim(state, place, message.id, path, lock, client, 0, EphemeralBudget({}), 0)
+    claim.raw, claim.created, claim.attempts = message.data, bundle.bundle.ctime, found.attempts
+    claim.body = payload_of(message.data)
+    with suppress(MalformedError):
+        claim.header = decode(message.data)[0]
+    claim.since = None if bundle.lock is None else bundle.lock.ctime
+    return claim

@@ -1,0 +1,187 @@
+"""The contents of a ledger's znodes: its locks, the pages that name items, and the marks below a page."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import PayloadError
+from aiozkqueue.layout import candidate_id, candidate_id_at, is_bundle_at, messages_in, name_at
+from aiozkqueue.zookeeper import (
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    apply_until_answered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiozkqueue.layout import LockRecord
+    from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
+
+_OWNER: Final = "ledger:"
+#: The number of parts into which a batch is divided if its query fails.
+_FAN: Final = 8
+
+
+class Entry(NamedTuple):
+    """An item or a bundle of a page: its place, and its version when it was locked."""
+
+    place: str
+    version: int = 0
+
+    @property
+    def id(self) -> str:
+        """The id in its name, and in the name of its lock."""
+        return candidate_id_at(self.place)
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether it is a bundle."""
+        return is_bundle_at(self.place)
+
+    @property
+    def messages(self) -> int:
+        """The number of its messages."""
+        return messages_in(name_at(self.place)) if is_bundle_at(self.place) else 1
+
+
+class Manifest(NamedTuple):
+    """The contents of a batch's own znode; an empty znode is a batch that is still being created."""
+
+    items: int | None = None
+    """The number of its messages; None until it is sealed."""
+    done: bool = False
+    """Whether its messages are being removed: it must not be read any more."""
+    attempts: int = 0
+    """The number of times it was passed to a query."""
+    chunk: int = 0
+    """How many of its messages may be passed to a query at once, because one of them may make it fail; 0: all."""
+    rejected: int = 0
+    """The number of attempts after which its message was rejected and becomes a dead letter; 0: not rejected."""
+    parent: int | None = None
+    """The batch from which it is being split off, while messages are moved from there."""
+    parents: tuple[int, ...] = ()
+    """The batches from which it was split off, which the locks of its messages name."""
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it is final: no further message will be added."""
+        return self.items is not None
+
+    def next_attempt(self, most: int | None) -> Manifest:
+        """Return the manifest for the next attempt, if ``most`` attempts may fail; None: any number.
+
+        After that, its first eighth is tried alone, and if that fails once, an eighth of that. The other parts follow
+        in batches of their own. A batch of a single message is rejected after ``most`` attempts, so no message is
+        rejected because of another one.
+        """
+        items, counted = self.items or 0, self._replace(attempts=self.attempts + 1)
+        if most is None or self.rejected:
+            return counted
+        if items <= 1:
+            return counted._replace(rejected=self.attempts) if self.attempts >= most else counted
+        chunk = self.chunk
+        if self.attempts >= (1 if chunk else most):
+            chunk = max(1, items // _FAN)
+        return self._replace(items=chunk, chunk=chunk) if 0 < chunk < items else counted
+
+    def divided(self, number: int, chunk: int, kept: int, moved: int) -> tuple[Manifest, Manifest]:
+        """Return this manifest, as batch ``number``, and its heir, which has received ``moved`` of its messages."""
+        left = self._replace(items=kept, chunk=chunk, attempts=0)
+        return left, Manifest(moved, chunk=chunk, parents=(*self.parents, number))
+
+    def encode(self) -> bytes:
+        """Return the bytes to store."""
+        fields = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
+        return json.dumps({**fields, "items": self.items or 0}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Decode the stored bytes. Raises: PayloadError."""
+        if not data:
+            return cls()
+        try:
+            fields = json.loads(data)
+            parent = fields.get("parent")
+            return cls(
+                items=int(fields["items"]),
+                done=bool(fields.get("done")),
+                attempts=int(fields.get("attempts", 0)),
+                chunk=int(fields.get("chunk", 0)),
+                rejected=int(fields.get("rejected", 0)),
+                parent=None if parent is None else int(parent),
+                parents=tuple(int(one) for one in fields.get("parents", ())),
+            )
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise PayloadError(f"a batch of a ledger does not decode: {error!r}") from error
+
+
+def owner_of_ledger(group: str) -> str:
+    """Return the owner that a ledger's locks name."""
+    return f"{_OWNER}{group}"
+
+
+def is_of_ledger(lock: LockRecord) -> bool:
+    """Whether a lock belongs to a ledger: such a lock has no end, and is not a leftover."""
+    return lock.owner.startswith(_OWNER)
+
+
+def is_page(name: str) -> bool:
+    """Whether a child of a manifest is a page; the other children are marks of tasks."""
+    return name.isdigit()
+
+
+def count_messages(entries: Sequence[Entry]) -> int:
+    """Return the number of messages of these items and bundles."""
+    return sum(entry.messages for entry in entries)
+
+
+def write_page(entries: Sequence[Entry]) -> bytes:
+    """Return the bytes of a page: a line for each item or bundle."""
+    return "\n".join(one.place if not one.version else f"{one.place} {one.version}" for one in entries).encode()
+
+
+async def read_page(read: Callable[[str], Awaitable[Node]], path: str) -> list[Entry]:
+    """Read a page. Raises: NoNodeError; PayloadError: the data is not a page."""
+    data = (await read(path)).data
+    try:
+        return [_entry(line) for line in data.decode().split("\n")] if data else []
+    except ValueError as error:
+        raise PayloadError(f"{path}: not a page of a ledger: {error}") from error
+
+
+def _entry(line: str) -> Entry:
+    """Read a line of a page. Raises: ValueError."""
+    place, _, version = line.partition(" ")
+    candidate_id(name_at(place))
+    return Entry(place, int(version or 0))
+
+
+async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str) -> None:
+    """Mark a message of a page to be dead-lettered when its batch is done; a repetition does nothing.
+
+    Raises:
+        NoNodeError: the batch is done.
+        NoAuthError, ClientClosedError: of the zookeeper package.
+    """
+    await _once(zookeeper, Create(f"{page}/{message_id}", reason.encode()), NodeExistsError)
+
+
+async def unmark(zookeeper: ZooKeeper, page: str, message_id: str) -> None:
+    """Remove the mark of a message, if there is one.
+
+    Raises: NoAuthError, ClientClosedError of the zookeeper package.
+    """
+    await _once(zookeeper, Delete(f"{page}/{message_id}"), NoNodeError)
+
+
+async def _once(zookeeper: ZooKeeper, operation: Operation, done: type[Exception]) -> None:
+    try:
+        await apply_until_answered(zookeeper, [operation])
+    except MultiError as refusal:
+        if not isinstance(refusal.error, done):
+            raise refusal.error from refusal

@@ -1,0 +1,121 @@
+"""The oldest waiting message of a queue, found by its name: messages in flight and delayed messages do not count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.errors import AccessDeniedError
+from aiozkqueue.layout import HOUR, BundleName, MalformedError, decode, name_at
+from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.commit.unclaimed import read_sets
+from aiozkqueue.queue.runtime.strings import shed
+
+from .bundles import bundle_places
+from .ended_locks import ended_locks
+from .listing import first_items, locked_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.layout import StoredConfig
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.runtime.strings import Strings
+    from aiozkqueue.zookeeper import Node
+
+
+class Oldest(NamedTuple):
+    """The oldest waiting message, or the bundle that holds it."""
+
+    since: int
+    """When it was put, or its due time if that is later, ms since 1970 in ZooKeeper's time."""
+    path: str
+    """Its znode."""
+    lock: str
+    """The path of the lock with which a consumer would claim it; an expired lock may still be there."""
+
+
+async def oldest_waiting(
+    handle: QueueHandle[Runtime], config: StoredConfig | None, folders: Sequence[str]
+) -> Oldest | None:
+    """Find the oldest waiting message in these folders; None if no message waits.
+
+    This lists the folders, the locks and the due nodes. A retry does not change the time since which a message waits.
+
+    Raises: AccessDeniedError.
+    """
+    held = await locked_ids(handle)
+    async for lock in ended_locks(handle):
+        held.discard(lock)
+    look = _Look(handle, config, held)
+    dated = [one for folder in folders if (one := await look.oldest_in(folder)) is not None]
+    await shed(*held.parts)
+    return min(dated, default=None)
+
+
+class _Look:
+    """Finds the first message of a folder that no lock holds, and that this user may read."""
+
+    def __init__(self, handle: QueueHandle[Runtime], config: StoredConfig | None, held: Strings) -> None:
+        self._handle = handle
+        self._config = config
+        self._held = held
+        self._groups = sum(map(is_group, held))
+        self._now = handle.runtime.server_clock.now()
+
+    async def oldest_in(self, folder: str) -> Oldest | None:
+        """Return the oldest waiting message of a folder that this user may read."""
+        hour = folder.removeprefix(f"{self._handle.paths.later}/")
+        if hour != folder and hour.isdecimal() and int(hour) > self._now // HOUR:
+            return None
+        sealed: set[str] = set()
+        while True:
+            first = [*await self._first_item(folder, sealed), *await self._first_bundle(folder, sealed)]
+            found = await read_sets(self._handle, [(one.path,) for one in first])
+            denied = [one.path for one, node in zip(first, found, strict=True) if isinstance(node, AccessDeniedError)]
+            if not denied:
+                nodes = [node[0] for node in found if not isinstance(node, AccessDeniedError)]
+                dated = [_dated(one, node) for one, node in zip(first, nodes, strict=True) if node is not None]
+                return min(dated, default=None)
+            sealed.update(denied)
+
+    async def _first_item(self, folder: str, sealed: set[str]) -> list[Oldest]:
+        heads: set[str] = set()  # the first message of a held group is the one in flight; the others wait
+        for one in await first_items(self._handle, [folder], 1 + self._groups + len(sealed), self._may_wait):
+            lock = self._lock(one.item.text)
+            if lock in self._held and lock not in heads:
+                heads.add(lock)
+            elif one.path not in sealed and (one.item.due is None or one.item.due <= self._now):
+                return [Oldest(one.item.due or 0, one.path, self._handle.paths.lock(lock))]
+        return []
+
+    async def _first_bundle(self, folder: str, sealed: set[str]) -> list[Oldest]:
+        if self._config is not None and self._config.bundled:
+            async for place in bundle_places(self._handle, [folder], self._is_free_bundle):
+                path, own = self._handle.paths.at(place), BundleName.parse(name_at(place))
+                if own is not None and path not in sealed:
+                    return [Oldest(0, path, self._handle.paths.lock(own.id))]
+        return []
+
+    def _lock(self, name: str) -> str:
+        return self._handle.state.locked_by(name, self._config)
+
+    def _may_wait(self, name: str) -> bool:
+        try:
+            lock = self._lock(name)
+        except MalformedError:  # not an item
+            return False
+        return lock not in self._held or is_group(lock)
+
+    def _is_free_bundle(self, name: str) -> bool:
+        own = BundleName.parse(name)
+        return own is not None and own.id not in self._held
+
+
+def _dated(first: Oldest, node: Node) -> Oldest:
+    """Add the time of the put, which a moved message keeps."""
+    try:
+        stamp = decode(node.data)[0].enqueued_at
+    except MalformedError:
+        stamp = None
+    return first._replace(since=max(first.since, node.stat.ctime if stamp is None else stamp))

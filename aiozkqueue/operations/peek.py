@@ -1,0 +1,115 @@
+"""Reads the first messages of a queue without taking them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import AccessDeniedError
+from aiozkqueue.layout import EMPTY_HEADER, MalformedError, StoredConfig, decode
+from aiozkqueue.queue.commit.unclaimed import read_sets, record_of_attempts
+from aiozkqueue.queue.message import Content
+from aiozkqueue.queue.runtime.acl_errors import name_some
+
+from .bundles import first_bundled
+from .listing import first_readable
+from .stats import configuration, content, due_of, lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import Node
+
+    from .bundles import Found
+    from .listing import Placed
+
+log: Final = logging.getLogger(__name__)
+
+#: The error of a message whose attempts this user may not read.
+ATTEMPTS_UNREADABLE: Final = "its lock or its record of attempts may not be read by this user"
+
+
+async def peek(handle: QueueHandle[Runtime], limit: int) -> list[Content]:
+    """Read the oldest items, claimed ones too, with the attempts made so far and when they are due.
+
+    Messages that this user may not read are left out, with a warning in the log, and later ones are read instead.
+    """
+    folders = await lanes(handle)
+    config = await configuration(handle) or StoredConfig()
+
+    async def read(placed: Sequence[Placed]) -> list[Content | AccessDeniedError | None]:
+        return await _read(handle, placed, config)
+
+    contents, unreadable = await first_readable(handle, folders, limit, read)
+    log_unreadable(handle.state, unreadable)
+    if config.bundled:
+        bundled = [bundled_content(handle, found) for found in await first_bundled(handle, folders, limit)]
+        if bundled:
+            return sorted([*contents, *bundled], key=_rank)[:limit]
+    return contents
+
+
+def bundled_content(handle: QueueHandle[Runtime], found: Found) -> Content:
+    """Return the content of a message of a bundle."""
+    created = found.state.bundle.ctime
+    try:
+        header, body = decode(found.message.data)
+    except MalformedError:
+        header, body = EMPTY_HEADER, found.message.data
+    return Content(handle.name, found.message.id, body, header, found.attempts, created)
+
+
+def _rank(content: Content) -> tuple[bool, int, int, str]:
+    """Return the sort key of messages: those that can be taken, then the most urgent, then the oldest."""
+    header = content.header
+    put = content.created if header.enqueued_at is None else header.enqueued_at
+    return content.due is not None, header.priority, put, content.id
+
+
+def log_unreadable(state: QueueState, message_ids: Sequence[str]) -> None:
+    """Log the messages that were left out."""
+    if message_ids:
+        log.warning(
+            "queue %s: %d messages are left out, because this user may not read them: %s; let this user read them, or "
+            "remove them",
+            state.name,
+            len(message_ids),
+            name_some(message_ids),
+            extra={"queue": state.name},
+        )
+
+
+async def _read(
+    handle: QueueHandle[Runtime], placed: Sequence[Placed], config: StoredConfig
+) -> list[Content | AccessDeniedError | None]:
+    """Read items with their attempts; None: the item is gone."""
+    paths = handle.paths
+    sets = [
+        (one.path, paths.meta(one.item.id), paths.lock(handle.state.locked_by(one.item.text, config))) for one in placed
+    ]
+    results: list[Content | AccessDeniedError | None] = []
+    for one, nodes in zip(placed, await read_sets(handle, sets), strict=True):
+        if not isinstance(nodes, AccessDeniedError):
+            results.append(_content_of(handle, one, nodes))
+            continue
+        [alone] = await read_sets(handle, [(one.path,)])
+        if isinstance(alone, AccessDeniedError):
+            results.append(alone)
+        else:
+            read = _content_of(handle, one, [*alone, None, None])
+            results.append(None if read is None else read._replace(error=ATTEMPTS_UNREADABLE))
+    return results
+
+
+def _content_of(handle: QueueHandle[Runtime], placed: Placed, nodes: Sequence[Node | None]) -> Content | None:
+    node, meta, lock = nodes
+    if node is None:
+        return None
+    record = record_of_attempts(meta)
+    read = content(handle.state, placed.item, node, 0 if record is None else record.attempts)
+    due = due_of(placed.item, lock)
+    later = due is not None and due > handle.runtime.server_clock.now()
+    return read._replace(error=None if record is None else record.error, due=due if later else None)

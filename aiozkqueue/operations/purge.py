@@ -1,0 +1,86 @@
+"""Removes the messages of a queue that no consumer holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import AccessDeniedError
+from aiozkqueue.layout import name_at
+from aiozkqueue.queue.commit.conditional import settle_allowed
+from aiozkqueue.queue.commit.dispositions import REMOVED
+from aiozkqueue.queue.commit.unclaimed import find_pages, removal
+from aiozkqueue.queue.runtime.acl_errors import partly_denied
+
+from .bundles import dissolve_all, remove_bundles
+from .listing import walk
+from .stats import configuration, lanes, lanes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+
+
+class _Pass:
+    """One pass over the queue's items."""
+
+    def __init__(self, handle: QueueHandle[Runtime]) -> None:
+        self._handle = handle
+        self.removed = 0
+        self.refused: dict[str, None] = {}
+        """The ids of the messages that this user may not read or remove."""
+        self.incomplete = False
+        """Whether messages were removed together with others that were left because someone had claimed them."""
+
+    async def run(self) -> None:
+        """Remove every item that is not in flight."""
+        handle, opened = self._handle, False
+        async for listed in walk(handle, await lanes(handle)):
+            if listed and not opened:  # for the operations that the queue's features add to each end
+                if not await handle.state.open_existing():
+                    return
+                opened = True
+            sealed: Sealed = {}
+            places = [handle.paths.place_of(placed.path) for placed in listed]
+            async for page in find_pages(handle, places, sealed):
+                await self._remove([snapshot for snapshot in page if not snapshot.in_flight])
+            self.refused |= {handle.state.item_id(name_at(place)): None for place in sealed}
+
+    async def _remove(self, snapshots: Sequence[ItemSnapshot]) -> None:
+        runtime, state = self._handle.runtime, self._handle.state
+        changes = [removal(runtime, state, snapshot, REMOVED) for snapshot in snapshots]
+        parts = await settle_allowed(runtime, changes)
+        for snapshot, part in zip(snapshots, parts, strict=True):
+            if isinstance(part.error, AccessDeniedError):
+                self.refused[snapshot.id] = None
+        removed = sum(part.error is None for part in parts)
+        self.removed += removed
+        self.incomplete |= removed > 0 and any(part.left for part in parts)
+
+
+async def purge(handle: QueueHandle[Runtime]) -> int:
+    """Remove every item that is not in flight; return how many.
+
+    Raises: PartlyDeniedError: this user may not read or remove some items; all others are gone.
+    """
+    removed, refused = 0, list[str]()
+    config = await configuration(handle)
+    if config is not None and config.bundled and await handle.state.open_existing():
+        folders = await lanes_of(handle, config)
+        if handle.state.snapshot.end_hooks:  # each message is recorded
+            await dissolve_all(handle, folders)
+        else:
+            removed, refused = await remove_bundles(handle, folders)
+    while True:
+        this_pass = _Pass(handle)
+        await this_pass.run()
+        removed += this_pass.removed
+        # In a group, one message that was left may have held back those behind it.
+        if not (this_pass.incomplete and handle.config.grouped):
+            break
+    refused += this_pass.refused
+    if refused:
+        raise partly_denied(handle.name, "removed", refused, removed)
+    return removed

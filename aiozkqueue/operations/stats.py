@@ -1,0 +1,443 @@
+"""The figures of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.layout import (
+    EMPTY_HEADER,
+    HOUR,
+    Header,
+    ItemName,
+    LockRecord,
+    MalformedError,
+    StoredConfig,
+    decode,
+    is_deleted,
+    item_node,
+    lane_at,
+    parse_hour,
+    priority_of,
+)
+from aiozkqueue.queue.candidates.groups import is_group, lock_id
+from aiozkqueue.queue.claim.collapse import like_of
+from aiozkqueue.queue.message import Content
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.queue.runtime.strings import Strings, shed
+from aiozkqueue.queue.state.queue_state import configuration_of
+from aiozkqueue.zookeeper import NoNodeError
+
+from .budget import BUDGET, Budget
+from .bundles import Bundled, count_bundled
+from .ended_locks import count_ended
+from .ledgers import count_ledgers
+from .listing import closed_stages, list_children, locked_ids, walk
+from .oldest import oldest_waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import Node, Stat
+
+
+#: Folders that are read in one request.
+PAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """The figures of a queue. They are read one after the other, not at one moment.
+
+    `size` is the sum of `waiting`, `in_flight` and `delayed`; `delayed` is the sum of `retrying` and `scheduled`.
+    """
+
+    queue: str
+    size: int
+    """All messages of the queue."""
+    in_flight: int
+    """Messages that a transaction, a delivery or a ledger holds."""
+    retrying: int
+    """Messages that were delivered before and become available at a known time, after a failure or a lease."""
+    scheduled: int
+    """Messages that were put with a due time that has not come."""
+    dead_letters: int
+    consumers: int
+    """Sessions that take from it."""
+    oldest: datetime | None
+    """The time since which the oldest waiting message waits, in ZooKeeper's time: its put, or the end of its delay.
+    None: no message waits, or none that this user may read."""
+    groups: int = 0
+    """Groups that have messages here; an ordered queue with messages is one."""
+    groups_held: int = 0
+    """Groups that a transaction or delivery holds, or that wait for a retry. Each counts as one message in
+    ``in_flight`` and ``retrying``."""
+    unique_keys: int = 0
+    """Unique keys in use by messages that wait or are being handled."""
+    duplicates: int = 0
+    """Messages that a newer one of their key would replace if they were taken now (`QueueConfig.collapse`)."""
+    expired: int = 0
+    """Expired messages that have not been removed yet, in queues with `QueueConfig.ttl`."""
+    max_size: int | None = None
+    """The maximum number of messages; None: unlimited."""
+    waiting_producers: int = 0
+    """Sessions that wait for room to put."""
+    put: int = 0
+    """Messages ever put into the current lanes: two readings give a rate. A bundle counts as one."""
+    removed: int = 0
+    """Those of them that are no longer in the queue; a bundle counts as one."""
+    paused: bool = False
+    """Whether it is paused, so that nothing is claimed (`QueueConfig.paused`)."""
+    ledgers: int = 0
+    """Streams that hold messages for a batch; these are ``in_flight`` until the batch is done."""
+    staged: int = 0
+    """Incomplete batches. Their messages count in ``size`` and ``waiting``, but cannot be taken yet."""
+
+    priorities: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Messages by priority, except scheduled ones; empty for a queue that has only used priority 0."""
+    bound: int = 0
+    """Messages that only the node that put them may take (`QueueConfig.affinity`)."""
+    tags: int = 0
+    """Tag combinations stored for its messages."""
+    records: int = 0
+    """Records of ended messages, in queues with `QueueConfig.history`."""
+
+    incomplete: tuple[str, ...] = ()
+    """The names of figures that the time budget cut short; each covers the part read. Empty: all are complete."""
+
+    @property
+    def delayed(self) -> int:
+        """Messages that can only be taken later: retrying and scheduled ones."""
+        return self.retrying + self.scheduled
+
+    @property
+    def waiting(self) -> int:
+        """Messages that can be taken now."""
+        return max(0, self.size - self.in_flight - self.delayed)
+
+    @property
+    def claimed(self) -> int:
+        """The same as `in_flight`: the number that `Queue.claimed` returns."""
+        return self.in_flight
+
+    @property
+    def room(self) -> int | None:
+        """How many more messages fit; None: unlimited."""
+        return None if self.max_size is None else max(0, self.max_size - self.size)
+
+
+async def count(handle: QueueHandle[Runtime], path: str) -> int:
+    """Count the children of a znode of a queue, without listing them. Raises: AccessDeniedError."""
+    with translate_denials(handle.name):
+        stat = await handle.zookeeper.exists(path)
+    return 0 if stat is None else stat.num_children
+
+
+async def configuration(handle: QueueHandle[Runtime]) -> StoredConfig | None:
+    """Read the configuration of a queue without creating anything; None if the queue does not exist.
+
+    Raises: AccessDeniedError, PayloadError.
+    """
+    try:
+        with translate_denials(handle.name):
+            data, _ = await handle.zookeeper.read(handle.paths.base)
+    except NoNodeError:
+        return None
+    return None if is_deleted(data) else configuration_of(handle.paths, data)
+
+
+async def lanes(handle: QueueHandle[Runtime]) -> list[str]:
+    """Return the paths of all folders that may hold items of a queue, without creating anything."""
+    return await lanes_of(handle, await configuration(handle))
+
+
+async def lanes_of(handle: QueueHandle[Runtime], config: StoredConfig | None) -> list[str]:
+    """Return the paths of all folders that may hold items of a queue with this configuration; see `configuration`."""
+    if config is None:
+        return [] if handle.state.dialect is None else [handle.paths.items]
+    found = [handle.paths.at(lane) for lane in config.lanes]
+    if config.scheduled:
+        later = handle.paths.later
+        found += [f"{later}/{hour}" for hour in sorted(await list_children(handle, later))]
+    return found
+
+
+async def stat_lanes(handle: QueueHandle[Runtime]) -> dict[str, Stat]:
+    """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
+    found: dict[str, Stat] = {}
+    await _stat_folders(handle, await lanes(handle), found)
+    return found
+
+
+async def _stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], found: dict[str, Stat]) -> None:
+    """Read the stat of each existing folder into a dictionary, some at a time."""
+    for start in range(0, len(folders), PAGE):
+        page = folders[start : start + PAGE]
+        with translate_denials(handle.name):
+            stats = await asyncio.gather(*map(handle.zookeeper.exists, page))
+        found.update((folder, stat) for folder, stat in zip(page, stats, strict=True) if stat is not None)
+
+
+def put_into(stat: Stat) -> int:
+    """Return how many children were ever created, from a stat, which counts creations and deletions together."""
+    return (stat.cversion + stat.num_children) % 2**32 // 2
+
+
+async def size(handle: QueueHandle[Runtime]) -> int:
+    """Count the messages in all lanes."""
+    config = await configuration(handle)
+    found: dict[str, Stat] = {}
+    await _stat_folders(handle, await lanes_of(handle, config), found)
+    bundled = 0
+    if config is not None and config.bundled:
+        bundled = sum((await count_bundled(handle, list(found))).more.values())
+    return bundled + sum(stat.num_children for stat in found.values())
+
+
+async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueStats:
+    """Read a queue's figures; `QueueStats.incomplete` names those that could not be read within this time."""
+    budget = Budget(seconds)
+    paths = handle.paths
+    if await handle.state.is_marked():
+        return QueueStats(
+            queue=handle.name,
+            size=0,
+            in_flight=0,
+            retrying=0,
+            scheduled=0,
+            dead_letters=0,
+            consumers=0,
+            oldest=None,
+        )
+    folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
+    counts = await asyncio.gather(*(count(handle, path) for path in folders))
+    locks, due, dead, consumers, waiting, keys, tags = counts
+    config = await configuration(handle)
+    look = _Look(handle, config)
+    incomplete: set[str] = set()
+    for read, figures in look.parts(timed_locks=bool(due)):
+        if not await budget.allows(read()):
+            incomplete.update(figures)
+    return QueueStats(
+        queue=handle.name,
+        size=sum(look.held.values()),
+        in_flight=max(0, locks - due - look.staged + look.bundled.in_flight),
+        retrying=max(0, due - look.ended),
+        scheduled=look.scheduled,
+        dead_letters=dead,
+        consumers=consumers,
+        oldest=look.oldest,
+        groups=look.named.groups,
+        groups_held=look.named.groups_held,
+        unique_keys=keys,
+        duplicates=look.named.duplicates,
+        expired=look.named.expired,
+        max_size=None if config is None else config.max_size or None,
+        waiting_producers=waiting,
+        put=look.put,
+        removed=look.put - look.znodes,
+        paused=config is not None and bool(config.paused),
+        ledgers=look.ledgers,
+        staged=look.staged,
+        priorities=_by_priority(look.held, f"{paths.later}/"),
+        bound=look.named.bound,
+        tags=tags,
+        records=look.records,
+        incomplete=tuple(one.name for one in fields(QueueStats) if one.name in incomplete),
+    )
+
+
+class _Look:
+    """Reads the figures from the lanes, history and ledgers of a queue; each part can be cut short."""
+
+    def __init__(self, handle: QueueHandle[Runtime], config: StoredConfig | None) -> None:
+        self._handle = handle
+        self._runtime = handle.runtime
+        self._state = handle.state
+        self._config = config
+        self._found: dict[str, Stat] = {}
+        self.oldest: datetime | None = None
+        self.scheduled = 0
+        self.ended = 0
+        self.staged = 0
+        self.ledgers = 0
+        self.records = 0
+        self.named = _Named()
+        self.bundled = Bundled({}, 0)
+
+    def parts(self, *, timed_locks: bool) -> list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]]:
+        """Return a reader for each part, and the figures that it provides.
+
+        The parts with the longest listings come last.
+        """
+        parts: list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]] = [
+            (self._read_lanes, ("size", "put", "removed", "priorities")),
+            (self._count_staged, ("staged", "in_flight")),
+            (self._count_ledgers, ("ledgers",)),
+            (self._count_records, ("records",)),
+            (self._count_scheduled, ("scheduled",)),
+            (self._find_oldest, ("oldest",)),
+            (self._read_names, _Named._fields),
+        ]
+        if self._config is not None and self._config.bundled:
+            parts.insert(1, (self._count_bundled, ("size", "in_flight")))
+        if timed_locks:
+            parts.insert(1, (self._count_ended, ("retrying",)))
+        return parts
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The number of messages in each lane and in each hour."""
+        more = self.bundled.more
+        return {folder: stat.num_children + more.get(folder, 0) for folder, stat in self._found.items()}
+
+    @property
+    def znodes(self) -> int:
+        """The number of znodes in all lanes and hours: a bundle counts as one."""
+        return sum(stat.num_children for stat in self._found.values())
+
+    @property
+    def put(self) -> int:
+        """How many items have been put into them."""
+        return sum(map(put_into, self._found.values()))
+
+    @property
+    def _used(self) -> list[str]:
+        """The lanes and hours that have items."""
+        return [folder for folder, number in self.held.items() if number]
+
+    async def _read_lanes(self) -> None:
+        folders = await lanes_of(self._handle, self._config)
+        await _stat_folders(self._handle, folders, self._found)
+
+    async def _count_bundled(self) -> None:
+        self.bundled = await count_bundled(self._handle, list(self._found))
+
+    async def _count_ended(self) -> None:
+        self.ended = await count_ended(self._handle)
+
+    async def _count_staged(self) -> None:
+        self.staged = await count_staged(self._handle, self._config)
+
+    async def _count_ledgers(self) -> None:
+        self.ledgers = await count_ledgers(self._handle)
+
+    async def _count_records(self) -> None:
+        if self._config is not None and self._config.history:
+            self.records = await _count_records(self._handle)
+
+    async def _count_scheduled(self) -> None:
+        self.scheduled = await count_scheduled(self._handle, self.held)
+
+    async def _find_oldest(self) -> None:
+        oldest = await oldest_waiting(self._handle, self._config, self._used)
+        self.oldest = None if oldest is None else datetime.fromtimestamp(oldest.since / 1000, UTC)
+
+    async def _read_names(self) -> None:
+        self.named = await _read_names(self._handle, self._config, self._used)
+
+
+def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
+    """Sum the items in the lanes of each priority."""
+    found = Counter[int]()
+    for lane, number in held.items():
+        if not lane.startswith(later):
+            found[priority_of(lane)] += number
+    return dict(sorted(found.items())) if len(found) > 1 else {}
+
+
+async def _count_records(handle: QueueHandle[Runtime]) -> int:
+    """Count the records of a history, without listing any."""
+    hours = await list_children(handle, handle.paths.history)
+    found: dict[str, Stat] = {}
+    places = [handle.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
+    await _stat_folders(handle, places, found)
+    return sum(stat.num_children for stat in found.values())
+
+
+class _Named(NamedTuple):
+    """The figures that only item names provide."""
+
+    groups: int = 0
+    groups_held: int = 0
+    duplicates: int = 0
+    expired: int = 0
+    bound: int = 0
+
+
+async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None, folders: Sequence[str]) -> _Named:
+    """Count figures from item names; a queue whose configuration has no such feature is not listed."""
+    if config is None:
+        return _Named()
+    sticky = config.affinity == "producer"
+    if not (config.grouped or config.collapse or config.lifetime is not None or sticky):
+        return _Named()
+    held = await locked_ids(handle)
+    now = handle.runtime.server_clock.now()
+    groups, likes = Strings(), Strings()
+    groups_held = duplicates = expired = bound = 0
+    async for page in walk(handle, folders, ordered=False):
+        for one in page:
+            if config.grouped and is_group(lock := lock_id(config, one.item.text)) and lock not in groups:
+                groups.add(lock)
+                groups_held += lock in held
+            expired += one.item.expires is not None and one.item.expires <= now
+            bound += sticky and item_node(one.item.text) is not None
+            like = like_of(one.item) if config.collapse else None
+            if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
+                place = f"{lane_at(one.path)} {like}"
+                duplicates += place in likes
+                likes.add(place)
+    figures = _Named(len(groups), groups_held, duplicates, expired, bound)
+    await shed(*groups.parts, *likes.parts, *held.parts)
+    return figures
+
+
+async def count_staged(handle: QueueHandle[Runtime], config: StoredConfig | None) -> int:
+    """Count the incomplete batches; each has a lock."""
+    return len(await closed_stages(handle)) if config is not None and config.staged else 0
+
+
+async def count_scheduled(handle: QueueHandle[Runtime], held: Mapping[str, int]) -> int:
+    """Count the messages whose time has not come, given the number in each lane. This lists the current hour only."""
+    now, later, scheduled = handle.runtime.server_clock.now(), f"{handle.paths.later}/", 0
+    for folder, number in held.items():
+        hour = folder.removeprefix(later)
+        if hour == folder or not hour.isdecimal() or not number:
+            continue
+        if int(hour) > now // HOUR:
+            scheduled += number
+        elif int(hour) == now // HOUR:
+            async for page in walk(handle, [folder], ordered=False):
+                scheduled += sum(one.item.due is not None and one.item.due > now for one in page)
+    return scheduled
+
+
+def due_of(item: ItemName, lock: Node | None) -> int | None:
+    """Return when an item can be taken, ms: the end of its lock, or its due time.
+
+    None: now, or when its holder decides.
+    """
+    record = None if lock is None else LockRecord.decode(lock.data)
+    if record is None or (record.end is not None and item.group is not None and record.claim != item.id):
+        return item.due  # another message of its group waits
+    return record.end
+
+
+def content(state: QueueState, item: ItemName, node: Node, attempts: int) -> Content:
+    """Return the content of an item; if its envelope does not decode, the stored bytes."""
+    header: Header
+    try:
+        if state.dialect is not None and state.dialect.is_item(item.text):
+            header, body = EMPTY_HEADER, next(iter(state.dialect.messages(node.data)), b"")
+        else:
+            header, body = decode(node.data)
+    except MalformedError:
+        header, body = EMPTY_HEADER, node.data
+    return Content(state.name, item.id, body, header, attempts, node.stat.ctime)

@@ -1,0 +1,53 @@
+"""Finds expired messages that no consumer takes, by their names, and ends them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import item_field
+from aiozkqueue.queue.commit.conditional import apply
+from aiozkqueue.queue.commit.unclaimed import burial, find_pages, removal
+from aiozkqueue.queue.put.ttl import at_its_end
+
+from .listing import first_items
+from .stats import lanes
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+
+
+async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) -> int:
+    """End up to ``limit`` expired messages of a queue that no consumer holds; return how many.
+
+    Each is removed, or dead-lettered, by a multi that fails if a consumer takes it meanwhile, so several processes may
+    do this at once.
+
+    Raises: AccessDeniedError, OutcomeUnknownError, PayloadError, SessionClosedError.
+    """
+    if not await handle.state.open_existing():
+        return 0
+    now = await handle.runtime.server_clock.learned(handle.paths.due)
+    ended: dict[str, int] = {}
+    for one in await first_items(handle, await lanes(handle), limit, partial(_may_have_ended, now=now)):
+        if one.item.expires is not None and one.item.expires <= now:
+            ended[handle.paths.place_of(one.path)] = one.item.expires
+    swept = 0
+    async for page in find_pages(handle, list(ended), sealed={}):  # `doctor` reports unreadable messages
+        changes = [_sweeping(handle, one, ended[one.place]) for one in page if not one.held(now)]
+        swept += sum(await apply(handle.runtime, changes))
+    return swept
+
+
+def _may_have_ended(text: str, *, now: int) -> bool:
+    """Whether a name has a time of expiry that has passed, if it is an item's."""
+    end = item_field(text, "e")
+    return end.isascii() and end.isdigit() and int(end) <= now
+
+
+def _sweeping(handle: QueueHandle[Runtime], found: ItemSnapshot, end: int) -> Change:
+    disposition = at_its_end(handle.config, end)
+    return (burial if disposition.kind == "dead" else removal)(handle.runtime, handle.state, found, disposition)

@@ -1,0 +1,112 @@
+"""A shared limit: sessions lease blocks of slots on one timeline, a znode that each changes at the version it read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import AccessDeniedError
+from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.layout.rates import RateRecord
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    ConnectionLossError,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    SetData,
+    Stat,
+)
+from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.zookeeper import ZooKeeper
+
+log: Final = logging.getLogger(__name__)
+
+#: Seconds after which the reply to a lease is too late: its block is given up.
+LONGEST_REPLY: Final = 1.0
+#: Seconds of a session's longest pause after another session has changed the timeline first.
+LONGEST_PAUSE: Final = 0.1
+
+
+class Block(NamedTuple):
+    """Leased slots, by the local monotonic clock in seconds."""
+
+    first: float
+    step: float
+    size: int
+
+
+class Timeline:
+    """The timeline of one shared rate."""
+
+    def __init__(self, zookeeper: ZooKeeper, clock: Clock, path: str, rate: float, random: Random) -> None:
+        self._zookeeper = zookeeper
+        self._clock = clock
+        self._path = path
+        self._step = max(1, round(1_000_000 / rate))  # µs
+        self._random = random
+
+    async def lease(self, count: int) -> Block:
+        """Lease ``count`` slots behind those of all sessions.
+
+        It waits while there is no connection. A lease whose reply is lost, or comes too late, is given up: its slots
+        stay unused.
+
+        Raises: AccessDeniedError.
+        """
+        pause = LONGEST_PAUSE / 16
+        while True:
+            try:
+                block = await self._try_to_lease(count)
+            except (ConnectionLossError, ZooKeeperSessionExpiredError):
+                await self._zookeeper.wait_connected()
+                continue
+            except NoAuthError as error:
+                raise self._denied(error) from error
+            if block is not None:
+                return block
+            await asyncio.sleep(self._random.uniform(0, pause))
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    async def _try_to_lease(self, count: int) -> Block | None:
+        """Lease slots; return None if another session was faster, or the reply came too late."""
+        try:
+            node = await self._zookeeper.read(self._path)
+        except NoNodeError:
+            await self._zookeeper.ensure(self._path)
+            return None
+        after = self._read(node.data).end(node.stat.mtime)
+        record = RateRecord(after, count * self._step)
+        sent = self._clock.monotonic()
+        try:
+            (stat,) = await self._zookeeper.multi([SetData(self._path, record.encode(), node.stat.version)])
+        except MultiError as error:
+            if isinstance(error.error, BadVersionError | NoNodeError):
+                return None
+            if isinstance(error.error, NoAuthError):
+                raise self._denied(error.error) from error
+            raise
+        received = self._clock.monotonic()
+        if received - sent > LONGEST_REPLY or not isinstance(stat, Stat):
+            return None
+        # The server had applied it by then, so a slot is never used before its time.
+        first = received + (record.begin(stat.mtime) - stat.mtime * 1000) / 1_000_000
+        return Block(first, self._step / 1_000_000, count)
+
+    def _read(self, data: bytes) -> RateRecord:
+        try:
+            return RateRecord.decode(data)
+        except MalformedError as error:
+            log.warning("%s is not the record of a rate, and is replaced: %s", self._path, error)
+            return RateRecord()
+
+    def _denied(self, error: NoAuthError) -> AccessDeniedError:
+        return AccessDeniedError(
+            f"rate {self._path}: {error}; use the credentials of a user whom the ACL allows to write it"
+        )

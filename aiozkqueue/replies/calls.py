@@ -1,0 +1,124 @@
+"""The calls of one session that wait for their replies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from aiozkqueue.errors import NoReplyError
+from aiozkqueue.layout.replies import REPLY
+from aiozkqueue.zookeeper import (
+    PAGE,
+    ClientClosedError,
+    ConnectionLossError,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    read_pages,
+)
+from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+
+if TYPE_CHECKING:
+    from aiozkqueue.errors import QueueError
+    from aiozkqueue.layout import ClientPaths
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.queue.runtime.tasks import TaskOwner
+    from aiozkqueue.zookeeper import ZooKeeper
+
+log: Final = logging.getLogger(__name__)
+
+
+class Calls:
+    """Waits for the replies below the client's znode, by one watch from the first call on."""
+
+    def __init__(self, zookeeper: ZooKeeper, paths: ClientPaths, tasks: TaskOwner, clock: Clock) -> None:
+        self._zookeeper = zookeeper
+        self._folder = paths.base
+        self._tasks = tasks
+        self._clock = clock
+        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._changed = asyncio.Event()
+        self._serving = False
+        self.codecs: dict[Any, Codec[Any]] = {}
+        """The codecs of the types of replies."""
+
+    def expect(self, call: str) -> asyncio.Future[bytes]:
+        """Return a future of the reply to a call, which the caller must `forget`."""
+        if not self._serving:
+            self._serving = True
+            self._tasks.spawn(self._serve, name="replies")
+        future = self._waiting[call] = asyncio.get_running_loop().create_future()
+        return future
+
+    def forget(self, call: str) -> None:
+        """Wait no longer. A late reply is removed when it is seen."""
+        self._waiting.pop(call, None)
+
+    async def reply(self, future: asyncio.Future[bytes], due: float, message_id: str) -> bytes:
+        """Wait for a reply until a moment of the monotonic clock. Raises: NoReplyError; SessionClosedError."""
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(
+                    NoReplyError(
+                        f"message {message_id}: no reply in time; its handler may still run, or may not have begun",
+                        message_id,
+                    )
+                )
+
+        timer = self._clock.call_later(max(0.0, due - self._clock.monotonic()), expire)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def close(self, error: QueueError) -> None:
+        """Fail all calls."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def _serve(self) -> None:
+        watch = None
+        try:
+            watch = await self._zookeeper.watch(self._folder, lambda _: self._changed.set())
+            self._changed.set()  # a reply may have come before the watch
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                with suppress(ConnectionLossError, ZooKeeperSessionExpiredError):  # the watch reports a missed event
+                    await self._collect()
+        except NoAuthError as error:
+            log.warning("calls get no replies, because of an ACL: %s", error)
+        except ClientClosedError:
+            return
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    async def _collect(self) -> None:
+        """Read the replies that are waited for, and remove all."""
+        try:
+            names = await self._zookeeper.children(self._folder)
+        except NoNodeError:
+            return
+        calls = [name.removeprefix(REPLY) for name in names if name.startswith(REPLY)]
+        wanted = [call for call in calls if call in self._waiting]
+        paths = [f"{self._folder}/{REPLY}{call}" for call in wanted]
+        for call, node in zip(wanted, await read_pages(self._zookeeper, paths), strict=True):
+            future = self._waiting.get(call)
+            if node is not None and future is not None and not future.done():
+                future.set_result(node.data)
+        for start in range(0, len(calls), PAGE):
+            await self._remove([f"{self._folder}/{REPLY}{call}" for call in calls[start : start + PAGE]])
+
+    async def _remove(self, paths: list[str]) -> None:
+        try:
+            await self._zookeeper.multi([Delete(path) for path in paths])
+        except MultiError:  # the clean-up has removed some
+            for path in paths if len(paths) > 1 else ():
+                await self._remove([path])

@@ -1,0 +1,65 @@
+"""Jobs without a running scheduler, as findings for `aiozkqueue doctor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import InvalidScheduleError, MissingExtraError
+from aiozkqueue.layout.jobs import SchedulePaths
+from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.operations.doctor.diagnosis import Finding, Severity
+from aiozkqueue.session.internals import core_of
+
+from .cron import load
+from .jobs import read_jobs, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiozkqueue.layout.jobs import JobRecord
+    from aiozkqueue.session.session import QueueSession
+
+#: How late an occurrence is when no scheduler seems to run, milliseconds.
+LATE: Final = 60_000
+_SHOWN: Final = 3
+
+
+async def overdue_jobs(session: QueueSession, clock_offset: float) -> list[Finding]:
+    """Return the findings about jobs whose next occurrence has passed.
+
+    ``clock_offset`` is the difference between ZooKeeper's clock and this machine's, seconds.
+
+    Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+    """
+    runtime = core_of(session)
+    paths = SchedulePaths(runtime.root)
+    with readable(paths.base):
+        jobs = {name: job for name, (job, _) in (await read_jobs(runtime, paths, None)).items() if not job.paused}
+    if not jobs:
+        return []
+    now = milliseconds_in(runtime.clock.time() + clock_offset)
+    try:
+        late = [name for name, job in jobs.items() if await _is_late(job, now)]
+    except MissingExtraError as error:
+        return [Finding(Severity.INFO, "jobs", f"{len(jobs)} jobs were not checked", str(error))]
+    return [*_found(late)]
+
+
+async def _is_late(job: JobRecord, now: int) -> bool:
+    try:
+        cron = await load(job.cron, job.zone)
+    except InvalidScheduleError:  # from a newer version, or with a zone that is not installed here
+        return False
+    due = next(cron.after(job.last), None)
+    return due is not None and due + LATE < now
+
+
+def _found(late: list[str]) -> Iterator[Finding]:
+    if late:
+        names = ", ".join(late[:_SHOWN]) + (", …" if len(late) > _SHOWN else "")
+        yield Finding(
+            Severity.WARNING,
+            "jobs",
+            f"the next occurrence of {len(late)} jobs has passed: {names}. No scheduler seems to run",
+            "run `aiozkqueue jobs run`, or a Scheduler in a worker",
+        )

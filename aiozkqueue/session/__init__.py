@@ -1,0 +1,27 @@
+"""A session and the objects that users get from it: queues, transactions, consumers and listeners.
+
+These objects check their arguments and pass the work on to `aiozkqueue.queue`, where each stage in the life of a
+message has a folder. Imports run downwards in this map, and `tests/unit/test_layers.py` checks it. From the top:
+
+``connect``            opens a session and closes it
+``session``            `QueueSession`, the entry point for users
+``foreign_queue`` ``foreign_shards``   queues of other programs, as users hold them
+``queue``              `Queue`
+``batch_listener`` ``delivery_listener``   listeners that call a handler with batches, or with single deliveries
+``consumer`` ``listener``   loops, and the life of a listener
+``listener_options``   the options of listeners, and their checks
+``middleware`` ``handler``   functions around a handler, and the checks and time limit of a handler
+``batch``              several messages for one call of a handler
+``delivery`` ``leases``   messages that are held without a transaction
+``transaction``        puts and takes that take effect together, and how takes get their messages
+``administration``     the tools of operators: `Queue.admin`, `QueueSession.admin`
+``internals``          the parts of a session and a queue that schedules, buses, HTTP, Spark and metrics use
+``unit_of_work``       claims and puts that are decided together: the state machine of a transaction
+``background`` ``run`` ``alarms``   services, what runs them, and what is called with messages that are given up
+``interruptions``      the cancellation of running handlers with their messages
+``core``               builds what a session consists of, and closes it
+``connection_state`` ``tracing``   the state of the connection, and the tracer's interface
+
+Data enters through `Queue.put` and `Transaction.put`, and leaves through `Transaction.take`, `Queue.consume` and
+listeners.
+"""

@@ -1,0 +1,258 @@
+"""The tools of operators: `Queue.admin` and `QueueSession.admin`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
+from aiozkqueue.layout import MOST_REAPED, check_integer, check_queue_name, positive_seconds
+from aiozkqueue.operations.affinity import hand_on
+from aiozkqueue.operations.batch_writers import give_up, writers
+from aiozkqueue.operations.budget import BUDGET
+from aiozkqueue.operations.bundles import unbundle
+from aiozkqueue.operations.cleaning import Cleaned, clean
+from aiozkqueue.operations.consumers import ConsumerInfo, consumers
+from aiozkqueue.operations.deletion import delete
+from aiozkqueue.operations.doctor.probe import examine
+from aiozkqueue.operations.history_pins import pins, unpin
+from aiozkqueue.operations.ledgers import ledgers, release
+from aiozkqueue.operations.moves import Moves
+from aiozkqueue.operations.release import release_claims
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, changes, reads
+from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+
+if TYPE_CHECKING:
+    from aiozkqueue.operations.batch_writers import WriterInfo
+    from aiozkqueue.operations.doctor.diagnosis import Diagnosis
+    from aiozkqueue.operations.history_pins import Pin
+    from aiozkqueue.operations.ledgers import LedgerInfo
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.zookeeper import CallLimit
+
+    from .core import SessionCore
+
+
+class QueueAdmin:
+    """The tools of operators for one queue: `Queue.admin`.
+
+    They show and release what consumers, streams, writers and audits hold.
+    """
+
+    __slots__ = ("_checked",)
+
+    def __init__(self, handle: QueueHandle[SessionCore]) -> None:
+        self._checked = handle
+
+    @property
+    def _handle(self) -> QueueHandle[SessionCore]:
+        self._checked.runtime.check()
+        return self._checked
+
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._checked.runtime.limit(f"queue {self._checked.name!r}")
+
+    @reads
+    async def consumers(self) -> list[ConsumerInfo]:
+        """Return the live sessions that consume the queue, with the messages that each holds.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        return await consumers(self._handle)
+
+    @changes
+    async def reap(self, *, limit: int | None = None) -> int:
+        """Reassign the oldest stale messages of other nodes, so that any node can take them; return how many.
+
+        One call reassigns up to ``limit`` messages (None: the queue's ``reap_limit``). Messages that this session's own
+        node has put stay with it, whether or not this session takes any. The janitor does the same every ``reap_every``
+        seconds. Only queues with ``affinity="producer"`` have such messages.
+
+        Raises: InvalidOptionError: ``limit`` is not an integer from 1 to 1,000; AccessDeniedError, OutcomeUnknownError,
+        NotCommittedError, SessionClosedError, WrongLoopError.
+        """
+        handle = self._handle
+        if limit is not None:
+            check_integer("limit", limit, 1, MOST_REAPED)
+        return await hand_on(handle, limit)
+
+    @changes
+    async def release_claims(self) -> int:
+        """Release every claim by force, and end every delay; return how many. The holders' commits then fail.
+
+        Raises:
+            PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.
+            AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        return await release_claims(self._handle)
+
+    @changes
+    async def unbundle(self) -> int:
+        """Store each message in a separate znode again; return the number of bundles that are left.
+
+        This sets ``bundle=1`` and replaces each bundle by its messages as single items. Bundles are left while
+        consumers or unfinished Spark writes hold them. Until then, the configuration requires programs that know
+        bundles: call this again until it returns 0.
+
+        Raises: AccessDeniedError, PayloadError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
+        WrongLoopError.
+        """
+        return await unbundle(self._handle)
+
+    @reads
+    async def ledgers(self) -> list[LedgerInfo]:
+        """Return the Spark streams that hold or have held messages of the queue.
+
+        Raises:
+            PayloadError: a stored record cannot be decoded.
+            AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        return await ledgers(self._handle)
+
+    @changes
+    async def release_ledger(self, group: str) -> int:
+        """Release the messages that a stream holds; return how many. A stream that still runs fails at its next change.
+
+        Messages of a batch whose acknowledgement had begun are removed, not released: they have been processed.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            PayloadError: its stored record cannot be decoded.
+            AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        handle = self._handle
+        with translate_denials(handle.state.name):
+            if await handle.runtime.zookeeper.exists(f"{handle.paths.ledgers}/{group}") is not None:
+                await Ledger(handle, group).finish()
+            released = await release(handle, group)
+            await Ledger(handle, group).finish()  # messages that the stream has marked as done since
+        return released
+
+    @reads
+    async def unfinished(self) -> list[WriterInfo]:
+        """Return the incomplete batches of Spark's writers, whose messages are not visible yet.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        return await writers(self._handle)
+
+    @changes
+    async def discard_unfinished(self, writer: str) -> int:
+        """Remove a writer's messages of an incomplete batch; return how many.
+
+        If the writer is still running, its further puts fail, and it must write the batch again.
+
+        Raises: NotFoundError: there is no such writer; AccessDeniedError, NotCommittedError,
+        OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        return await give_up(self._handle, writer)
+
+    @changes
+    async def delete(self, *, force: bool = False) -> None:
+        """Delete the queue with its configuration, history, unique keys and all other data.
+
+        After this the queue does not exist, for any program. A later put creates a new one. Consumers wait for that,
+        and commits of messages of the deleted queue fail with `NotCommittedError`. A put at the same moment is stored
+        before the deletion or into the new queue. If this call ends early, the queue may be deleted already, and the
+        janitor of any session removes the rest of the data within two hours.
+
+        Args:
+            force: delete the queue also if it holds messages or dead letters, which are lost, or if other sessions
+                or Spark streams consume it.
+
+        Raises:
+            NotFoundError: there is no such queue.
+            QueueInUseError: without ``force``; nothing was deleted.
+            InvalidOptionError: the queue belongs to another program.
+            AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        handle = self._handle
+        if handle.state.dialect is not None:
+            msg = f"queue {handle.name!r} is {handle.state.dialect.title()}'s; delete it by its own program"
+            raise InvalidOptionError(msg)
+        await delete(handle, force=force)
+
+    @reads
+    async def pins(self) -> list[Pin]:
+        """Return the retention holds on the history: audits that run or were interrupted.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        return await pins(self._handle)
+
+    @changes
+    async def unpin(self, name: str) -> bool:
+        """Remove a retention hold, so that clean-up may remove the history again; return whether it existed.
+
+        A running audit then moves the records that clean-up leaves; an interrupted audit is abandoned.
+
+        Raises: AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        return await unpin(self._handle, name)
+
+
+class SessionAdmin:
+    """The tools of operators for the queues below a session's root: `QueueSession.admin`."""
+
+    __slots__ = ("_checked",)
+
+    def __init__(self, runtime: SessionCore) -> None:
+        self._checked = runtime
+
+    @property
+    def _runtime(self) -> SessionCore:
+        self._checked.check()
+        return self._checked
+
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._checked.limit(f"root {self._checked.root}")
+
+    @property
+    def moves(self) -> Moves:
+        """Moves messages to another queue in the background. Raises: SessionClosedError, WrongLoopError."""
+        return Moves(self._runtime)
+
+    @reads
+    async def diagnose(self, *queues: str, budget: Seconds = BUDGET) -> Diagnosis:
+        """Examine the servers and these queues (default: all), as `aiozkqueue doctor` does.
+
+        It writes only one ephemeral znode, for a few moments. It lists every queue it examines. After about ``budget``
+        seconds (or a timedelta) it ends with what it has read: `Diagnosis.complete` is False then, and
+        `Diagnosis.unexamined` and `QueueFacts.complete` say where it has not looked.
+
+        Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError; AccessDeniedError: it may not
+        even list the queues;
+        ConnectionLostError: the connection was lost while its latency was measured.
+        """
+        runtime, limit = self._runtime, positive_seconds("budget", budget)
+        for name in queues:
+            check_queue_name(name)
+        try:
+            return await examine(runtime, queues, limit)
+        except NoAuthError as error:
+            msg = f"root {runtime.root}: {error}; use the credentials of a user whom the ACL allows"
+            raise AccessDeniedError(msg) from error
+        except (ConnectionLossError, ZooKeeperSessionExpiredError) as error:
+            msg = f"the connection was lost while its latency was measured: {error}; examine again"
+            raise ConnectionLostError(msg) from error
+
+    @changes
+    async def clean(self, *queues: str) -> list[Cleaned]:
+        """Clean these queues now (default: all, and the commit slots of clients that no longer exist).
+
+        This is what the session's janitor does at the queues' intervals: it ends delays and leases that are over, and
+        removes history past its lifetime and remains of deleted messages and hours. Several sessions may do it at once.
+        One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
+
+        Raises: AccessDeniedError, ConnectionLostError, InvalidNameError, NotCommittedError, OutcomeUnknownError,
+        PayloadError, SessionClosedError, WrongLoopError.
+        """
+        runtime = self._runtime
+        states = [runtime.queue_state(name) for name in queues]
+        return await clean(runtime, states or None)

@@ -1,0 +1,208 @@
+"""Listeners whose handler takes batches: up to a number of messages, or those of a short time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiozkqueue.errors import QueueError, SessionClosedError, SessionExpiredError
+from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
+from aiozkqueue.queue.commit.dispositions import CONSUME
+from aiozkqueue.queue.commit.held import weigh
+
+from .batch import BatchWork
+from .handler import as_failure, task_is_cancelled, time_limit
+from .listener import Listener
+from .middleware import wrapped
+from .transaction import leave
+from .unit_of_work import PASSING, current
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import anyio.abc
+
+    from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
+    from aiozkqueue.queue.destination import Destination
+    from aiozkqueue.queue.state.claim import Claim
+
+    from .alarms import OnDead
+    from .batch import Batch
+    from .core import SessionCore
+    from .listener_options import BatchSize, ListenerSettings
+
+log: Final = logging.getLogger(__name__)
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class BatchListener(Listener[T_co]):
+    """Calls ``handler(batch)`` for several messages, up to ``concurrency`` batches at a time."""
+
+    def __init__(
+        self,
+        runtime: SessionCore,
+        queue: Destination[T_co],
+        handler: Callable[[Batch[T_co]], Awaitable[None]],
+        settings: ListenerSettings,
+        *,
+        size: BatchSize,
+        on_dead: OnDead[T_co] | None = None,
+    ) -> None:
+        super().__init__(runtime, queue, handler, settings, on_dead, lead=size.wait)
+        self._size = size
+        limits = [] if settings.timeout is None else [time_limit(runtime.clock, settings.timeout)]
+        self._handler = wrapped(handler, limits)
+        self._batches: dict[Claim, list[Claim]] = {}
+        """The batches that no task has started yet, by their first message."""
+
+    # -- claiming
+
+    async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
+        """Collect one batch at a time while a handler is free."""
+        dispatcher = self._dispatcher = self._runtime.dispatcher(
+            self._runtime.queue_state(self._queue.name), self._settings.condition
+        )
+        while await self._free():
+            if self._pace is not None:
+                await self._pace.reserve(1)
+            claims = await self._collect(dispatcher)
+            if claims and await self._may_begin(dispatcher, claims):
+                self._batches[claims[0]] = claims
+                self._start(claims[0], handlers)
+
+    async def _may_begin(self, dispatcher: ClaimDispatcher, claims: list[Claim]) -> bool:
+        """Wait until the handler may be called with a batch; if that is not soon, release it and return False."""
+        admitted = False
+        try:
+            admitted = self._pace is None or await self._pace.admit()
+        finally:
+            if not admitted:
+                dispatcher.release(claims)
+        return admitted
+
+    async def _collect(self, dispatcher: ClaimDispatcher) -> list[Claim]:
+        """Return the messages of the next batch; none if the listener stops or their session ends meanwhile."""
+        collected: list[Claim] = []
+        due, clock = 0.0, self._runtime.clock
+        try:
+            while len(collected) < self._size.limit and not self._stopped.is_set():
+                left = due - clock.monotonic() if collected else None
+                if left is not None and left <= 0:
+                    break
+                wanted = self._size.limit - len(collected)
+                generation = collected[0].generation if collected else None
+                waiter = dispatcher.request(wanted, left, generation=generation)
+                claims = await self._answer(dispatcher, waiter)
+                if not collected:
+                    due = self._due(clock.monotonic())
+                collected += claims
+        except SessionExpiredError:
+            return []  # the locks have ended with the session
+        except BaseException:
+            dispatcher.release(collected)
+            raise
+        if self._stopped.is_set():
+            dispatcher.release(collected)
+            return []
+        return self._fitting(dispatcher, collected)
+
+    def _due(self, now: float) -> float:
+        """Return when a batch whose first message has just been taken is complete: by its slot, if it has one."""
+        slot = None if self._pace is None else self._pace.moment
+        return now + self._size.wait if slot is None else min(now + self._size.wait, max(now, slot))
+
+    def _fitting(self, dispatcher: ClaimDispatcher, claims: list[Claim]) -> list[Claim]:
+        """Return as many of the claims as one commit can end, and release the others."""
+        weight = fitting = 0
+        for claim in claims:
+            weight += weigh(claim, CONSUME)
+            if fitting and weight > self._runtime.surely_small:
+                break
+            fitting += 1
+        dispatcher.release(claims[fitting:])
+        return claims[:fitting]
+
+    def _unstarted(self, jobs: list[Claim]) -> list[Claim]:
+        batches, self._batches = self._batches, {}
+        return [claim for job in jobs for claim in batches[job]]
+
+    # -- handling
+
+    async def _deliver(self, claim: Claim) -> None:
+        claims, name = self._batches.pop(claim), self._queue.name
+        try:
+            delivered = deliver_claims_now(self._runtime, self._queue, claims)
+            if delivered is None:
+                delivered = await deliver_claims(self._runtime, self._queue, claims)
+        except SessionExpiredError as error:
+            log.info("%s", error, extra={"queue": name})
+            return
+        if not delivered:
+            return
+        held = BatchWork(self._runtime, self._queue, delivered)
+        context: dict[str, object] = {"queue": name, "transaction_id": held.work.id}
+        try:
+            await self._handle_batch(held, context)
+        except PASSING as error:
+            log.warning(
+                "queue %s: a batch of %d messages is redelivered: %s", name, len(delivered), error, extra=context
+            )
+        except SessionClosedError:
+            raise
+        except QueueError:
+            log.exception("queue %s: a batch of %d messages could not be settled", name, len(delivered), extra=context)
+
+    async def _handle_batch(self, held: BatchWork, context: dict[str, object]) -> None:
+        """Call the handler, and settle its batch, in a trace. Raises: the error of the commit."""
+        batch, tracing = held.batch(), self._runtime.tracing
+        handling = None if tracing is None else tracing.processing(batch.queue, batch)
+        outer = current.set(held.work)
+        failure: BaseException | None = None
+        try:
+            await self._call(batch, held.claims)
+            committed = await held.finish(batch)
+            self._figures.handled += committed
+            self._figures.failed += len(held.claims) - committed
+        except Exception as error:
+            failure = error
+            if not held.work.open:
+                raise
+            await self._failed(held, error, context)
+        except BaseException as error:  # a cancellation, or an error that ends the listener too
+            failure = error
+            if not held.work.open:
+                raise
+            if isinstance(error, asyncio.CancelledError) and not task_is_cancelled():
+                await self._failed(held, as_failure(error), context)
+                return
+            await leave(held.work, error)
+            raise
+        finally:
+            current.reset(outer)
+            if handling is not None:
+                handling.end(failure)
+
+    async def _call(self, batch: Batch[T_co], claims: list[Claim]) -> None:
+        """Call the handler, whose task is cancelled if one of its messages is."""
+        running = self._interruptions.running
+        running.update(dict.fromkeys(claims, asyncio.current_task()))
+        try:
+            await self._handler(batch)
+        finally:
+            for claim in claims:
+                running.pop(claim, None)
+
+    async def _failed(self, held: BatchWork, error: Exception, context: dict[str, object]) -> None:
+        """Settle a batch whose handler has raised."""
+        self._figures.failed += len(held.claims)
+        log.warning(
+            "queue %s: handler failed on a batch of %d messages, from %s on",
+            self._queue.name,
+            len(held.claims),
+            held.claims[0].id,
+            exc_info=error,
+            extra=context,
+        )
+        await held.fail(error)

@@ -1,0 +1,223 @@
+"""Opens and closes sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, WrongLoopError
+from aiozkqueue.layout import check_root
+from aiozkqueue.queue.options import required_seconds
+from aiozkqueue.queue.runtime.clock import Clock
+from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
+from aiozkqueue.zookeeper import connect as connect_zookeeper
+
+from .core import SessionCore
+from .session import QueueSession
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
+
+    from aiozkqueue.queue.options import Seconds
+
+    from .tracing import Tracing
+
+T = TypeVar("T")
+
+
+class ConnectOptions(TypedDict, total=False):
+    """The options of `connect`, for functions that pass them on."""
+
+    root: str
+    session_timeout: Seconds
+    connect_timeout: Seconds
+    operation_timeout: Seconds
+    tls: ssl.SSLContext | None
+    auth: Sequence[Auth]
+    acl: Sequence[Acl] | None
+    clock: Clock | None
+    janitor: bool
+    node: str | None
+    tracing: Tracing | bool | None
+
+
+class _Connecting:
+    """The context manager that `connect` returns."""
+
+    def __init__(
+        self,
+        hosts: str,
+        root: str,
+        clock: Clock,
+        connect_timeout: float,
+        *,
+        janitor: bool,
+        node: str | None,
+        tracing: Tracing | bool | None,
+        operation_timeout: float,
+        **options: Any,  # noqa: ANN401 - passed to the client's connect, which types them
+    ) -> None:
+        self._hosts = hosts
+        self._root = root
+        self._clock = clock
+        self._connect_timeout = connect_timeout
+        self._janitor = janitor
+        self._node = node
+        self._tracing = tracing
+        self._operation_timeout = operation_timeout
+        self._options = options
+        self._runtime: SessionCore | None = None
+
+    async def __aenter__(self) -> QueueSession:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # trio, or no loop
+            msg = (
+                "a session needs a running asyncio event loop: run the program with asyncio.run(main()) "
+                'or with anyio.run(main, backend="asyncio")'
+            )
+            raise WrongLoopError(msg) from None
+        tracing = _tracing_of(option=self._tracing)
+        try:
+            zookeeper = await connect_zookeeper(self._hosts, connect_timeout=self._connect_timeout, **self._options)
+        except AuthFailedError as error:
+            raise AccessDeniedError(str(error)) from error
+        except ZooKeeperError as error:
+            raise ConnectionLostError(str(error)) from error
+        runtime = SessionCore(
+            zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing
+        )
+        runtime.limit_calls(self._operation_timeout)
+        try:
+            await runtime.start()
+        except BaseException:  # nothing else would close the client
+            await runtime.close()
+            raise
+        self._runtime = runtime
+        return QueueSession(runtime)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._runtime is not None:
+            await self._runtime.close()
+
+
+def connect(
+    hosts: str,
+    *,
+    root: str = "/zms",
+    session_timeout: Seconds = 10,
+    connect_timeout: Seconds = 15,
+    operation_timeout: Seconds = 30,
+    tls: ssl.SSLContext | None = None,
+    auth: Sequence[Auth] = (),
+    acl: Sequence[Acl] | None = None,
+    clock: Clock | None = None,
+    janitor: bool = True,
+    node: str | None = None,
+    tracing: Tracing | bool | None = None,
+) -> AbstractAsyncContextManager[QueueSession]:
+    """Open a session: ``async with aiozkqueue.connect("h1:2181,h2:2181/chroot") as session``.
+
+    On leaving, operations in flight are settled within the session timeout; then all locks are released.
+
+    Args:
+        hosts: the servers as ``host:port``, separated by commas, with an optional chroot after the last one.
+        root: the path of the queues.
+        session_timeout: how long a dead process keeps its messages, seconds. The server may change it.
+        connect_timeout: how long to wait for the first connection, seconds.
+        operation_timeout: how long a read, a put, or a change of settings waits while no server answers, seconds. A
+            read raises `ConnectionLostError` then. Other calls raise `NotCommittedError` if nothing was sent, and
+            `OutcomeUnknownError` if it may have been applied.
+        tls: a context that verifies host names, as `ssl.create_default_context` returns it; None: no TLS.
+        auth: credentials, which are sent on every connection.
+        acl: the access control list of every znode that is created. By default it allows only the user of ``auth``
+            (and clients with the same certificate, if one is used), or everybody without ``auth``.
+        clock: replaces the system clock in tests.
+        janitor: whether this session helps to clean the queues it uses (see `QueueConfig.clean_every`).
+        node: the name by which queues with `QueueConfig.affinity` keep messages together, by default the host's name.
+            Use one name for all sessions that may take each other's messages, and the same after a restart.
+        tracing: whether OpenTelemetry traces messages, whose headers then contain the context (see
+            `aiozkqueue.tracing`). By default it does if the program has set up a tracer provider before it connects.
+
+    Raises:
+        ConnectionLostError: on entering, if no server answers within ``connect_timeout``.
+        AccessDeniedError: on entering, if the credentials are rejected.
+        InvalidOptionError: at once, if an option is out of range or the hosts do not parse.
+        WrongLoopError: on entering, if no asyncio event loop runs here (trio's, or none).
+        MissingExtraError: on entering, if ``tracing=True`` is given without the extra ``observability``.
+    """
+    parse_hosts(hosts)
+    check_root(root)
+    timeout = required_seconds(session_timeout, "session_timeout")
+    first_wait = required_seconds(connect_timeout, "connect_timeout")
+    patience = required_seconds(operation_timeout, "operation_timeout")
+    for option, given, length in (
+        ("session_timeout", session_timeout, timeout),
+        ("connect_timeout", connect_timeout, first_wait),
+        ("operation_timeout", operation_timeout, patience),
+    ):
+        if not length:
+            msg = f"{option}={given!r}: give more than 0 seconds"
+            raise InvalidOptionError(msg)
+    if tls is not None and not isinstance(cast("object", tls), ssl.SSLContext):
+        msg = f"tls takes an ssl.SSLContext, as ssl.create_default_context() returns, not {type(tls).__name__}"
+        raise InvalidOptionError(msg)
+    return cast(
+        "AbstractAsyncContextManager[QueueSession]",
+        _Connecting(
+            hosts,
+            root,
+            clock or Clock(),
+            first_wait,
+            janitor=janitor,
+            node=node,
+            tracing=tracing,
+            operation_timeout=patience,
+            session_timeout=timeout,
+            tls=tls,
+            auth=_values_of(auth, Auth, "auth"),
+            acl=None if acl is None else _values_of(acl, Acl, "acl"),
+        ),
+    )
+
+
+def _values_of(given: object, kind: type[T], option: str) -> tuple[T, ...]:
+    """Return the values of a list. Passwords among them never appear in errors. Raises: InvalidOptionError."""
+    values = tuple(cast("Iterable[object]", given)) if isinstance(given, Iterable) else (None,)
+    for value in values:
+        if not isinstance(value, kind):
+            name = kind.__name__
+            msg = f"{option} takes a list of {name}, such as {option}=[{name}.digest(user, password)]"
+            raise InvalidOptionError(msg)
+    return cast("tuple[T, ...]", values)
+
+
+def _tracing_of(*, option: Tracing | bool | None) -> Tracing | None:
+    """Return what follows a session's messages: what was given, or OpenTelemetry if that is asked for or set up.
+
+    Raises:
+        MissingExtraError: it is asked for, and not installed.
+    """
+    if option is None:
+        api = sys.modules.get("opentelemetry.trace")
+        if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+            return None  # the program has not set OpenTelemetry up
+    elif isinstance(option, bool):
+        if not option:
+            return None
+    else:
+        return option
+    try:
+        from aiozkqueue.tracing import OpenTelemetry  # noqa: PLC0415 - an extra, for those who use it
+    except ImportError:
+        if option is None:
+            return None
+        raise
+    return OpenTelemetry()

@@ -1,0 +1,383 @@
+"""``async for delivery in queue.consume(...)``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections import deque
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
+
+from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
+from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
+from aiozkqueue.queue.claim.prefetch import PACE, Prefetcher
+from aiozkqueue.queue.commit.group_commit import unknown
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.queue.runtime.tasks import wait_settled
+from aiozkqueue.queue.state.log_context import about
+
+from .delivery import Delivery, WorkSettling, deliver
+from .internals import was_entered
+from .transaction import commit_or_leave, leave
+from .unit_of_work import PASSING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.queue.commit.write import AtomicWrite
+    from aiozkqueue.queue.destination import Destination
+    from aiozkqueue.queue.runtime.clock import Timer
+    from aiozkqueue.queue.state.claim import Claim
+
+    from .core import SessionCore
+    from .tracing import Handling
+    from .unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+log: Final = logging.getLogger(__name__)
+
+#: Iterations of the event loop until a request for claims, and the commits begun before it, have been sent.
+TURNS_TO_SEND = 3
+
+
+class Consumer(Generic[T]):
+    """Iterates over the messages of a queue.
+
+    A delivery that the loop body has not settled is committed when the loop asks for the next one. If the loop is left
+    by ``break``, an exception or a cancellation, the delivery is rolled back: reliably under ``async with
+    queue.consume() as deliveries``, and as well as Python allows without it. The loop survives lost connections and
+    sessions.
+    """
+
+    def __init__(
+        self,
+        runtime: SessionCore,
+        queue: Destination[T],
+        *,
+        prefetch: int,
+        settle: Literal["next", "explicit"],
+        until_idle: float | None,
+        condition: Condition | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._queue = queue
+        self._prefetch = prefetch
+        self._settle = settle
+        self._until_idle = until_idle
+        self._prefetcher = Prefetcher(
+            runtime.handle(queue.name), prefetch, patient=until_idle != 0, condition=condition
+        )
+        self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
+        self._current: Delivery[T] | None = None
+        self._handling: Handling | None = None
+        self._commits = _Commits(queue.name)
+        self._idle = False
+        self._stopped = False
+        self._closed = False
+        self._absorbed: int = 0
+        """The number of deliveries that the loop could not commit implicitly, and that are redelivered."""
+
+    def __aiter__(self) -> AsyncIterator[Delivery[T]]:
+        return self
+
+    async def __anext__(self) -> Delivery[T]:
+        """Settle the last delivery, and wait for the next one.
+
+        Raises: StopAsyncIteration: the loop was stopped, closed, or idle for ``until_idle`` seconds. AccessDeniedError,
+            ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        if self._closed:
+            raise StopAsyncIteration
+        self._runtime.check()
+        if self._prefetcher.asking:
+            self._answer_outdated = True
+        if self._handling is None:
+            await self._settle_current()
+        else:
+            await self._end_handling()
+        self._report()
+        while not self._stopped:
+            claim = await self._next_claim()
+            if claim is None:
+                if not await self._may_have_more():
+                    break
+                self._report()
+                continue
+            try:
+                delivered = deliver_claims_now(self._runtime, self._queue, [claim])
+                if delivered is None:
+                    delivered = await deliver_claims(self._runtime, self._queue, [claim])
+            except SessionExpiredError:
+                continue  # it is redelivered; a loop outlives its ZooKeeper sessions
+            if delivered:
+                return self._begin(claim)
+        await self.aclose()
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close(error)
+
+    def stop(self) -> None:
+        """End the loop when it asks for the next message; claim no more. Idempotent."""
+        self._stopped = True
+        self._prefetcher.changed.set()
+
+    async def aclose(self) -> None:
+        """Roll back the current delivery, release prefetched messages, and wait for pending commits. Idempotent.
+
+        Raises:
+            OutcomeUnknownError: a commit is not answered within one session timeout; it continues.
+        """
+        await self._close(None)
+
+    # -- settling
+
+    def _begin(self, claim: Claim) -> Delivery[T]:
+        """Make a claim the current delivery."""
+        delivery = deliver(self._runtime, self._queue, claim)
+        self._current = delivery
+        if self._runtime.tracing is not None:
+            self._handling = self._runtime.tracing.handling(delivery)
+        return delivery
+
+    async def _end_handling(self) -> None:
+        """Settle the previous delivery, and end its trace."""
+        handling, self._handling = self._handling, None
+        try:
+            await self._settle_current()
+        except BaseException as error:
+            if handling is not None:
+                handling.end(error)
+            raise
+        if handling is not None:
+            handling.end()
+
+    async def _settle_current(self) -> None:
+        """Settle the previous delivery."""
+        delivery, self._current = self._current, None
+        if delivery is None:
+            return
+        self._prefetcher.finished()
+        work = _work(delivery)
+        if was_entered(delivery) or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
+            return
+        atomic_write = None
+        try:
+            while len(self._commits.under_way) >= self._prefetch:
+                self._commits.landed.clear()
+                await self._commits.landed.wait()
+            # This takes capacity in the target queues, for which pending commits may wait, so it runs only after one
+            # has ended.
+            alone = self._prefetch == 1 or not work.ready
+            if not alone:
+                atomic_write = work.begin_commit()
+        except BaseException as error:  # no other object holds this delivery
+            if work.outcome is Outcome.OPEN:
+                await leave(work, error)
+            raise
+        if alone:
+            try:
+                await commit_or_leave(work)
+            except PASSING as error:
+                self._absorb(error)
+        elif atomic_write is not None:
+            self._commits.under_way[atomic_write] = work
+            atomic_write.watch(self._commits.land)
+
+    def _absorb(self, error: BaseException) -> None:
+        self._absorbed += 1
+        warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
+
+    def _report(self) -> None:
+        """Raise the errors of implicit commits; the rest are reported by the next call."""
+        failures = self._commits.failures
+        while failures:
+            _, failure = failures.popleft()
+            if not isinstance(failure, PASSING):
+                raise failure
+            self._absorb(failure)
+
+    # -- claiming
+
+    async def _next_claim(self) -> Claim | None:
+        """Wait for the next claim; None when stopped, or idle for long enough."""
+        self._idle = False
+        prefetcher, clock = self._prefetcher, self._runtime.clock
+        idle: Timer | None = None
+        try:
+            while not self._stopped:
+                if prefetcher.collect():
+                    self._became_idle()
+                prefetcher.forget_lost()
+                if self._idle and not prefetcher.ready:
+                    return None
+                if prefetcher.ask():
+                    self._answer_outdated = bool(self._commits.under_way)
+                    if prefetcher.ready:
+                        await _sent()
+                        continue
+                if prefetcher.ready:
+                    return prefetcher.ready.popleft()
+                if self._until_idle and idle is None:
+                    idle = clock.call_later(self._until_idle, self._became_idle)
+                prefetcher.changed.clear()
+                if not prefetcher.answered:
+                    await self._await_change()
+            return None
+        finally:
+            if idle is not None:
+                idle.cancel()
+
+    async def _await_change(self) -> None:
+        """Wait for an answer, or until the claim window of an inactive loop must shrink."""
+        prefetcher = self._prefetcher
+        slower = self._runtime.clock.call_later(PACE, prefetcher.changed.set) if prefetcher.excessive else None
+        try:
+            await prefetcher.changed.wait()
+        finally:
+            if slower is not None:
+                slower.cancel()
+
+    async def _may_have_more(self) -> bool:
+        """Wait for pending commits; return whether the queue may hold messages that the loop has not looked for yet."""
+        if self._stopped:
+            return False
+        commits = self._commits
+        while commits.under_way:
+            commits.landed.clear()
+            await commits.landed.wait()
+        for work, _ in commits.failures:
+            await work.rollback()  # it has begun, and ends once its message can be taken
+        return bool(commits.failures) or (self._until_idle == 0 and self._answer_outdated)
+
+    def _became_idle(self) -> None:
+        self._idle = True
+        self._prefetcher.changed.set()
+
+    # -- closing
+
+    async def _close(self, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._closed = self._stopped = True
+        try:
+            await self._finish(error)
+            if error is None:
+                self._report()
+        finally:
+            self._absorbed += self._commits.leave()
+
+    async def _finish(self, error: BaseException | None) -> None:
+        released = self._prefetcher.abandon()
+        delivery, self._current = self._current, None
+        handling, self._handling = self._handling, None
+        try:
+            if delivery is not None and not was_entered(delivery) and self._settle == "next":
+                work = _work(delivery)
+                if work.outcome is Outcome.OPEN:
+                    await leave(work, error)
+        finally:
+            if handling is not None:
+                handling.end(error)
+            await self._await_commits(error, released)
+            await self._prefetcher.await_releases()
+
+    async def _await_commits(self, error: BaseException | None, released: asyncio.Future[None] | None) -> None:
+        """Wait for pending commits and releases, one session timeout in total; they continue without the loop."""
+        under_way = list(self._commits.under_way.items())
+        waited_for = [commit.done for commit, _ in under_way]
+        if released is not None:
+            waited_for.append(released)
+        if waited_for:
+            await wait_settled(asyncio.gather(*waited_for, return_exceptions=True), limit=self._runtime.grace)
+        for commit, work in under_way:
+            if not commit.settled and error is None:
+                raise unknown(work.id, f"no answer within {self._runtime.grace:g} s")
+
+    def __del__(self) -> None:
+        """Clean up a loop that was left without ``async with``: nothing can be awaited here."""
+        delivery = self._current
+        open_delivery = (
+            delivery is not None
+            and not was_entered(delivery)
+            and self._settle == "next"
+            and delivery.outcome is Outcome.OPEN
+        )
+        if self._handling is not None:
+            self._handling.end()
+        self._commits.leave()
+        if self._closed or not (open_delivery or self._prefetcher.ready or self._prefetcher.asking):
+            return
+        try:
+            asyncio.get_running_loop()
+            self._prefetcher.abandon()
+            if delivery is not None and open_delivery:
+                _work(delivery).release_nowait()
+        except RuntimeError:
+            pass  # no event loop is running any more: the locks end with the session
+        warnings.warn(
+            f"a consumer of queue {self._queue.name!r} was not closed; its message is redelivered; "
+            "use `async with queue.consume() as deliveries`",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
+
+
+async def _sent() -> None:
+    """Give the event loop time to send a request for claims before a body without waits uses up all ready messages."""
+    for _ in range(TURNS_TO_SEND):
+        await asyncio.sleep(0)
+
+
+class _Commits:
+    """The pending commits. They refer to this object and not to the consumer, which they would keep alive."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._left = False
+        self.under_way: dict[AtomicWrite, UnitOfWork] = {}
+        self.failures: deque[tuple[UnitOfWork, BaseException]] = deque()
+        self.landed = asyncio.Event()
+
+    def land(self, commit: AtomicWrite) -> None:
+        """Record that a commit has ended."""
+        work = self.under_way.pop(commit)
+        if commit.error is not None:
+            self.failures.append((work, commit.error))
+            if self._left:
+                self.leave()
+        self.landed.set()
+
+    def leave(self) -> int:
+        """Log failures, now and later, because no loop raises them.
+
+        Return the number of messages redelivered as usual.
+        """
+        self._left = True
+        redelivered = 0
+        while self.failures:
+            work, failure = self.failures.popleft()
+            [claim] = work.claims
+            context = about(claim, work.id)
+            if isinstance(failure, PASSING):
+                redelivered += 1
+                log.warning("queue %s: %s is redelivered: %s", self._queue, claim.id, failure, extra=context)
+            else:
+                text = "queue %s: message %s could not be settled"
+                log.error(text, self._queue, claim.id, exc_info=failure, extra=context)
+        return redelivered
+
+
+def _work(delivery: Delivery[T]) -> UnitOfWork:
+    settling = delivery._settling  # noqa: SLF001 - a consumer creates its own deliveries
+    assert isinstance(settling, WorkSettling)  # noqa: S101
+    return settling.work

@@ -1,0 +1,461 @@
+"""The core of one session, shared by all objects that users hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from functools import partial
+from random import Random
+from threading import get_ident
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+
+from aiozkqueue.errors import (
+    ConfigConflictError,
+    InvalidOptionError,
+    NotCommittedError,
+    OutcomeUnknownError,
+    QueueError,
+    SessionClosedError,
+    WrongLoopError,
+)
+from aiozkqueue.foreign.queue_state import ForeignQueueState
+from aiozkqueue.layout import ClientPaths, IdSource
+from aiozkqueue.operations.janitor import Janitor
+from aiozkqueue.queue.candidates.registration import this_process
+from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
+from aiozkqueue.queue.commit.group_commit import CLOSED, GroupCommitter
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.commit.history import HistoryHook, process_of
+from aiozkqueue.queue.commit.meter import Meter
+from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.queue.put.affinity import node_hash
+from aiozkqueue.queue.put.capacity import CapacityGate
+from aiozkqueue.queue.put.queue_defaults import QueueDefaults
+from aiozkqueue.queue.runtime.clock import ServerClock
+from aiozkqueue.queue.runtime.lock_budget import SessionBudget
+from aiozkqueue.queue.runtime.shared_timer import EqualDeadlines
+from aiozkqueue.queue.runtime.tasks import TaskOwner, wait_settled
+from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
+from aiozkqueue.replies.calls import Calls
+from aiozkqueue.zookeeper import CallLimit, ZooKeeperError
+
+if TYPE_CHECKING:
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.queue.claim.claimer import ClaimCounts
+    from aiozkqueue.queue.claim.waiters import Waiter
+    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.queue.state.snapshot import QueueFeature
+    from aiozkqueue.zookeeper import State, ZooKeeper
+
+    from .tracing import Tracing
+
+log: Final = logging.getLogger(__name__)
+
+#: Outcomes of past transactions that `SessionCore.outcome` remembers, at least.
+OUTCOMES_KEPT = 10_000
+#: Seconds until the next attempt to open a generation that could not be opened.
+ADVANCE_AGAIN = 60.0
+#: Bytes of the largest request that are reserved for the names and reasons of one message.
+MESSAGE_MARGIN = 64 * 1024
+#: Bytes of the largest request that are reserved for the other operations of a transaction with puts.
+PUTS_MARGIN = 32 * 1024
+#: The exact size is not computed for requests whose estimate is below this share of the server's limit.
+SURELY_SMALL = 0.5
+
+
+#: Seconds for which a call waits for a server that does not answer, by default.
+OPERATION_TIMEOUT: Final = 30.0
+
+
+class _Process:
+    """Identifies the process: a forked child gets another object. A system call for the pid would be slower."""
+
+    current: ClassVar[object] = object()
+
+    @classmethod
+    def forked(cls) -> None:
+        """Record that this is a forked child."""
+        cls.current = object()
+
+
+if hasattr(os, "register_at_fork"):  # no forked children without fork
+    os.register_at_fork(after_in_child=_Process.forked)
+
+
+class Undecided(Protocol):
+    """A transaction or delivery whose outcome may be asked for."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it has ended."""
+        ...
+
+    async def decision(self, limit: float | None) -> None:
+        """Wait until it is decided, for up to ``limit`` seconds."""
+        ...
+
+
+def _reported(_: AtomicWrite) -> None:
+    """Mark a failure as one that a caller gets, so that it is not logged."""
+
+
+class SessionCore:
+    """The client, clocks, ids and committer of a session and, for each queue in use, its state and dispatcher."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        root: str,
+        clock: Clock,
+        ids: IdSource | None = None,
+        about: bytes | None = None,
+        *,
+        janitor: bool = False,
+        node: str | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        zookeeper = clock.view(zookeeper)
+        self.zookeeper = zookeeper
+        self.tracing = tracing
+        """The tracer of its messages, if there is one."""
+        self.meter: Meter | None = None
+        """The counters, once `measure` has been called."""
+        self.root = root
+        self.clock = clock
+        self.ids: IdSource = ids or IdSource()
+        #: Spreads load and retries; all random values of a session derive from its ids, so that a simulation can repeat
+        #: them.
+        self.random: Random = Random(self.ids.client)  # noqa: S311 - not for security
+        self.about: bytes = this_process() if about is None else about
+        self.node: str = node_hash(process_of(self.about)[0] if node is None else node)
+        """The hash of the node's name, by default the host's."""
+        self.server_clock: ServerClock = ServerClock(clock, zookeeper)
+        self.tasks: TaskOwner = TaskOwner("aiozkqueue session", self._failed)
+        self.committer: GroupCommitter = GroupCommitter(
+            zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, ids=self.ids, about=self.about
+        )
+        self.calls: Calls = Calls(zookeeper, ClientPaths(root, self.ids.client), self.tasks, clock)
+        """The calls that wait for their replies."""
+        self.limit_calls(OPERATION_TIMEOUT)
+        self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
+        """The largest item that can be put and still be dead-lettered, bytes."""
+        self.max_puts: Final = zookeeper.max_request - PUTS_MARGIN
+        """The largest total size of all puts of one transaction, bytes."""
+        self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
+        """The largest estimate of a write that certainly fits into one request, bytes."""
+        self._undecided: dict[str, Undecided] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._older_outcomes: dict[str, Outcome] = {}
+        self._budgets = SessionBudget()
+        self._states: dict[str, QueueState] = {}
+        self._gates: list[CapacityGate] = []
+        self._advancing: set[str] = set()
+        self._advance_again: dict[str, float] = {}  # by queue: when to try again to open the next generation
+        self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
+        self._janitor = Janitor(self) if janitor else None
+        self._links = SessionLinks(self.server_clock, self.random, self._features, self._lane_ending)
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        self._process = _Process.current
+        self._closed = False
+        self._usable = True  # neither closed nor failed
+        self._forget_state = zookeeper.on_state(self._state_changed)
+
+    @property
+    def grace(self) -> float:
+        """How long a cancelled caller waits for its operation: one session timeout, seconds."""
+        return self.zookeeper.session_timeout
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has begun."""
+        return self._closed
+
+    async def start(self) -> None:
+        """Start the session's own tasks."""
+        await self.tasks.start()
+        self.committer.start()
+        if self._janitor is not None:
+            self.tasks.spawn(self._janitor.run, name="janitor")
+
+    def check(self) -> None:
+        """Check that the session is open, and used on its own event loop and in its own process.
+
+        Raises:
+            SessionClosedError: the session has been closed, or has failed.
+            WrongLoopError: another event loop runs here, or none, or this is a forked child.
+        """
+        # Asking for the running loop takes a system call. If our loop runs, and this is its thread, it is the running
+        # loop.
+        if (
+            self._usable
+            and _Process.current is self._process
+            and get_ident() == self._thread
+            and self._loop.is_running()
+        ):
+            return
+        if self._closed:
+            raise SessionClosedError(f"{CLOSED}; open another with aiozkqueue.connect()")
+        if self.tasks.failure is not None:
+            msg = f"the session has failed: {self.tasks.failure!r}"
+            raise SessionClosedError(msg) from self.tasks.failure
+        if _Process.current is not self._process:
+            msg = (
+                "this process was forked from the one that opened the session; open one here with aiozkqueue.connect()"
+            )
+            raise WrongLoopError(msg)
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:  # another thread, or code outside the loop
+            here = None
+        if here is not self._loop:
+            msg = (
+                "the session does not belong to the event loop that runs here, if any; use it on its own loop, or "
+                "open another here with aiozkqueue.connect()"
+            )
+            raise WrongLoopError(msg)
+
+    def queue_state(self, name: str) -> QueueState:
+        """Return the session's state of a queue. Raises: InvalidNameError."""
+        state = self._states.get(name)
+        if state is None:
+            state = self._add(QueueState(self.zookeeper, self.root, name, self._links))
+        return state
+
+    def handle(self, name: str) -> QueueHandle[SessionCore]:
+        """Return the handle of a queue. Raises: InvalidNameError."""
+        return QueueHandle(self, self.queue_state(name))
+
+    def foreign(self, dialect: Dialect) -> QueueState:
+        """Return the session's state of another program's queue.
+
+        Its name is its path, which never equals the name of one of our queues.
+
+        Raises:
+            ConfigConflictError: this session uses it with another layout.
+        """
+        state = self._states.get(dialect.path)
+        if state is None:
+            return self._add(ForeignQueueState(self.zookeeper, self.root, dialect, self._links))
+        if state.dialect != dialect:
+            msg = f"queue {dialect.path!r} is already used as {state.dialect} in this session, not as {dialect}"
+            raise ConfigConflictError(msg)
+        return state
+
+    def _features(self, state: QueueState) -> list[QueueFeature]:
+        """Return the features of a queue that depend on its configuration."""
+        gate = CapacityGate(
+            state,
+            self.zookeeper,
+            client=self.ids.client,
+            clock=self.clock,
+            tasks=self.tasks,
+            budgets=self._budgets,
+        )
+        self._gates.append(gate)
+        defaults = QueueDefaults(state, self.server_clock, self.node)
+        return [gate, defaults, HistoryHook(state, self.zookeeper, client=self.ids.client, about=self.about)]
+
+    def _add(self, state: QueueState) -> QueueState:
+        self._states[state.name] = state
+        if self._janitor is not None:
+            state.on_configured(partial(self._janitor.follow, state))
+        return state
+
+    def measure(self) -> Meter:
+        """Start counting, if it has not started yet; return the counters."""
+        if self.meter is None:
+            self.meter = self.committer.meter = Meter(self.clock.monotonic)
+        return self.meter
+
+    def queues_used(self) -> list[str]:
+        """Return the names of our own queues that this session has used."""
+        return [name for name, state in self._states.items() if state.dialect is None]
+
+    def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
+        """Return the claim counters of each queue and filter."""
+        return [(name, dispatcher.counts) for (name, _), dispatcher in list(self._dispatchers.items())]
+
+    def dispatcher(self, state: QueueState, condition: Condition | None = None) -> ClaimDispatcher:
+        """Return the dispatcher of a queue, for takers with a filter or without.
+
+        Raises: InvalidOptionError: a filter on a queue whose messages have no tags.
+        """
+        dispatcher = self._dispatchers.get((state.name, condition))
+        if dispatcher is None:
+            if condition is not None and state.dialect is not None:
+                msg = f"queue {state.name!r}: messages of {state.dialect.title()} have no tags; use no filters"
+                raise InvalidOptionError(msg)
+            dispatcher = ClaimDispatcher(
+                state,
+                self.zookeeper,
+                committer=self.committer,
+                tasks=self.tasks,
+                clock=self.clock,
+                server_clock=self.server_clock,
+                ids=self.ids,
+                about=self.about,
+                budgets=self._budgets,
+                random=self.random,
+                condition=condition,
+            )
+            self._dispatchers[state.name, condition] = dispatcher
+            self.tasks.spawn(dispatcher.run, name=f"claim dispatcher of {state.name}")
+        return dispatcher
+
+    def limit(self, what: str) -> CallLimit:
+        """Return the limit of one call; ``what`` is its subject in errors. Raises: as `check`."""
+        self.check()
+        return CallLimit(self.zookeeper, self.operation_timeout, what)
+
+    def limit_calls(self, seconds: float) -> None:
+        """Let calls wait this long for a server that does not answer."""
+        loop = self.committer.loop
+        self.operation_timeout: float = seconds
+        """Seconds for which a call waits for a server that does not answer."""
+        self._puts: EqualDeadlines[AtomicWrite] = EqualDeadlines(loop, seconds, AtomicWrite.stop_waiting)
+        self.looks: EqualDeadlines[Waiter] = EqualDeadlines(loop, seconds, self._end_look)
+        """The takers that look at a queue once: they wait for a server, but for no message."""
+
+    def _end_look(self, waiter: Waiter) -> None:
+        """End the look of a taker at a queue, unless a server has been heard meanwhile."""
+        loop = self.committer.loop
+        left = self.zookeeper.last_heard + self.operation_timeout - loop.time()
+        if left > 0:
+            loop.call_later(left, self._end_look, waiter)
+        elif not waiter.future.done():
+            waiter.late = True
+            waiter.future.cancel()
+
+    async def put(self, atomic_write: AtomicWrite) -> None:
+        """Submit an atomic write and wait for its result, for up to `operation_timeout`. Raises: as `settle`."""
+        self.committer.submit(atomic_write)
+        self._puts.add(atomic_write)
+        try:
+            await atomic_write.wait()
+        finally:
+            self._puts.remove(atomic_write)
+        if not atomic_write.settled:
+            raise self._late(atomic_write, self.operation_timeout)
+        atomic_write.outcome()
+
+    async def settle(self, atomic_write: AtomicWrite, limit: float | None = None) -> None:
+        """Submit an atomic write and wait for its result, for up to ``limit`` seconds; see `AtomicWrite.wait`.
+
+        Raises: the error of the write; SessionClosedError; NotCommittedError: it was not sent in time;
+        OutcomeUnknownError: it was not answered in time.
+        """
+        self.committer.submit(atomic_write)
+        await atomic_write.wait(limit=limit)
+        if not atomic_write.settled:
+            raise self._late(atomic_write, limit)
+        atomic_write.outcome()
+
+    def _late(self, atomic_write: AtomicWrite, limit: float | None) -> QueueError:
+        """Withdraw a write that took too long, if it was not sent; return the error."""
+        if not self.committer.withdraw(atomic_write):
+            msg = f"write {atomic_write.transaction_id}: no answer within {limit:g} s; it may or may not be applied"
+            return OutcomeUnknownError(msg, atomic_write.transaction_id)
+        msg = f"write {atomic_write.transaction_id}: could not be sent within {limit:g} s; nothing was applied"
+        error = NotCommittedError(msg)
+        atomic_write.watch(_reported)
+        atomic_write.fail(error)
+        return error
+
+    async def learn_time(self) -> None:
+        """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
+        while not self.server_clock.bounded:
+            await self.settle(AtomicWrite(self.ids.next(), Puts(())))  # no puts: only the commit slot is written
+
+    def undecided(self, work: Undecided) -> None:
+        """Remember work whose outcome may be asked for: an open transaction, or a delivery that is being committed."""
+        self._undecided[work.id] = work
+
+    def decided(self, work: Undecided, outcome: Outcome) -> None:
+        """Remember the outcome of work."""
+        if self.meter is not None:
+            self.meter.decided(outcome)
+        self._undecided.pop(work.id, None)
+        self._outcomes[work.id] = outcome
+        if len(self._outcomes) >= OUTCOMES_KEPT:  # removing one at a time would be slower
+            self._older_outcomes, self._outcomes = self._outcomes, {}
+
+    async def outcome(self, transaction_id: str, limit: float | None) -> Outcome:
+        """Return the outcome of a transaction, waiting for a commit in flight."""
+        work = self._undecided.get(transaction_id)
+        if work is not None:
+            await work.decision(limit)
+            return work.outcome
+        older = self._older_outcomes.get(transaction_id, Outcome.UNKNOWN)
+        return self._outcomes.get(transaction_id, older)
+
+    async def close(self) -> None:
+        """Settle pending work for up to the session timeout, then end the ZooKeeper session and its locks."""
+        if self._closed:
+            return
+        self._closed, self._usable = True, False
+        for dispatcher in self._dispatchers.values():
+            dispatcher.close()
+        self._close_gates(SessionClosedError(CLOSED))
+        self.calls.close(SessionClosedError(CLOSED))
+        self._forget_state()
+        try:
+            drained = asyncio.ensure_future(self.committer.drain())
+            try:
+                await wait_settled(drained, limit=self.grace)
+            finally:
+                drained.cancel()
+        finally:
+            self.committer.close()
+            try:
+                await self.tasks.close()
+            finally:
+                # This takes about a second, even if the caller is cancelled: an open client would keep the locks
+                # forever.
+                await wait_settled(asyncio.ensure_future(self.zookeeper.close()))
+
+    def _state_changed(self, state: State, generation: int) -> None:
+        if self.meter is not None:
+            self.meter.state_changed(state)
+        for dispatcher in self._dispatchers.values():
+            dispatcher.state_changed(state, generation)
+
+    def _lane_ending(self, state: QueueState, path: str) -> None:
+        again = self._advance_again.get(state.name)
+        if state.name not in self._advancing and (again is None or self.clock.monotonic() >= again):
+            self._advancing.add(state.name)
+            self.tasks.spawn(self._advance_lane, state, path, name=f"next lane of {state.name}")
+
+    async def _advance_lane(self, state: QueueState, path: str) -> None:
+        try:
+            await state.next_generation(path)
+        except (QueueError, ZooKeeperError) as error:
+            # Puts still succeed until the counter ends, 2**30 items later, and each of them would try again.
+            self._advance_again[state.name] = self.clock.monotonic() + ADVANCE_AGAIN
+            log.warning("queue %s: %s", state.name, error, extra={"queue": state.name})
+        finally:
+            self._advancing.discard(state.name)
+
+    def _failed(self, failure: BaseException) -> None:
+        """Fail all waiters: a task of the session has failed, which is a defect."""
+        self._usable = False
+        error = QueueError(f"the session has failed: {failure!r}; open another")
+        error.__cause__ = failure
+        for dispatcher in self._dispatchers.values():
+            dispatcher.close()
+        self._close_gates(error)
+        self.calls.close(error)
+        self.committer.close()
+
+    def _close_gates(self, error: QueueError) -> None:
+        for gate in self._gates:  # also for a queue whose size limit was removed: puts may still wait there
+            gate.close(error)

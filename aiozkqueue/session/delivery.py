@@ -1,0 +1,382 @@
+"""Deliveries: messages given to a handler, with the means to settle them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
+
+from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, QueueError, Reject, Retry
+from aiozkqueue.layout import ConsumeOnce, ItemName, encode
+from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
+from aiozkqueue.queue.codec import codec_of
+from aiozkqueue.queue.commit.dispositions import Disposition
+from aiozkqueue.queue.destination import binding_of
+from aiozkqueue.queue.message import Message, content_of
+from aiozkqueue.queue.options import reason_text, required_seconds, seconds
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.queue.put.prepare import prepare
+from aiozkqueue.queue.state.claim import UNDECODED
+from aiozkqueue.queue.state.log_context import about
+from aiozkqueue.replies.answer import Answer
+
+from .transaction import commit_or_leave, describe, leave
+from .unit_of_work import UnitOfWork, current
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from types import TracebackType
+    from typing import Unpack
+
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.destination import Destination
+    from aiozkqueue.queue.message import Content
+    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.state.claim import Claim
+
+    from .core import SessionCore
+
+log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+LATE = (
+    "a consumer settles the last delivery when the loop asks for the next one; settle it before that, in any task, "
+    "keep it inside `async with delivery`, or use consume(settle='explicit')"
+)
+
+
+class Settling(Protocol):
+    """The operations that settle a delivery, real or recorded for a test."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim is known to be lost."""
+        ...
+
+    @property
+    def once(self) -> bool:
+        """Whether the policy allows a single delivery and no retry, not even a scheduled one."""
+        ...
+
+    def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
+        """Add a put; return its id."""
+        ...
+
+    def reply(self, address: ReplyAddress, value: object) -> None:
+        """Reply by the commit."""
+        ...
+
+    async def commit(self, timeout: float | None) -> None:
+        """Commit."""
+        ...
+
+    async def rollback(self, delay: float | None, error: str | None = None) -> None:
+        """Roll back."""
+        ...
+
+    async def reject(self, reason: str) -> None:
+        """Move the message to the dead letters."""
+        ...
+
+    async def leave(self, error: BaseException) -> None:
+        """Settle by the error that ended the handler."""
+        ...
+
+    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException) -> None:
+        """Drop the puts, await ``last_act``, then dead-letter the message together with the puts of ``last_act``.
+
+        ``cause`` is the exception for the log.
+        """
+        ...
+
+
+class Delivery(Message[T_co]):
+    """A message that is being handled.
+
+    ``async with delivery:`` commits on success and rolls back on an exception. The messages that `put` collects are
+    created by the same commit that removes the message. A delivery holds no reference to its consumer.
+    """
+
+    __slots__ = ("_entered", "_outer", "_settling")
+
+    def __init__(self, content: Content, codec: Codec[T_co], settling: Settling, value: object = UNDECODED) -> None:
+        super().__init__(content, codec, value)
+        self._settling = settling
+        self._entered: bool = False
+        """Whether an ``async with`` block settles it."""
+
+    @property
+    def _work(self) -> UnitOfWork:
+        """Its unit of work. Raises: InvalidOptionError: the delivery was made for a test."""
+        if not isinstance(self._settling, WorkSettling):
+            msg = f"{self!r} was made for a test: only `put` adds to it"
+            raise InvalidOptionError(msg)
+        return self._settling.work
+
+    @property
+    def outcome(self) -> Outcome:
+        """Its outcome; a rejected delivery is `Outcome.COMMITTED`, since the move to the dead letters is a commit."""
+        return self._settling.outcome
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim is known to be lost, so that a commit must fail: its ZooKeeper session is over."""
+        return self._settling.lost
+
+    @overload
+    def put(self, queue: Destination[T], value: T, **options: Unpack[PutOptions]) -> str: ...
+    @overload
+    def put(self, queue: str, value: bytes, **options: Unpack[PutOptions]) -> str: ...
+    def put(self, queue: Destination[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
+        """Put a message when this delivery commits; return its id at once, without sending anything.
+
+        Raises: as `Transaction.put`.
+        """
+        return self._settling.put(queue, value, options)
+
+    def reply(self, value: object) -> bool:
+        """Reply to `Queue.call` when this delivery commits; return False, and do nothing, for a message of a plain put.
+
+        A second reply replaces the first. The value is stored as JSON, by its own type; bytes are stored unchanged. The
+        caller gets it in the same moment in which the message is removed, or not at all if it no longer waits.
+
+        Raises:
+            PayloadError: pydantic cannot store the value.
+            MessageTooLargeError: the reply is larger than ZooKeeper accepts.
+            TransactionClosedError, InvalidOptionError.
+        """
+        address = ReplyAddress.parse(self.headers.get(REPLY_TO))
+        if address is None:
+            return False
+        self._settling.reply(address, value)
+        return True
+
+    async def commit(self, *, timeout: Seconds | None = None) -> None:
+        """Remove the message and create the messages put, all or nothing. On return it has been applied.
+
+        ``timeout`` is as for `Transaction.commit`.
+
+        Raises: as `Transaction.commit`.
+        """
+        await self._settling.commit(seconds(timeout, "timeout"))
+
+    async def rollback(self, *, delay: Seconds | None = None) -> None:
+        """Release the message, to be redelivered after ``delay`` seconds (0: at once; None: the policy's delay).
+
+        Raises: as `Transaction.rollback`.
+        """
+        await self._settling.rollback(None if delay is None else required_seconds(delay, "delay"))
+
+    async def reject(self, reason: str) -> None:
+        """Move the message to the dead letters now, and drop the puts.
+
+        Raises: as `Transaction.commit`.
+        """
+        await self._settling.reject(reason_text(reason))
+
+    def _add_headers(self, headers: Mapping[str, str]) -> None:
+        """Add these headers to the message if it is released."""
+        if isinstance(self._settling, WorkSettling):
+            self._settling.word = headers
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        if isinstance(self._settling, WorkSettling):
+            self._outer: UnitOfWork | None = current.get()
+            current.set(self._settling.work)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(self._settling, WorkSettling) and current.get() is self._settling.work:
+            current.set(self._outer)  # it differs if the block is left in another task
+        if self.outcome is not Outcome.OPEN:
+            return
+        if error is None:
+            await self._settling.commit(None)
+        else:
+            await self._leave(error)
+
+    async def _leave(self, error: BaseException) -> None:
+        """Settle by the error that ended the handler: `Retry`, `Reject`, or any other."""
+        if not isinstance(error, Retry) or error.schedule is None:
+            await self._settling.leave(error)
+        elif self._settling.once or self.attempt > len(error.schedule):
+            reason = used_up(error, self.attempt, once=self._settling.once)
+            await self._settling.give_up(reason, partial(_exhausted, error, self), error.__cause__ or error)
+        else:
+            await self._settling.leave(error)
+
+
+class WorkSettling:
+    """Settles a delivery by its own unit of work."""
+
+    __slots__ = ("_claim", "word", "work")
+
+    def __init__(self, runtime: SessionCore, claim: Claim) -> None:
+        self._claim = claim
+        self.word: Mapping[str, str] = {}
+        """Headers that are added to the message if it is released."""
+        self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), claim, LATE)
+        self.work.hold((claim,))
+
+    @property
+    def outcome(self) -> Outcome:
+        """See `Delivery`."""
+        return self.work.outcome
+
+    @property
+    def lost(self) -> bool:
+        """See `Delivery`."""
+        return self.work.lost
+
+    @property
+    def once(self) -> bool:
+        """See `Settling`."""
+        return isinstance(self._claim.state.snapshot.policy, ConsumeOnce)
+
+    def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
+        """See `Delivery`."""
+        self.work.runtime.check()
+        put = prepare(self.work.runtime, queue, value, options)
+        return self.work.add_put(put)
+
+    def reply(self, address: ReplyAddress, value: object) -> None:
+        """See `Delivery`."""
+        runtime, queue = self.work.runtime, self._claim.state.name
+        runtime.check()
+        data = codec_of(queue, type(value), runtime.calls.codecs).encode(value, queue)
+        if len(data) > runtime.max_message:
+            msg = f"queue {queue!r}: the reply takes {len(data)} bytes, ZooKeeper takes {runtime.max_message}"
+            raise MessageTooLargeError(msg)
+        self.work.answer(Answer(address.path(runtime.root), data))
+
+    async def commit(self, timeout: float | None) -> None:
+        """See `Delivery`."""
+        await commit_or_leave(self.work, timeout)
+
+    async def rollback(self, delay: float | None, error: str | None = None) -> None:
+        """See `Delivery`."""
+        await self.work.rollback(delay, error)
+
+    async def reject(self, reason: str) -> None:
+        """See `Delivery`."""
+        await self._reject(reason)
+
+    async def leave(self, error: BaseException) -> None:
+        """Settle by the error that ended the handler."""
+        if isinstance(error, Retry):
+            await self._retry(error)
+        elif isinstance(error, Reject):
+            await self._reject(error.reason, error)
+        else:
+            await leave(self.work, error, rewrite=self._rewritten(self.word))
+
+    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException) -> None:
+        """See `Settling`. If it fails, it is repeated after the policy's delay."""
+        self.work.drop_puts()
+        try:
+            await last_act()
+        except BaseException as error:
+            if self.work.open:
+                await leave(self.work, error)
+            if not isinstance(error, Exception):
+                raise
+            log.warning(
+                "message %s: the function for used-up retries failed",
+                self._claim.id,
+                exc_info=error,
+                extra=about(self._claim, self.work.id),
+            )
+            return
+        if self.work.open:
+            dead = Disposition("dead", reason=reason, cause=cause)
+            self.work.end(self._claim.state.name, self._claim.id, dead)
+            await commit_or_leave(self.work)
+
+    async def _reject(self, reason: str, cause: Reject | None = None) -> None:
+        dead = Disposition("dead", reason=reason, cause=cause)
+        self.work.end(self._claim.state.name, self._claim.id, dead)
+        self.work.drop_puts()
+        await self.work.commit()
+
+    async def _retry(self, error: Retry) -> None:
+        claim = self._claim
+        try:
+            delay = retry_delay(error, claim.attempt, due_date(claim), self.work.runtime.server_clock.now())
+            if error.schedule is not None:
+                claim.retries = len(error.schedule)
+            rewrite = self._rewritten({**self.word, **(error.headers or {})})
+        except QueueError as refused:  # a bad option: the message is still released
+            await self.work.rollback(None, describe(refused))
+            raise
+        cause = error.__cause__ or error
+        if not claim.used_up:
+            log.info(
+                "queue %s: handler asked for a retry of message %s, attempt %d: again %s%s",
+                claim.state.name,
+                claim.id,
+                claim.attempt,
+                "after the policy's delay" if delay is None else f"after {round(delay, 3):g} s",
+                "" if cause is error else f"; error: {describe(cause)}",
+                extra=about(claim, self.work.id),
+            )
+        await self.work.rollback(delay, describe(cause), cause=cause, rewrite=rewrite)
+
+    def _rewritten(self, headers: Mapping[str, str]) -> bytes | None:
+        """Return the message with these headers, which its dead letter keeps; None: unchanged. Raises: QueueError."""
+        if not headers:
+            return None
+        claim = self._claim
+        header = replace(claim.header, headers={**claim.header.headers, **headers})
+        rewritten = encode(claim.body, header)
+        claim.header = header
+        return rewritten
+
+
+def retry_delay(error: Retry, attempt: int, due: int, now: int) -> float | None:
+    """Return the seconds until redelivery; None: the policy's delay. Pure; times in ms.
+
+    Raises:
+        InvalidOptionError: a delay is not a number of seconds.
+    """
+    if error.schedule is not None:
+        extra = required_seconds(error.schedule[attempt - 1], f"schedule[{attempt - 1}]")
+        return max(0.0, (due - now) / 1000 + extra)
+    return None if error.delay is None else required_seconds(error.delay, "delay")
+
+
+def due_date(claim: Claim) -> int:
+    """Return a message's own date, ms: its due time, or otherwise the time of its put."""
+    name = ItemName.parse(claim.name)
+    if name is not None and name.due is not None:
+        return name.due
+    return claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
+
+
+def used_up(error: Retry, attempts: int, *, once: bool) -> str:
+    """Return the reason of a dead letter whose scheduled retries are used up, or not allowed."""
+    if once:
+        reason = "its handler failed and asked for scheduled retries, which the queue's policy, ConsumeOnce, rules out"
+    else:
+        reason = f"delivered {attempts} times, including all scheduled retries, without success"
+    return reason if error.__cause__ is None else f"{reason}; last error: {describe(error.__cause__)}"
+
+
+async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:
+    if error.exhausted is not None:
+        await error.exhausted(delivery)
+
+
+def deliver(runtime: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:
+    """Return the delivery of a claim."""
+    return Delivery(content_of(claim), binding_of(queue).codec, WorkSettling(runtime, claim), claim.value)

@@ -1,0 +1,173 @@
+"""Listeners whose handler takes single deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiozkqueue.errors import QueueError, Reject, Retry, SessionClosedError, SessionExpiredError
+from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.queue.state.log_context import about
+
+from .delivery import deliver
+from .handler import as_failure, task_is_cancelled, time_limit
+from .internals import settle_failed, work_of
+from .listener import Listener
+from .middleware import wrapped
+from .transaction import commit_or_leave, describe
+from .unit_of_work import PASSING, current
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import anyio.abc
+
+    from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
+    from aiozkqueue.queue.claim.waiters import Waiter
+    from aiozkqueue.queue.destination import Destination
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.rates.pace import Pace
+
+    from .alarms import OnDead
+    from .core import SessionCore
+    from .delivery import Delivery
+    from .listener_options import ListenerSettings
+    from .middleware import Middleware
+
+log: Final = logging.getLogger(__name__)
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DeliveryListener(Listener[T_co]):
+    """Calls ``handler(delivery)`` for each message."""
+
+    def __init__(
+        self,
+        runtime: SessionCore,
+        queue: Destination[T_co],
+        handler: Callable[[Delivery[T_co]], Awaitable[None]],
+        settings: ListenerSettings,
+        on_dead: OnDead[T_co] | None = None,
+    ) -> None:
+        super().__init__(runtime, queue, handler, settings, on_dead)
+        self._handler = wrapped(handler, _layers(runtime, settings))
+
+    async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
+        """Request claims for slots as they become free, without waiting for earlier requests."""
+        dispatcher = self._dispatcher = self._runtime.dispatcher(
+            self._runtime.queue_state(self._queue.name), self._settings.condition
+        )
+        if self._pace is not None:
+            await self._claim_at_pace(dispatcher, self._pace, handlers)
+            return
+        waiters: list[Waiter] = []
+        requested = 0
+        try:
+            while not self._stopped.is_set():
+                for waiter in [waiter for waiter in waiters if waiter.over]:
+                    waiters.remove(waiter)
+                    requested -= waiter.limit
+                    for claim in waiter.future.result():
+                        self._busy += 1
+                        if not self._task_pool.submit(claim):
+                            handlers.start_soon(self._task_pool.work)
+                free = self._settings.concurrency - self._busy - requested
+                if free > 0:
+                    if not (waiters and dispatcher.request_more(waiters[-1], free)):
+                        waiters.append(dispatcher.request(free))
+                        waiters[-1].future.add_done_callback(self._answered)
+                    requested += free
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            for waiter in waiters:  # some may have been answered at the same moment
+                dispatcher.give_up(waiter)
+
+    async def _claim_at_pace(self, dispatcher: ClaimDispatcher, pace: Pace, handlers: anyio.abc.TaskGroup) -> None:
+        """Claim messages only when their handlers may begin soon."""
+        while free := await self._free():
+            reserved = await pace.reserve(free)
+            claims = deque(await self._answer(dispatcher, dispatcher.request(max(1, reserved))))
+            try:
+                while claims and await pace.admit():
+                    self._start(claims.popleft(), handlers)
+            finally:
+                dispatcher.release(list(claims))
+
+    async def _deliver(self, claim: Claim) -> None:  # noqa: C901, PLR0912, PLR0915 - one function call less for each message
+        runtime, queue, running = self._runtime, self._queue, self._interruptions.running
+        try:
+            delivered = deliver_claims_now(runtime, queue, [claim])
+            if delivered is None:
+                delivered = await deliver_claims(runtime, queue, [claim])
+        except SessionExpiredError as error:
+            log.info("%s", error, extra=about(claim))
+            return
+        if not delivered:
+            return
+        delivery = deliver(runtime, queue, claim)
+        work = work_of(delivery)
+        outer = current.set(work)
+        handling = None if runtime.tracing is None else runtime.tracing.handling(delivery)
+        failure: BaseException | None = None
+        try:
+            try:
+                running[claim] = asyncio.current_task()
+                try:
+                    await self._handler(delivery)
+                finally:
+                    running.pop(claim, None)
+            except Exception as error:  # noqa: BLE001 - logged, and recorded for the next attempt
+                failure = error
+                await self._failed(delivery, claim, error)
+            except BaseException as error:  # a cancellation, or an error that ends the listener too
+                failure = error
+                if isinstance(error, asyncio.CancelledError) and not task_is_cancelled():
+                    await self._failed(delivery, claim, as_failure(error))
+                    return
+                if work.open:
+                    await settle_failed(delivery, error)
+                raise
+            if work.open:
+                await commit_or_leave(work)
+            self._figures.handled += 1
+        except PASSING as error:
+            failure = error
+            context = about(claim, work_of(delivery).id)
+            log.warning("queue %s: %s is redelivered: %s", self._queue.name, delivery.id, error, extra=context)
+        except SessionClosedError:
+            raise
+        except QueueError as error:
+            failure = error
+            context = about(claim, work_of(delivery).id)
+            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=context)
+        finally:
+            current.reset(outer)
+            if handling is not None:
+                handling.end(failure)
+
+    async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
+        """Settle a delivery whose handler failed."""
+        self._figures.failed += 1
+        if not isinstance(error, Retry | Reject):
+            log.warning(
+                "queue %s: handler failed on message %s, attempt %d: %s",
+                self._queue.name,
+                delivery.id,
+                claim.attempt,
+                work_of(delivery).predict_disposition(claim, describe(error)),
+                exc_info=error,
+                extra=about(claim, work_of(delivery).id),
+            )
+        if delivery.outcome is Outcome.OPEN:
+            await settle_failed(delivery, error)
+
+
+def _layers(runtime: SessionCore, settings: ListenerSettings) -> list[Middleware]:
+    """Return the functions around the handler, the first outermost."""
+    limits: list[Middleware] = [] if settings.timeout is None else [time_limit(runtime.clock, settings.timeout)]
+    return [*limits, *settings.middleware]

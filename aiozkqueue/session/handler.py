@@ -1,0 +1,74 @@
+"""Handlers of listeners: the check of a handler before any message is taken, and its time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.errors import InvalidOptionError
+
+from .middleware import check_awaited, name_of
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.queue.runtime.clock import Clock
+
+
+def check_handler(handler: object, takes: str = "the delivery") -> None:
+    """Reject a handler that cannot be awaited, or cannot be called with one argument. Raises: InvalidOptionError."""
+    check_awaited(handler, "a handler")
+    try:
+        signature = _signature(handler)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        msg = f"{name_of(handler)}{signature}: a handler is called with one argument, {takes}: {error}"
+        raise InvalidOptionError(msg) from error
+
+
+def _signature(handler: Any) -> inspect.Signature:  # noqa: ANN401 - any callable
+    if sys.version_info >= (3, 14):  # some names of its annotations may exist only for type checkers
+        return inspect.signature(handler, annotation_format=Format.FORWARDREF)
+    return inspect.signature(handler)
+
+
+def time_limit(clock: Clock, limit: float) -> Callable[[object, Callable[[], Awaitable[None]]], Awaitable[None]]:
+    """Return a middleware that cancels the handler after ``limit`` seconds, and fails its work by TimeoutError."""
+
+    async def within(_: object, call_next: Callable[[], Awaitable[None]]) -> None:
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                timer = clock.call_later(limit, lambda: scope.reschedule(0))
+                try:
+                    await call_next()
+                finally:
+                    timer.cancel()
+        except TimeoutError:
+            if scope.expired():
+                msg = f"the handler did not finish within {limit:g} s"
+                raise TimeoutError(msg) from None
+            raise
+
+    return within
+
+
+def task_is_cancelled() -> bool:
+    """Whether the running task itself is being cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def as_failure(error: asyncio.CancelledError) -> RuntimeError:
+    """Return the failure of a handler that let a foreign CancelledError escape, which must not end the listener."""
+    failure = RuntimeError("the handler was not cancelled, but something that it waited for was")
+    failure.__cause__ = error
+    return failure

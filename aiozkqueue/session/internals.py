@@ -1,0 +1,83 @@
+"""The interface between a session's public objects and the rest of the package; not part of the public interface.
+
+Schedules, buses, the HTTP service, Spark and the metrics are built on queues and need their internals. They get them
+from these functions, so that `QueueSession`, `Queue`, `Transaction` and `Delivery` need no further public members.
+"""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.state.queue_state import QueueState
+
+    from .core import SessionCore
+    from .unit_of_work import UnitOfWork
+
+
+class _HasCore(Protocol):
+    @property
+    def _core(self) -> SessionCore: ...
+
+
+class _HasState(Protocol):
+    @property
+    def _state(self) -> QueueState: ...
+
+
+class _HasHandle(Protocol):
+    @property
+    def _handle(self) -> QueueHandle[SessionCore]: ...
+
+
+class _HasWork(Protocol):
+    @property
+    def _work(self) -> UnitOfWork: ...
+
+
+class _Settled(Protocol):
+    @property
+    def _entered(self) -> bool: ...
+
+    async def _leave(self, error: BaseException) -> None: ...
+
+    def _add_headers(self, headers: Mapping[str, str]) -> None: ...
+
+
+def core_of(owner: _HasCore) -> SessionCore:
+    """Return the core of a session, or of a queue's session. Raises: SessionClosedError, WrongLoopError."""
+    return owner._core  # noqa: SLF001 - this module is the interface
+
+
+def state_of(queue: _HasState) -> QueueState:
+    """Return a session's state of a queue. Raises: SessionClosedError, WrongLoopError."""
+    return queue._state  # noqa: SLF001 - this module is the interface
+
+
+def handle_of(queue: _HasHandle) -> QueueHandle[SessionCore]:
+    """Return the handle of a queue in its session. Raises: SessionClosedError, WrongLoopError."""
+    return queue._handle  # noqa: SLF001 - this module is the interface
+
+
+def work_of(owner: _HasWork) -> UnitOfWork:
+    """Return the unit of work of a transaction or a delivery."""
+    return owner._work  # noqa: SLF001 - this module is the interface
+
+
+def was_entered(delivery: _Settled) -> bool:
+    """Return whether an ``async with`` block settles a delivery."""
+    return delivery._entered  # noqa: SLF001 - this module is the interface
+
+
+async def settle_failed(delivery: _Settled, error: BaseException) -> None:
+    """Settle a delivery by the error that ended its handler: `Retry`, `Reject`, or any other."""
+    await delivery._leave(error)  # noqa: SLF001 - this module is the interface
+
+
+def add_headers(delivery: _Settled, headers: Mapping[str, str]) -> None:
+    """Add headers to the message of a delivery if it is released."""
+    delivery._add_headers(headers)  # noqa: SLF001 - this module is the interface

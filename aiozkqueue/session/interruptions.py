@@ -1,0 +1,71 @@
+"""The cancellation of running handlers whose messages were cancelled in hand, in any process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from aiozkqueue.layout.cancelled import cancelled_ids
+from aiozkqueue.queue.state.log_context import about
+from aiozkqueue.zookeeper import ClientClosedError, ConnectionLossError, NoAuthError, NoNodeError
+from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.zookeeper import ZooKeeper
+
+log: Final = logging.getLogger(__name__)
+
+
+class Interruptions:
+    """Cancels the tasks of one listener that handle cancelled messages."""
+
+    def __init__(self, zookeeper: ZooKeeper, path: str) -> None:
+        self._zookeeper = zookeeper
+        self._path = path
+        self._changed = asyncio.Event()
+        self.running: dict[Claim, asyncio.Task[Any] | None] = {}
+        """The tasks whose handlers run, by their messages."""
+
+    async def watch(self) -> None:
+        """Cancel tasks as messages are cancelled, until cancelled itself."""
+        watch = None
+        try:
+            watch = await self._zookeeper.watch(self._path, lambda _: self._changed.set())
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                if self.running:
+                    await self._look()
+        except NoAuthError as error:
+            log.warning("handlers are not cancelled with their messages, because of an ACL: %s", error)
+        except ClientClosedError:
+            return
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    async def _look(self) -> None:
+        """Read which messages have been cancelled."""
+        try:
+            node = await self._zookeeper.read(self._path)
+        except NoNodeError:
+            return
+        except (ConnectionLossError, ZooKeeperSessionExpiredError):  # the watch reports that it may have missed events
+            return
+        self._cancel(set(cancelled_ids(node.data)))
+
+    def _cancel(self, cancelled: Iterable[str]) -> None:
+        for claim, task in list(self.running.items()):
+            if claim.id in cancelled and task is not None:
+                del self.running[claim]
+                log.info(
+                    "queue %s: message %s was cancelled in hand, and so is its handler",
+                    claim.state.name,
+                    claim.id,
+                    extra=about(claim),
+                )
+                task.cancel(f"message {claim.id} was cancelled")

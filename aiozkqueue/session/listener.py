@@ -1,0 +1,299 @@
+"""Listeners: supervised services that call a handler for each message, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
+
+import anyio
+
+from aiozkqueue.errors import QueueError
+from aiozkqueue.layout.rates import RatePaths
+from aiozkqueue.queue.runtime.task_pool import TaskPool
+from aiozkqueue.queue.runtime.tasks import wait_settled
+from aiozkqueue.rates.pace import Pace
+from aiozkqueue.rates.timeline import Timeline
+from aiozkqueue.zookeeper import State
+
+from .alarms import Alarms
+from .background import Background
+from .interruptions import Interruptions
+from .middleware import name_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
+    from aiozkqueue.queue.claim.waiters import Waiter
+    from aiozkqueue.queue.destination import Destination
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.rates.pace import Rates
+
+    from .alarms import OnDead
+    from .core import SessionCore
+    from .listener_options import ListenerSettings
+
+log: Final = logging.getLogger(__name__)
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(slots=True)
+class Figures:
+    """The life of a listener in figures."""
+
+    begun: bool = False
+    handled: int = 0
+    failed: int = 0
+
+
+class Listener(Generic[T_co]):
+    """Calls ``handler(delivery)`` for each message, up to ``concurrency`` at a time.
+
+    A handler that returns commits its delivery. One that raises rolls it back, after the policy's delay. A handler may
+    raise `Retry` and `Reject`, or settle the delivery itself. The listener claims messages for free slots only. Tasks
+    are reused for further messages: a context variable that a handler sets stays set unless it is reset. The listener
+    waits out lost connections and sessions. Run it with `run()`, with ``async with listener:``, or several with
+    `aiozkqueue.run`.
+    """
+
+    def __init__(
+        self,
+        runtime: SessionCore,
+        queue: Destination[T_co],
+        handler: object,
+        settings: ListenerSettings,
+        on_dead: OnDead[T_co] | None = None,
+        *,
+        lead: float = 0.0,
+    ) -> None:
+        self._runtime = runtime
+        self._queue = queue
+        self._settings = settings
+        self._handler_name = name_of(handler)
+        self._pace = None if settings.rates is None else _pace(runtime, queue.name, settings.rates, lead)
+        self._interruptions = Interruptions(runtime.zookeeper, runtime.queue_state(queue.name).paths.cancelled)
+        self._alarms = None if on_dead is None else Alarms(queue, on_dead)
+        self._stopped = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._busy = 0
+        self._task_pool = TaskPool(self._handle)
+        self._scopes: dict[anyio.CancelScope, int] = {}
+        self._scope: anyio.CancelScope | None = None
+        self._failure: BaseException | None = None
+        self._running = False
+        self._figures = Figures()
+        self._background: Background | None = None
+        self._dispatcher: ClaimDispatcher | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Listener of queue {self._queue.name!r}: {self._handler_name}, concurrency {self._settings.concurrency}>"
+        )
+
+    def __str__(self) -> str:
+        concurrency = self._settings.concurrency
+        return f"listener of queue {self._queue.name}: {self._handler_name}, concurrency {concurrency}"
+
+    def _summary(self) -> str:
+        """Return its figures, for the log of a worker."""
+        return f"{self._figures.handled} messages handled, {self._figures.failed} failed"
+
+    def stop(self) -> None:
+        """Claim no more messages; running handlers may finish within ``drain_timeout`` seconds. Idempotent."""
+        self._stopped.set()
+        self._wake.set()
+        if self._pace is not None:
+            self._pace.stop()
+
+    def abort(self) -> None:
+        """Stop, and cancel the running handlers: their messages are released at once. Idempotent."""
+        self.stop()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve until stopped; return when the handlers have finished or were cancelled.
+
+        A stopped listener cannot be restarted: make another one.
+
+        Raises: AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: errors that waiting does not
+        resolve.
+            RuntimeError: the listener is already running.
+        """
+        self._runtime.check()
+        if self._running:
+            msg = f"the listener of queue {self._queue.name!r} is already running"
+            raise RuntimeError(msg)
+        self._running = self._figures.begun = True
+        forget = self._runtime.zookeeper.on_state(self._state_changed)
+        try:
+            async with anyio.create_task_group() as handlers:
+                self._scope = handlers.cancel_scope
+                if self._alarms is not None:
+                    self._alarms.start(self._runtime.queue_state(self._queue.name), handlers)
+                handlers.start_soon(self._interruptions.watch)
+                try:
+                    await self._claim_and_start(handlers)
+                except QueueError as error:
+                    self._failure = error
+                    self.stop()
+                await self._drain()
+                handlers.cancel_scope.cancel()
+        except BaseExceptionGroup as group:  # such as a handler's KeyboardInterrupt: raised without the group
+            raised: BaseException = group
+            while isinstance(raised, BaseExceptionGroup):
+                raised = cast("BaseExceptionGroup[BaseException]", raised).exceptions[0]
+            raise raised from None
+        finally:
+            forget()
+            if self._alarms is not None:
+                self._alarms.stop()
+            self._running = False
+            self._scope = None
+            await self._release_unstarted()
+        if self._failure is not None:
+            raise self._failure
+
+    def __del__(self) -> None:
+        """Warn of a listener that was forgotten: nothing takes the messages of its queue."""
+        if not self._figures.begun and not self._stopped.is_set():
+            warnings.warn(
+                f"{self!r} was never run; run it with `await aiozkqueue.run(listener)` or `async with listener`",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+
+    async def __aenter__(self) -> Self:
+        """Run in the background while the body runs; leaving the block stops and drains the listener.
+
+        If the listener fails, the body is cancelled, and the listener's error is raised on leaving. If the body is
+        cancelled, so are the handlers, and their messages are released at once.
+        """
+        self._background = Background(self)
+        self._background.start(self._runtime)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._background is not None  # noqa: S101 - entered
+        await self._background.leave(error)
+
+    # -- claiming
+
+    async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
+        """Claim messages for free slots, and start their handlers, until stopped."""
+        raise NotImplementedError
+
+    async def _free(self) -> int:
+        """Wait until handlers are free, and return their number; 0 if the listener is stopped."""
+        while not self._stopped.is_set():
+            if (free := self._settings.concurrency - self._busy) > 0:
+                return free
+            self._wake.clear()
+            await self._wake.wait()
+        return 0
+
+    async def _answer(self, dispatcher: ClaimDispatcher, waiter: Waiter) -> list[Claim]:
+        """Wait for the claims of a request; return none if the listener is stopped meanwhile."""
+        waiter.future.add_done_callback(self._answered)
+        try:
+            while not (waiter.over or self._stopped.is_set()):
+                self._wake.clear()
+                await self._wake.wait()
+        except BaseException:
+            dispatcher.give_up(waiter)
+            raise
+        if waiter.over:
+            return waiter.future.result()
+        dispatcher.give_up(waiter)
+        return []
+
+    def _start(self, claim: Claim, handlers: anyio.abc.TaskGroup) -> None:
+        """Start a handler."""
+        self._busy += 1
+        if not self._task_pool.submit(claim):
+            handlers.start_soon(self._task_pool.work)
+
+    def _answered(self, _: object) -> None:
+        self._wake.set()
+
+    async def _release_unstarted(self) -> None:
+        """Release the claims of workers that were cancelled before they could begin, and those still in flight."""
+        claims, self._busy = self._unstarted(self._task_pool.close()), 0
+        self._task_pool = TaskPool(self._handle)
+        dispatcher = self._dispatcher
+        if self._runtime.closed or dispatcher is None:
+            return
+        released = dispatcher.release(claims)
+        if released is not None:
+            await wait_settled(released, limit=self._runtime.grace)
+        await dispatcher.await_releases()
+
+    def _unstarted(self, jobs: list[Claim]) -> list[Claim]:
+        """Return the claims of jobs that no task has started."""
+        return jobs
+
+    async def _drain(self) -> None:
+        limit = self._settings.drain_timeout
+        deadline = None if limit is None else anyio.current_time() + limit
+        with anyio.move_on_at(deadline) if deadline is not None else anyio.CancelScope():
+            while self._busy:
+                self._wake.clear()
+                await self._wake.wait()
+            if self._alarms is not None:
+                await self._alarms.drain()
+        if self._busy:
+            log.warning(
+                "queue %s: %d handlers did not finish in time and are cancelled",
+                self._queue.name,
+                self._busy,
+                extra={"queue": self._queue.name},
+            )
+
+    # -- handling
+
+    async def _handle(self, claim: Claim) -> None:
+        try:
+            if self._settings.on_lost == "finish":
+                await self._deliver(claim)
+                return
+            with anyio.CancelScope() as scope:
+                self._scopes[scope] = claim.generation
+                try:
+                    await self._deliver(claim)
+                finally:
+                    del self._scopes[scope]
+        except asyncio.CancelledError:
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
+            # The listener was not cancelled: the cancellation came from this message's handling.
+        finally:
+            self._busy -= 1
+            self._wake.set()
+
+    async def _deliver(self, claim: Claim) -> None:
+        """Call the handler for a claim, and settle it."""
+        raise NotImplementedError
+
+    def _state_changed(self, state: State, generation: int) -> None:
+        if self._settings.on_lost != "cancel" or state not in (State.LOST, State.CONNECTED):
+            return
+        for scope, generation_of_claim in list(self._scopes.items()):
+            if state is State.LOST or generation_of_claim != generation:
+                scope.cancel()
+
+
+def _pace(runtime: SessionCore, queue: str, rates: Rates, lead: float) -> Pace:
+    """Return the pace of a listener with these limits. Raises: InvalidNameError."""
+    timeline = None
+    if rates.shared is not None:
+        path = RatePaths(runtime.root).rate(rates.name or queue)
+        timeline = Timeline(runtime.zookeeper, runtime.clock, path, rates.shared, runtime.random)
+    return Pace(runtime.clock, rates, timeline, lead)

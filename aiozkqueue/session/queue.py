@@ -1,0 +1,566 @@
+"""Queues: the public objects for puts, consumers and administration."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+
+from aiozkqueue.errors import (
+    DirectPutWarning,
+    InvalidOptionError,
+    NotCommittedError,
+    NotFoundError,
+    QueueError,
+    QueueFullError,
+    SessionClosedError,
+)
+from aiozkqueue.layout import QueueConfig, check_condition, positive_seconds
+from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
+from aiozkqueue.operations import alter, stats
+from aiozkqueue.operations.alter import Wanted
+from aiozkqueue.operations.budget import BUDGET
+from aiozkqueue.operations.bundles import make_room_for
+from aiozkqueue.operations.dead_letters import DeadLetters
+from aiozkqueue.operations.history import read_history
+from aiozkqueue.operations.message_state import MessageState, state_of
+from aiozkqueue.operations.peek import peek
+from aiozkqueue.operations.purge import purge
+from aiozkqueue.operations.similar import absence
+from aiozkqueue.queue.codec import codec_of
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.commit.puts import Puts, weigh_put
+from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_as
+from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.destination import Binding, Destination
+from aiozkqueue.queue.message import Message
+from aiozkqueue.queue.options import collection, positive, put_header, required_seconds, seconds
+from aiozkqueue.queue.put.capacity import credits_of
+from aiozkqueue.queue.put.prepare import prepare, prepare_all
+from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.zookeeper import changes, reads
+
+from .administration import QueueAdmin
+from .consumer import Consumer
+from .leases import Leases
+from .unit_of_work import current
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from datetime import datetime
+    from typing import Unpack
+
+    from typing_extensions import TypeForm
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import Condition, HistoryRecord, Policy
+    from aiozkqueue.operations.alter import Alteration
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.destination import Undecodable
+    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.state.hooks import CapacityLimit
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import CallLimit
+
+    from .core import SessionCore
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: The largest size of one multi of `Queue.put_many`, bytes, and its largest number of messages.
+MANY_BYTES = 256 * 1024
+MANY = 1000
+
+
+class Queue(Destination[T]):
+    """A named queue of values of one type, made by `QueueSession.queue`. Creating the object has no cost."""
+
+    def __init__(
+        self,
+        owner: object | None,
+        name: str,
+        codec: Codec[T],
+        undecodable: Undecodable = "dead-letter",
+        dialect: Dialect | None = None,
+    ) -> None:
+        super().__init__(name, Binding(owner, codec, undecodable, dialect))
+
+    @property
+    def _core(self) -> SessionCore:
+        """The session's core. Raises: SessionClosedError, WrongLoopError."""
+        owner = cast("SessionCore | None", self._binding.owner)
+        if owner is None:
+            msg = (
+                f"queue {self.name!r} belongs to no session: it was made for a test, or its application is not "
+                "connected; connect it with `async with app.connect()`"
+            )
+            raise SessionClosedError(msg)
+        owner.check()
+        return owner
+
+    @property
+    def _state(self) -> QueueState:
+        """The session's state of the queue."""
+        return self._core.queue_state(self.name)
+
+    @property
+    def _handle(self) -> QueueHandle[SessionCore]:
+        """The queue's handle."""
+        return QueueHandle(self._core, self._state)
+
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._core.limit(f"queue {self.name!r}")
+
+    async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
+        """Put a message, exactly once, and return its id. On return it is stored.
+
+        ``timeout`` is how many seconds the whole call may take. In a queue with ``max_size`` the put waits for room
+        during that time: with 0 it is refused at once if the queue is full, and with None it waits for room without a
+        limit. With 0 and None, the rest of the call takes up to the session's ``operation_timeout``. A put that is
+        cancelled before it was sent stores nothing. If cancelled later, it waits for the answer for up to the session
+        timeout, then continues in the background.
+
+        Raises:
+            PayloadError: the value is not of the queue's type.
+            MessageTooLargeError: the message is larger than ZooKeeper accepts.
+            NotCommittedError: the message could not be sent in time, and was not stored.
+            OutcomeUnknownError: there was no answer in time, or the session was closed: the message may be stored.
+            QueueFullError: the queue holds ``max_size`` messages, and no capacity was freed in time.
+            DuplicateKeyError: it was put with ``unique``, and the queue already holds a message with its key.
+            AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        patience = seconds(timeout, "timeout")
+        runtime = self._core
+        self._warn_of_transaction(runtime)
+        if runtime.tracing is not None:
+            with runtime.tracing.sending(self.name, None):
+                put = prepare(runtime, self, value, options)
+                await self._put(runtime, [put], Deadline(patience, runtime.clock))
+                return put.id if put.plan is None else stored_as(put)
+        put = prepare(runtime, self, value, options)
+        if (
+            put.plan is None and put.state.ready and put.state.snapshot.capacity is None
+        ):  # the usual case: nothing to wait for first
+            atomic_write = AtomicWrite(put.id, Puts((put,)))
+            await (runtime.settle(atomic_write, patience) if patience else runtime.put(atomic_write))
+            return put.id
+        await self._put(runtime, [put], Deadline(patience, runtime.clock))
+        return put.id if put.plan is None else stored_as(put)
+
+    @overload
+    async def call(self, value: T, *, timeout: Seconds, **options: Unpack[PutOptions]) -> bytes: ...
+    @overload
+    async def call(self, value: T, reply: TypeForm[R], *, timeout: Seconds, **options: Unpack[PutOptions]) -> R: ...
+    async def call(self, value: T, reply: Any = bytes, *, timeout: Seconds, **options: Unpack[PutOptions]) -> Any:
+        """Put a message, and wait for the reply of its handler, `Delivery.reply`; return it decoded to ``reply``.
+
+        ``timeout`` is how many seconds the whole call may take. The reply is part of the handler's commit. There is no
+        reply if the handler gives none, if the message is given up, or if this session has been closed. After a
+        timeout or a cancellation, the message stays in the queue and may still be handled: `cancel` removes it.
+
+        Raises:
+            NoReplyError: there was no reply in time.
+            PayloadError: the value is not of the queue's type, or the reply is not of the type ``reply``.
+            MessageTooLargeError, NotCommittedError, OutcomeUnknownError, QueueFullError, DuplicateKeyError: as `put`.
+            AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        patience, runtime = required_seconds(timeout, "timeout"), self._core
+        codec = codec_of(self.name, reply, runtime.calls.codecs)
+        due = runtime.clock.monotonic() + patience
+        address = ReplyAddress(runtime.ids.client, runtime.ids.next())
+        future = runtime.calls.expect(address.call)
+        try:
+            message_id = await self._put_call(runtime, value, Deadline(patience, runtime.clock), options, address)
+            return codec.decode(await runtime.calls.reply(future, due, message_id), self.name)
+        finally:
+            runtime.calls.forget(address.call)
+
+    async def put_many(
+        self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]
+    ) -> list[str]:
+        """Put messages in order, and return their ids. All values are checked before any is sent.
+
+        They are sent in as few requests as possible, one after the other. After an error, the messages of earlier
+        requests are stored, and a note of the error says how many. For all or nothing, use a transaction. ``timeout``
+        is as for `put`.
+
+        Raises: as `put`; InvalidOptionError: ``values`` is one str, bytes or mapping.
+        """
+        patience = seconds(timeout, "timeout")
+        runtime = self._core
+        self._warn_of_transaction(runtime)
+        if runtime.tracing is None:
+            return await self._put_many(runtime, values, options, patience)
+        listed = list(collection(values, f"queue {self.name!r}: put_many", "messages"))
+        with runtime.tracing.sending(self.name, len(listed)):
+            return await self._put_many(runtime, listed, options, patience)
+
+    def consume(
+        self,
+        *,
+        policy: Policy | None = None,
+        prefetch: int = 32,
+        settle: Literal["next", "explicit"] = "next",
+        until_idle: Seconds | None = None,
+        filters: Condition | None = None,
+    ) -> Consumer[T]:
+        """Iterate over the messages: ``async with queue.consume() as deliveries: async for delivery in deliveries``.
+
+        Args:
+            policy: the redelivery policy, stored with the queue if it has none yet.
+            prefetch: the maximum number of messages claimed ahead of the loop.
+            settle: ``"next"``: the loop commits a delivery when it asks for the next one. ``"explicit"``: the loop
+                settles no delivery itself; an unsettled message stays locked, without a warning, as long as the session
+                lives.
+            until_idle: end the loop when no message has arrived for this many seconds (0: when the queue is empty) and
+                its own commits have been answered: messages that it could not commit, or put there itself, are
+                delivered first. None: run forever.
+            filters: take only messages whose tags match.
+
+        Raises:
+            InvalidOptionError: an option is out of range.
+            ConfigConflictError: another policy is stored; the loop raises it if this is found only then.
+            SessionClosedError, WrongLoopError.
+        """
+        runtime = self._core
+        if settle not in ("next", "explicit"):
+            msg = f"settle={settle!r}: give 'next' or 'explicit'"
+            raise InvalidOptionError(msg)
+        if policy is not None:
+            self._state.request_policy(policy)
+        return Consumer(
+            runtime,
+            self,
+            prefetch=positive(prefetch, "prefetch"),
+            settle=settle,
+            until_idle=seconds(until_idle, "until_idle"),
+            condition=check_condition(filters),
+        )
+
+    @reads
+    async def peek(self, limit: int = 10) -> list[Message[T]]:
+        """Read up to ``limit`` of the oldest messages, including claimed ones, without taking them.
+
+        A message that this user may not read is left out, and named in a warning in the log. If only its attempts may
+        not be read, it is shown, and its ``error`` says so.
+
+        Raises: AccessDeniedError, InvalidOptionError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        contents = await peek(self._handle, positive(limit, "limit"))
+        return [Message(content, self._binding.codec) for content in contents]
+
+    @reads
+    async def size(self) -> int:
+        """Count all messages: waiting, in flight and delayed; 0 if the queue does not exist.
+
+        Raises: as `stats`.
+        """
+        return await stats.size(self._handle)
+
+    async def claimed(self) -> int:
+        """Count the messages in flight, which a transaction, a delivery or a ledger holds. Raises: as `stats`."""
+        return (await self.stats()).in_flight
+
+    @reads
+    async def exists(self) -> bool:
+        """Return whether the queue exists: its first put or `configure` creates it.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        self._core.check()
+        return await self._state.exists()
+
+    @reads
+    async def stats(self, *, budget: Seconds = BUDGET) -> stats.QueueStats:
+        """Read the queue's figures.
+
+        Some figures need listings, which take seconds for a million messages. After about ``budget`` seconds (or a
+        timedelta) it returns what it has read, and names the other figures in `QueueStats.incomplete`.
+
+        Raises: AccessDeniedError, InvalidOptionError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        return await stats.stats(self._handle, positive_seconds("budget", budget))
+
+    @changes
+    async def purge(self) -> int:
+        """Permanently remove every message that no consumer holds, and return their number. Dead letters stay.
+
+        Raises:
+            PartlyDeniedError: this user may not read or remove some of them; all others are gone.
+            AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        return await purge(self._handle)
+
+    @changes
+    async def cancel(self, *, id: str | None = None, key: str | None = None, running: bool = False) -> Alteration:
+        """Remove the message with an id, or all messages with a key, unless a consumer holds them.
+
+        This lists the queue. Returns `Alteration.HELD` if one of them is in flight or leased: that one is left alone.
+        Once this has returned `Alteration.DONE`, the message is never delivered.
+
+        Args:
+            id: the id of the message.
+            key: a key, instead of an id.
+            running: also remove messages in flight. Their holder can no longer commit, and a listener that runs a
+                handler for the message, in any process, cancels that handler. `Alteration.NOT_FOUND` then also says
+                that the holder has committed first. Other messages of a batch, bundle or group in hand may be delivered
+                again. Batches of Spark are left alone.
+
+        Raises:
+            InvalidOptionError: not exactly one of ``id`` and ``key`` is given.
+            ItemNotEmptyError: a message cannot be removed, because znodes were created below it.
+            NotCommittedError: other clients kept changing it.
+            OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await alter.cancel(self._core, Wanted(self, id, key), running=running)
+
+    @changes
+    async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Replace the payload of the message with an id, or of all messages with a key, unless a consumer holds them.
+
+        The id, key, headers, place, attempts and due time are unchanged. Otherwise as `cancel`: once this has returned
+        `Alteration.DONE`, the new value is delivered.
+
+        Raises:
+            PayloadError: the value is not of the queue's type.
+            MessageTooLargeError: the message is larger than ZooKeeper accepts.
+            InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
+            AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await alter.update(self._core, Wanted(self, id, key), value)
+
+    @reads
+    async def state(self, message_id: str) -> MessageState:
+        """Return the state of a message, by the id that `put` returned.
+
+        This lists the queue. An ended message is found in the history, if the queue keeps one, or among the dead
+        letters; any other is UNKNOWN.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        return await state_of(self._handle, message_id)
+
+    async def history(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> AsyncIterator[HistoryRecord]:
+        """Iterate over the records of ended messages, in the order in which they ended.
+
+        `QueueConfig.history` decides which records the queue keeps, and for how long.
+
+        Args:
+            since: the first end to include, with a time zone; None: the oldest.
+            until: the first end to exclude, with a time zone; None: no end.
+            limit: the maximum number of records; None: all.
+            newest_first: iterate in the reverse order.
+
+        Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        most = None if limit is None else positive(limit, "limit")
+        records = read_history(self._handle, since=since, until=until, limit=most, newest_first=newest_first)
+        async for record in records:
+            yield record
+
+    @reads
+    async def configuration(self) -> QueueConfig:
+        """Read the current settings.
+
+        Raises: NotFoundError: the queue does not exist; PayloadError: the stored data is not a configuration;
+        AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        state = self._state
+        state.invalidate()
+        await self._core.zookeeper.sync(state.paths.base)  # a lagging server may not know a new queue
+        try:
+            await state.open()
+        except NotFoundError as error:
+            raise NotFoundError(await absence(self._core, self.name)) from error
+        return state.config.settings
+
+    @changes
+    async def configure(self, config: QueueConfig) -> None:
+        """Store settings; every consumer follows it from its next claim on.
+
+        This creates the queue if it does not exist. `QueueConfig.paused` alone does not: a queue that is paused or
+        resumed must exist. A setting that excludes bundles turns them off first, as `QueueAdmin.unbundle` does.
+
+        Raises: NotFoundError: there is no queue to pause or resume; ConfigConflictError: two settings exclude each
+        other, or consumers hold bundles; AccessDeniedError, InvalidOptionError, NotCommittedError,
+        OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        given: object = config
+        if not isinstance(given, QueueConfig):
+            msg = f"configure takes a QueueConfig, not {type(config).__name__}"
+            raise InvalidOptionError(msg)
+        try:
+            await make_room_for(self._handle, config)
+            await self._state.configure(config)
+        except NotFoundError as error:
+            raise NotFoundError(await absence(self._core, self.name)) from error
+
+    @property
+    def dead_letters(self) -> DeadLetters[T]:
+        """Messages that were rejected, or used up their attempts. Raises: SessionClosedError, WrongLoopError."""
+        return DeadLetters(self._handle, self._binding.codec)
+
+    @property
+    def admin(self) -> QueueAdmin:
+        """The tools of operators for this queue. Raises: SessionClosedError, WrongLoopError."""
+        return QueueAdmin(self._handle)
+
+    @property
+    def leases(self) -> Leases[T]:
+        """The leases of the queue: poll messages for a limited time, and acknowledge them by a token from any process.
+
+        Raises: SessionClosedError, WrongLoopError.
+        """
+        return Leases(self._core, self, self._state, self._binding.codec)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    async def _prepare_many(
+        self, runtime: SessionCore, values: Iterable[T], options: PutOptions
+    ) -> tuple[list[Put], list[str]]:
+        """Return the puts, and the message id of each value: values with the same unique key share a message.
+
+        After each `MANY` values other tasks run: a hundred thousand at once would block the event loop.
+        """
+        puts: list[Put] = []
+        ids: list[str] = []
+        keys: dict[tuple[str, str], str] = {}
+        listed = collection(values, f"queue {self.name!r}: put_many", "messages")
+        if not options and runtime.tracing is None and self._binding.dialect is None:
+            remaining = iter(listed)
+            while part := prepare_all(runtime, self, islice(remaining, MANY)):
+                puts += part
+                if len(part) == MANY:
+                    await asyncio.sleep(0)
+            return puts, [put.id for put in puts]
+        for value in listed:
+            put = prepare(runtime, self, value, options)
+            earlier = None if put.plan is None else earlier_holder(keys, put)
+            if earlier is None:
+                puts.append(put)
+            ids.append(earlier or put.id)
+            if not len(ids) % MANY:
+                await asyncio.sleep(0)
+        return puts, ids
+
+    async def _put_many(
+        self, runtime: SessionCore, values: Iterable[T], options: PutOptions, timeout: float | None
+    ) -> list[str]:
+        patience = Deadline(timeout, runtime.clock)
+        puts, ids = await self._prepare_many(runtime, values, options)
+        start = 0
+        while start < len(puts):
+            end, weight = start + 1, weigh_put(puts[start])
+            while end < len(puts) and end - start < MANY:
+                weight += weigh_put(puts[end])
+                if weight > MANY_BYTES:
+                    break
+                end += 1
+            part = puts[start:end]
+            try:
+                await self._put(runtime, part, patience)
+            except QueueError as error:
+                if stored := end - len(part):  # stored messages have been removed from `part`
+                    error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
+                raise
+            start = end
+        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
+        return [left_out.get(message_id, message_id) for message_id in ids] if left_out else ids
+
+    async def _put_call(
+        self, runtime: SessionCore, value: T, patience: Deadline, options: PutOptions, address: ReplyAddress
+    ) -> str:
+        """Put a message that asks for a reply; return its id. Raises: as `put`."""
+        with nullcontext() if runtime.tracing is None else runtime.tracing.sending(self.name, None):
+            put_header(self.name, options)  # checks the headers
+            headers = {**(options.get("headers") or {}), REPLY_TO: str(address)}
+            put = prepare(runtime, self, value, {**options, "headers": headers})
+            await self._put(runtime, [put], patience)
+            return put.id if put.plan is None else stored_as(put)
+
+    async def _put(self, runtime: SessionCore, puts: list[Put], patience: Deadline) -> None:
+        state = puts[0].state
+        limit = _time_for(runtime, patience)
+        try:
+            async with asyncio.timeout(limit):
+                if not state.ready:
+                    await state.open_or_create()
+                for put in puts:
+                    if put.plan is not None:
+                        await put.plan.prepare()
+        except TimeoutError as error:
+            raise _not_sent(self.name, limit) from error
+        if state.snapshot.capacity is None:
+            await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, patience))
+        else:
+            await put_bounded(QueueHandle(runtime, state), puts, patience)
+
+    def _warn_of_transaction(self, runtime: SessionCore) -> None:
+        work = current.get()
+        if work is not None and work.runtime is runtime and work.open and asyncio.current_task() is not None:
+            warnings.warn(
+                f"`await queue.put()` on {self.name!r} inside {work.what} is immediate and not part of it; use "
+                "`tx.put(queue, value)`, or in a handler `delivery.put(queue, value)`, to make it part of it",
+                DirectPutWarning,
+                stacklevel=3,
+            )
+
+
+async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patience: Deadline) -> None:
+    """Put to a queue with ``max_size``, as many as it accepts at a time; stored messages are removed from ``puts``.
+
+    Raises: as `Queue.put`.
+    """
+    while puts:
+        room = handle.state.snapshot.capacity
+        part = puts[: len(puts) if room is None else credits_of(handle.config.max_size or 1)]
+        atomic_write = AtomicWrite(handle.runtime.ids.next(), Puts(part))
+        if room is not None:
+            await _acquire(handle, room, len(part), patience)
+            room.bind(atomic_write, len(part))
+        try:
+            await handle.runtime.settle(atomic_write, _time_for(handle.runtime, patience))
+        except QueueFullError:  # it had no size limit when this was sent
+            if patience.left == 0:
+                raise
+        else:
+            del puts[: len(part)]
+
+
+def _time_for(runtime: SessionCore, patience: Deadline) -> float:
+    """Return how long a put may take from now on, besides the wait for room, seconds."""
+    left = patience.left
+    return left if left is not None and patience.seconds else runtime.operation_timeout
+
+
+def _not_sent(queue: str, limit: float) -> NotCommittedError:
+    """Return the error of a put that was not sent in time."""
+    return NotCommittedError(
+        f"queue {queue!r}: no answer from ZooKeeper within {limit:g} s; nothing was sent, so nothing was stored; "
+        "try again"
+    )
+
+
+async def _acquire(
+    handle: QueueHandle[SessionCore], room: CapacityLimit[AtomicWrite], count: int, patience: Deadline
+) -> None:
+    """Acquire room for messages. Raises: as `CapacityLimit.acquire`; NotCommittedError: no server answers."""
+    limit = None if patience.seconds is None else _time_for(handle.runtime, patience)
+    try:
+        async with asyncio.timeout(None if patience.seconds else limit):  # a longer deadline is the gate's own
+            await room.acquire(count, patience)
+    except TimeoutError as error:
+        raise _not_sent(handle.name, limit or 0) from error

@@ -1,0 +1,416 @@
+"""Transactions: takes and puts on any number of queues, in one atomic commit."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import warnings
+from time import time_ns
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from aiozkqueue.errors import (
+    ConnectionLostError,
+    InvalidOptionError,
+    SessionExpiredError,
+    TransactionTooLargeError,
+    UncommittedWarning,
+)
+from aiozkqueue.layout import check_condition
+from aiozkqueue.operations.alter import Wanted, cancel, update
+from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now, outlived
+from aiozkqueue.queue.commit.dispositions import Disposition
+from aiozkqueue.queue.destination import Destination, binding_of, not_own
+from aiozkqueue.queue.message import Message, content_of
+from aiozkqueue.queue.options import positive, reason_text, required_seconds, seconds
+from aiozkqueue.queue.put.prepare import prepare
+from aiozkqueue.queue.runtime.lock_budget import EPHEMERAL_CAP
+from aiozkqueue.zookeeper import State, reads
+
+from .unit_of_work import UnitOfWork, current
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Unpack
+
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.operations.alter import Alteration
+    from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
+    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.outcome import Outcome
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.zookeeper import CallLimit
+
+    from .core import SessionCore
+
+T = TypeVar("T")
+
+
+class Transaction:
+    """Takes from N queues and puts to K, committed in one atomic ZooKeeper request, or rolled back.
+
+    From its first take on, it belongs to one ZooKeeper session. It must not be used by several tasks at once.
+    """
+
+    __slots__ = ("__weakref__", "_runtime", "_work")
+
+    def __init__(self, runtime: SessionCore) -> None:
+        self._runtime = runtime
+        self._work = work = UnitOfWork(runtime, runtime.ids.next())
+        runtime.undecided(work)
+
+    @property
+    def id(self) -> str:
+        """The id for `QueueSession.outcome`."""
+        return self._work.id
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome that is known so far."""
+        return self._work.outcome
+
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._runtime.limit(self._work.what)
+
+    async def take(
+        self, queue: Destination[T], *, timeout: Seconds | None = 0, filters: Condition | None = None
+    ) -> Message[T] | None:
+        """Lock one message, which the commit removes; return None if there is none within ``timeout`` seconds.
+
+        A timeout of 0 looks once; None has no limit. ``filters`` is a condition that the tags of the message must
+        match.
+
+        Raises:
+            ConnectionLostError: there was no connection at the end of ``timeout``; with 0, no server answered within
+                the session's ``operation_timeout``.
+            TransactionClosedError: the transaction has been settled.
+            SessionExpiredError: the ZooKeeper session of the messages taken before is over.
+            TransactionTooLargeError: it holds as many locks as a session may.
+            AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
+        """
+        wait, tracing = _take_timeout(self._runtime, queue, timeout), self._runtime.tracing
+        begun = 0 if tracing is None else time_ns()
+        condition = None if filters is None else check_condition(filters)
+        for claim in await _claim(self._work, queue, 1, wait, condition):
+            message = Message(content_of(claim), binding_of(queue).codec, claim.value)
+            if tracing is not None:
+                tracing.received(queue.name, [message], begun)
+            return message
+        return None
+
+    async def take_many(
+        self, queue: Destination[T], limit: int, *, timeout: Seconds | None = 0, filters: Condition | None = None
+    ) -> list[Message[T]]:
+        """Lock up to ``limit`` messages: all available ones once there is one, or none after ``timeout`` seconds.
+
+        Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
+        """
+        tracing, begun = self._runtime.tracing, time_ns()
+        wait = _take_timeout(self._runtime, queue, timeout)
+        wanted, condition = positive(limit, "limit"), check_condition(filters)
+        claimed: list[Claim] = []
+        try:
+            # Messages may arrive as fast as they are taken: claimed ones must not expire meanwhile.
+            while len(claimed) < wanted and not outlived(self._runtime, claimed):
+                patience = 0 if claimed else wait
+                claims = await _claim(self._work, queue, wanted - len(claimed), patience, condition)
+                if not claims:
+                    break
+                claimed += claims
+        except BaseException:
+            await self._work.release_unseen(claimed)  # no caller has received them, so a commit must not remove them
+            raise
+        codec = binding_of(queue).codec
+        messages = [Message(content_of(claim), codec, claim.value) for claim in claimed]
+        if tracing is not None and messages:
+            tracing.received(queue.name, messages, begun)
+        return messages
+
+    @overload
+    def put(self, queue: Destination[T], value: T, **options: Unpack[PutOptions]) -> str: ...
+    @overload
+    def put(self, queue: str, value: bytes, **options: Unpack[PutOptions]) -> str: ...
+    def put(self, queue: Destination[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
+        """Put a message when this commits; return its id at once, without sending anything.
+
+        Raises:
+            PayloadError: the value is not of the queue's type.
+            MessageTooLargeError: the message is larger than ZooKeeper accepts.
+            TransactionTooLargeError: the transaction would be larger.
+            TransactionClosedError, InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        self._runtime.check()
+        put = prepare(self._runtime, queue, value, options)
+        return self._work.add_put(put)
+
+    def reject(self, message: Message[Any], reason: str) -> None:
+        """Move a message of this transaction to its queue's dead letters when this commits.
+
+        Raises: TransactionClosedError; InvalidOptionError: this transaction has not taken the message.
+        """
+        self._work.end(message.queue, message.id, Disposition("dead", reason=reason_text(reason)))
+
+    def release(self, message: Message[Any], *, delay: Seconds | None = None) -> None:
+        """Release a message when this commits, to be redelivered after ``delay`` seconds (None: at once).
+
+        Later messages of its group that this transaction has taken must be released too: the commit refuses to let them
+        overtake it.
+
+        Raises: TransactionClosedError; InvalidOptionError: this transaction has not taken the message, or the delay is
+        out of range.
+        """
+        wait = 0.0 if delay is None else required_seconds(delay, "delay")
+        self._work.end(message.queue, message.id, Disposition("release", delay=wait))
+
+    @reads
+    async def cancel(self, queue: Destination[Any], *, id: str | None = None, key: str | None = None) -> Alteration:
+        """When this commits, remove the message with an id, or all messages with a key, unless a consumer holds them.
+
+        Nothing is locked meanwhile: `Alteration.DONE` says that no consumer holds the message now. If it is taken
+        before the commit, the commit fails as a whole. Otherwise as `Queue.cancel`.
+
+        Raises:
+            InvalidOptionError: not exactly one of ``id`` and ``key`` is given, or ``queue`` is another program's.
+            TransactionClosedError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
+        self._runtime.check()
+        return await cancel(self._runtime, Wanted(queue, id, key), self._work)
+
+    @reads
+    async def update(
+        self, queue: Destination[T], value: T, *, id: str | None = None, key: str | None = None
+    ) -> Alteration:
+        """When this commits, replace the payload of the message with an id, or of all messages with a key.
+
+        Messages that a consumer holds are left alone.
+
+        Raises: as `cancel`; PayloadError, MessageTooLargeError.
+        """
+        self._runtime.check()
+        return await update(self._runtime, Wanted(queue, id, key), value, self._work)
+
+    async def commit(self, *, timeout: Seconds | None = None) -> None:
+        """Remove the messages taken and create the messages put, all or nothing. On return it has been applied.
+
+        ``timeout`` is how many seconds to wait for the answer, and for capacity in queues with ``max_size``; None: no
+        limit. After an error, all messages taken have been released. If the caller is cancelled, a commit that was not
+        sent is withdrawn. Otherwise the caller waits for the answer for up to the session timeout; then the commit
+        continues without it.
+
+        Raises:
+            NotCommittedError: nothing was applied, so the work can safely be repeated. Usually it is one of the next
+                seven errors.
+            SessionExpiredError: the ZooKeeper session of the messages taken is over.
+            ClaimLostError: the lock of a message taken was removed or taken over.
+            ItemNotEmptyError: a message taken cannot be removed, because znodes were created below it.
+            TransactionTooLargeError: it is larger than one ZooKeeper request may be.
+            QueueFullError: a queue that was put to had no capacity within ``timeout`` seconds.
+            ConflictError: a message to cancel or update has been taken, or a group has joined a bus since its post; the
+                messages taken are released at once.
+            DuplicateKeyError: the queue already holds a message with the key of a put with ``unique``.
+            OutcomeUnknownError: it was sent, and there was no answer within ``timeout`` seconds; `QueueSession.outcome`
+                returns it later.
+            TransactionClosedError, SessionClosedError, AccessDeniedError, InvalidOptionError, WrongLoopError.
+        """
+        await self._work.commit(seconds(timeout, "timeout"))
+
+    async def rollback(self, *, delay: Seconds | None = None) -> None:
+        """Drop the puts and release the messages after ``delay`` seconds (0: at once; None: the policy's delay).
+
+        It always succeeds, at the latest when the ZooKeeper session ends. It waits for up to one session timeout: if no
+        server answers, the session has ended by then. If cancelled, it continues in the background.
+
+        Raises:
+            TransactionClosedError: it has been committed.
+            OutcomeUnknownError: its commit is in flight, and is not answered within one session timeout.
+            InvalidOptionError: ``delay`` is not a number of seconds.
+        """
+        await self._work.rollback(None if delay is None else required_seconds(delay, "delay"))
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.id} {self.outcome.value}>"
+
+
+class TransactionBlock:
+    """The context manager of `QueueSession.transaction`."""
+
+    __slots__ = ("_autocommit", "_outer", "_runtime", "_work")
+
+    def __init__(self, runtime: SessionCore, *, autocommit: bool) -> None:
+        self._runtime = runtime
+        self._autocommit = autocommit
+        self._work: UnitOfWork | None = None
+        self._outer: UnitOfWork | None = None
+
+    async def __aenter__(self) -> Transaction:
+        self._runtime.check()
+        transaction = Transaction(self._runtime)
+        self._work = transaction._work  # noqa: SLF001 - two halves of one module
+        self._outer = current.get()
+        current.set(self._work)
+        return transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        work = self._work
+        assert work is not None  # noqa: S101 - entered
+        if current.get() is work:  # it differs if the block is left in another task
+            current.set(self._outer)
+        if not work.open:
+            return
+        if kind is not None:
+            await leave(work, error)
+        elif self._autocommit:
+            try:
+                await work.commit()
+            except BaseException as failure:
+                await leave_unsent(work, failure)
+                raise
+        else:
+            if work.undecided:
+                warnings.warn(
+                    f"transaction {work.id} was left without a commit, so its takes and puts are rolled back; commit "
+                    "it, roll it back, or leave out autocommit=False: then the end of the block commits",
+                    UncommittedWarning,
+                    stacklevel=2,
+                )
+            await work.rollback(0)
+
+
+def _take_timeout(runtime: SessionCore, queue: Destination[Any], timeout: Seconds | None) -> float | None:
+    """Check the arguments of a take; return its timeout."""
+    given: object = queue
+    if not isinstance(given, Destination):
+        msg = f"take takes a queue, made by session.queue(), not {type(queue).__name__}"
+        raise InvalidOptionError(msg)
+    if binding_of(queue).owner is not runtime:
+        raise not_own(queue.name)
+    return seconds(timeout, "timeout")
+
+
+async def _claim(
+    work: UnitOfWork, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
+) -> list[Claim]:
+    """Claim up to ``limit`` messages for an open unit of work; return none after ``timeout`` seconds (None: no limit).
+
+    Raises: as `Transaction.take`.
+    """
+    runtime = work.runtime
+    dispatcher = _dispatcher(work, queue, limit, condition)
+    remaining, over = timeout, False
+    begun = asyncio.get_running_loop().time()
+    while not over:
+        due = runtime.clock.monotonic() + remaining if remaining else math.inf
+        claims = dispatcher.at_hand(limit, work.generation)
+        if not claims and not (claims := await _next(dispatcher, work, limit, remaining)):
+            break
+        try:
+            delivered = deliver_claims_now(runtime, queue, claims)
+            if delivered is None:
+                wait = max(0.0, due - runtime.clock.monotonic()) if remaining else _time_for_one_look(runtime, timeout)
+                delivered = await deliver_claims(runtime, queue, claims, wait)
+            if not work.open:
+                await work.release_unseen(delivered)
+                work.require_open()
+            if delivered:
+                work.hold(delivered)
+                return delivered
+        except SessionExpiredError:
+            if work.generation is not None:
+                raise
+            # Nothing depends on that session yet.
+        if remaining:
+            remaining = max(0.0, due - runtime.clock.monotonic())
+        over = remaining == 0 and (timeout != 0 or _waited(begun) >= runtime.operation_timeout)
+    if runtime.zookeeper.state is not State.CONNECTED:
+        msg = (
+            f"queue {queue.name!r}: there is no connection to ZooKeeper, so whether it holds messages is not known; "
+            "try again when a server is available"
+        )
+        raise ConnectionLostError(msg)
+    return []
+
+
+def _waited(begun: float) -> float:
+    """Return the seconds since a moment, by the event loop's time."""
+    return asyncio.get_running_loop().time() - begun
+
+
+def _time_for_one_look(runtime: SessionCore, timeout: float | None) -> float | None:
+    """Return how long a take without patience waits for a server, seconds; None: it has no limit."""
+    return None if timeout is None else runtime.operation_timeout
+
+
+async def _next(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeout: float | None) -> list[Claim]:
+    """Wait in line for claims."""
+    waiter = dispatcher.request(limit, timeout, generation=work.generation, owner=work)
+    looks = work.runtime.looks if timeout == 0 else None
+    if looks is not None:
+        looks.add(waiter)
+    try:
+        return await waiter.future
+    except asyncio.CancelledError:
+        dispatcher.give_up(waiter)
+        task = asyncio.current_task()
+        if waiter.late and task is not None and not task.cancelling():
+            raise _no_answer(dispatcher, work) from None
+        raise
+    finally:
+        if looks is not None:
+            looks.remove(waiter)
+
+
+def _no_answer(dispatcher: ClaimDispatcher, work: UnitOfWork) -> ConnectionLostError:
+    """Return the error of a take without patience that no server has answered."""
+    return ConnectionLostError(
+        f"queue {dispatcher.state.name!r}: no answer from ZooKeeper within {work.runtime.operation_timeout:g} s; "
+        "try again when a server is available"
+    )
+
+
+def _dispatcher(work: UnitOfWork, queue: Destination[Any], limit: int, condition: Condition | None) -> ClaimDispatcher:
+    """Return the dispatcher of a queue, if the session may hold ``limit`` more locks."""
+    runtime = work.runtime
+    runtime.check()
+    work.require_open()
+    dispatcher = runtime.dispatcher(runtime.queue_state(queue.name), condition)
+    if limit > 1 or work.holds:  # a single message always fits
+        used = sum(claim.size for claim in work.claims)
+        if used + limit * dispatcher.lock_size > EPHEMERAL_CAP:
+            msg = (
+                f"{work.what}: taking {limit} from queue {queue.name!r} would exceed the locks of one session "
+                f"({(EPHEMERAL_CAP - used) // dispatcher.lock_size} more fit); take and commit in parts"
+            )
+            raise TransactionTooLargeError(msg)
+    return dispatcher
+
+
+async def commit_or_leave(work: UnitOfWork, timeout: float | None = None) -> None:
+    """Commit; undo the work if it could not be sent, without a delay if the caller was interrupted."""
+    try:
+        await work.commit(timeout)
+    except BaseException as error:
+        await leave_unsent(work, error)
+        raise
+
+
+async def leave_unsent(work: UnitOfWork, error: BaseException) -> None:
+    """Undo work whose commit failed before it was sent."""
+    if work.open:
+        await leave(work, error)
+
+
+async def leave(work: UnitOfWork, error: BaseException | None, *, rewrite: bytes | None = None) -> None:
+    """Undo work whose block was left with an error; if the work itself failed, release after the policy's delay."""
+    interrupted = not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError)
+    if interrupted:
+        await work.rollback(0, rewrite=rewrite)
+    else:
+        await work.rollback(None, describe(error), cause=error, rewrite=rewrite)
+
+
+def describe(error: BaseException | None) -> str:
+    """Describe an error for the record of attempts."""
+    return "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")[:1000]

@@ -1,0 +1,568 @@
+"""A unit of work: claims and puts that are decided together. Transactions and deliveries are its public interfaces.
+
+OPEN ──commit──▶ SETTLING ──▶ COMMITTED
+  │                 │ refused
+  └──rollback──▶ SETTLING ──▶ ROLLED BACK
+                    └ outcome unknown (slot collected, session closed) ──▶ UNKNOWN
+
+`_move` is the only function that changes the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import (
+    ClaimLostError,
+    ConflictError,
+    InvalidOptionError,
+    ItemNotEmptyError,
+    NotCommittedError,
+    OutcomeUnknownError,
+    QueueError,
+    SessionExpiredError,
+    TransactionClosedError,
+    TransactionTooLargeError,
+)
+from aiozkqueue.queue.commit.capacity import needs_of, reserve, try_reserve
+from aiozkqueue.queue.commit.consume import end_claims
+from aiozkqueue.queue.commit.dispositions import (
+    CONSUME,
+    Disposition,
+    aside,
+    fate,
+    refuse_to_overtake,
+    release_disposition,
+)
+from aiozkqueue.queue.commit.group_commit import unknown
+from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.unique_keys import earlier_holder
+from aiozkqueue.queue.commit.write import AtomicWrite, Composition, Joined, WithdrawnError
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.queue.put.prepare import make_ready
+from aiozkqueue.queue.runtime.deadline import FOREVER, Deadline
+from aiozkqueue.queue.runtime.tasks import wait_settled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aiozkqueue.queue.commit.alterations import TransactionalAlteration
+    from aiozkqueue.queue.commit.capacity import Reservation
+    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.write import Part
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.hooks import CapacityLimit
+
+    from .core import SessionCore
+
+#: The transaction of this task's block, for `DirectPutWarning`.
+current: ContextVar[UnitOfWork | None] = ContextVar("aiozkqueue_transaction", default=None)
+
+#: Estimated bytes of a put in a request besides its data and the item's name: header, path of the lane, ACL.
+PUT_WEIGHT = 200
+
+#: Errors of a commit that lost a race: its messages are redelivered at once, without a delay.
+_LOST_RACES = (ClaimLostError, ConflictError)
+
+#: Errors of a commit that say nothing about its messages: they are redelivered at once.
+_BLAMELESS = (*_LOST_RACES, WithdrawnError)
+
+#: Errors of a commit that are not defects: its messages are redelivered.
+PASSING = (SessionExpiredError, *_LOST_RACES, ItemNotEmptyError)
+
+
+class _State(enum.Enum):
+    OPEN = ("open", Outcome.OPEN, False)
+    SETTLING = ("being settled", Outcome.UNKNOWN, False)
+    COMMITTED = ("committed", Outcome.COMMITTED, True)
+    ROLLED_BACK = ("rolled back", Outcome.ROLLED_BACK, True)
+    IN_DOUBT = ("in doubt", Outcome.UNKNOWN, True)
+
+    def __init__(self, words: str, outcome: Outcome, final: bool) -> None:  # noqa: FBT001 - a member's value
+        self.words = words
+        self.outcome = outcome
+        self.final = final
+
+
+# Constants, because looking up an enum member takes as long as the comparison, and this runs for every message.
+_OPEN, _SETTLING, _COMMITTED = _State.OPEN, _State.SETTLING, _State.COMMITTED
+_ROLLED_BACK, _IN_DOUBT = _State.ROLLED_BACK, _State.IN_DOUBT
+
+
+class UnitOfWork:
+    """Claims and puts that are committed or undone together."""
+
+    __slots__ = (
+        "__weakref__",
+        "_alterations",
+        "_answer",
+        "_atomic_write",
+        "_claims",
+        "_delivered",
+        "_hint",
+        "_jittered_delay",
+        "_keys",
+        "_puts",
+        "_release",
+        "_reservation",
+        "_size",
+        "_state",
+        "id",
+        "runtime",
+    )
+
+    def __init__(self, runtime: SessionCore, work_id: str, delivered: Claim | None = None, hint: str = "") -> None:
+        self.runtime: SessionCore = runtime
+        """The core of its session."""
+        self.id: str = work_id
+        self._delivered = delivered  # the message of a delivery
+        self._hint = hint
+        self._state = _OPEN
+        self._claims: dict[Claim, Disposition] = {}
+        # Most transactions have neither, and two empty dictionaries would cost as much as the claim.
+        self._alterations: dict[tuple[str, str], TransactionalAlteration] | None = None
+        self._answer: Part | None = None
+        self._keys: dict[tuple[str, str], str] | None = None
+        self._puts: list[Put] = []
+        self._reservation: Reservation | None = None
+        self._size = 0
+        self._atomic_write: AtomicWrite | None = None
+        self._release: asyncio.Future[None] | None = None
+        self._jittered_delay: float | None = None
+
+    @property
+    def what(self) -> str:
+        """Its name in errors."""
+        if self._delivered is None:
+            return f"transaction {self.id}"
+        return f"message {self._delivered.id} of queue {self._delivered.state.name!r}"
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome that is known so far."""
+        return self._state.outcome
+
+    @property
+    def claims(self) -> Iterable[Claim]:
+        """The claims that it holds."""
+        return self._claims.keys()
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds any claim."""
+        return bool(self._claims)
+
+    @property
+    def generation(self) -> int | None:
+        """The number of its ZooKeeper session; None: it holds no claim, so any session will do."""
+        for claim in self._claims:
+            return claim.generation
+        return None
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not been settled."""
+        return self._state is _OPEN
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is open and has claims, puts or alterations."""
+        return self._state is _OPEN and bool(self._claims or self._puts or self._alterations)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its target queues are known to exist and to have capacity, which is then reserved."""
+        bounded = False
+        for put in self._puts:
+            if not put.state.ready or (put.plan is not None and not put.plan.ready):
+                return False
+            bounded = bounded or put.state.snapshot.capacity is not None
+        if not bounded:
+            return True
+        if self._reservation is None:
+            self._reservation = try_reserve(self._needs())
+        return self._reservation is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether its claims are known to be lost: their ZooKeeper session is over."""
+        generation = self.generation
+        return generation is not None and generation != self.runtime.zookeeper.generation
+
+    def require_open(self) -> None:
+        """Raise TransactionClosedError if it has been settled."""
+        if self._state is not _OPEN:
+            msg = f"{self.what} is already {self._state.words}; {self._hint or 'begin a new transaction'}"
+            raise TransactionClosedError(msg)
+
+    def require_of(self, runtime: SessionCore) -> None:
+        """Raise InvalidOptionError if it belongs to another session, which may have another root."""
+        if self.runtime is not runtime:
+            msg = f"{self.what} belongs to another session; use one of the same session"
+            raise InvalidOptionError(msg)
+
+    # -- collecting
+
+    def hold(self, claims: Sequence[Claim]) -> None:
+        """Add claims, to be consumed unless decided otherwise."""
+        held = self._claims
+        if held:
+            taken = {claim.path for claim in claims}
+            # A claim whose lock was removed by force may have been taken again.
+            for lost in [claim for claim in held if claim.path in taken]:
+                del held[lost]
+                lost.budget.free(lost.size)
+        for claim in claims:
+            held[claim] = CONSUME
+
+    def let_go(self, claims: Iterable[Claim]) -> None:
+        """Remove claims, which another unit of work settles."""
+        for claim in claims:
+            del self._claims[claim]
+
+    def add_put(self, put: Put) -> str:
+        """Add a put; return its id, or the id of an earlier put here with the same unique key.
+
+        Raises: TransactionClosedError, TransactionTooLargeError, DuplicateKeyError.
+        """
+        self.require_open()
+        if put.plan is not None:
+            if self._keys is None:
+                self._keys = {}
+            if (earlier := earlier_holder(self._keys, put)) is not None:
+                return earlier
+        size = len(put.data) + len(put.prefix) + PUT_WEIGHT + (0 if put.plan is None else put.plan.weight)
+        if self._size + size > self.runtime.max_puts:
+            msg = (
+                f"{self.what}: with this message for queue {put.state.name!r} it would put {self._size + size} bytes, "
+                f"more than one ZooKeeper request takes ({self.runtime.zookeeper.max_request}); commit in parts"
+            )
+            raise TransactionTooLargeError(msg)
+        self._size += size
+        self._puts.append(put)
+        return put.id
+
+    def end(self, queue: str, message_id: str, disposition: Disposition) -> None:
+        """Set the disposition of one message at the commit.
+
+        Raises:
+            TransactionClosedError: it has been settled.
+            InvalidOptionError: this transaction has not taken the message.
+        """
+        self.require_open()
+        for claim in self._claims:
+            if claim.id == message_id and claim.state.name == queue:
+                self._claims[claim] = disposition
+                return
+        msg = f"message {message_id} of queue {queue!r} was not taken by {self.what}"
+        raise InvalidOptionError(msg)
+
+    def alter(self, place: str, alteration: TransactionalAlteration) -> None:
+        """Add an alteration of the message at a place; it replaces an earlier alteration of the message.
+
+        Raises: TransactionClosedError.
+        """
+        self.require_open()
+        if self._alterations is None:
+            self._alterations = {}
+        self._alterations[alteration.state.name, place] = alteration
+
+    def removes(self, queue: str, place: str) -> bool:
+        """Whether it removes a message that it has not taken."""
+        alteration = None if self._alterations is None else self._alterations.get((queue, place))
+        return alteration is not None and alteration.removes
+
+    def answer(self, reply: Part) -> None:
+        """Reply by the commit; replaces an earlier reply. Raises: TransactionClosedError."""
+        self.require_open()
+        self._answer = reply
+
+    def drop_puts(self) -> None:
+        """Drop the puts, the alterations and the reply."""
+        self._puts.clear()
+        self._alterations = self._keys = self._answer = None
+        self._size = 0
+
+    async def release_unseen(self, claims: list[Claim]) -> None:
+        """Release claims that no caller receives, as if they had never been made."""
+        if not self._state.final and self._atomic_write is None:
+            for claim in claims:
+                self._claims.pop(claim, None)
+        else:  # its own claims are already decided, and a second release could remove another session's lock
+            claims = [claim for claim in claims if claim not in self._claims]
+        for claim in claims:
+            claim.handed = False
+        await self._undo(claims)
+
+    # -- deciding
+
+    async def commit(self, timeout: float | None = None) -> None:
+        """Commit. Raises: NotCommittedError, OutcomeUnknownError, TransactionClosedError, SessionClosedError."""
+        self.runtime.check()
+        self.require_open()
+        deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
+        try:
+            if self._puts and not self.ready:
+                await self._make_ready(timeout)
+            atomic_write = self.begin_commit()
+        except QueueError as error:
+            if self.open:
+                await self._undo_refused(error, patient=timeout is None)
+            raise
+        if atomic_write is None:
+            return
+        await atomic_write.wait(limit=None if deadline is None else max(0.0, deadline - self.runtime.clock.monotonic()))
+        if not atomic_write.settled:
+            raise self._withdraw(atomic_write, timeout)
+        if self._release is not None:
+            await wait_settled(self._release, limit=self.runtime.grace)
+        atomic_write.outcome()
+
+    def begin_commit(self) -> AtomicWrite | None:
+        """Send the commit and return its atomic write; None if there is nothing to commit.
+
+        The target queues must have been opened.
+
+        Raises:
+            TransactionClosedError: it has been settled.
+            InvalidOptionError: it releases a message, and ends a later one of the same group.
+            TransactionTooLargeError: it is larger than a request may be; nothing was sent.
+            SessionClosedError: the session has been closed.
+        """
+        if self._state is not _OPEN:
+            self.require_open()
+        if not self._claims and not self._puts and not self._alterations:
+            self._move(_SETTLING)
+            self._move(_COMMITTED)
+            return None
+        runtime = self.runtime
+        dispositions = self._claims
+        if len(dispositions) > 1:
+            refuse_to_overtake(self.what, dispositions)
+        atomic_write = AtomicWrite(self.id, self._part())
+        if atomic_write.part.weight > runtime.surely_small:
+            self._refuse_too_large(atomic_write)
+        atomic_write.watch(self._commit_settled)
+        runtime.committer.submit(atomic_write)
+        if self._reservation is not None:
+            self._reservation.bind(atomic_write)
+            self._reservation = None
+        self._move(_SETTLING)
+        if self._delivered is not None:
+            runtime.undecided(self)  # a transaction is recorded at its beginning
+        self._atomic_write = atomic_write
+        if runtime.tracing is not None:
+            runtime.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
+        return atomic_write
+
+    def _part(self) -> Part:
+        """Return what the commit does: it ends claims, then alters messages, then puts new ones, then replies."""
+        if not (self._puts or self._alterations or self._answer):
+            return end_claims(self.id, self._claims, self.generation)
+        parts: list[Part] = []
+        if self._claims:
+            parts.append(end_claims(self.id, self._claims, self.generation))
+        if self._alterations:
+            parts += self._alterations.values()
+        if self._puts:
+            parts.append(Puts(self._puts, FOREVER, self._needs))
+        if self._answer is not None:
+            parts.append(self._answer)
+        return parts[0] if len(parts) == 1 else Joined(parts)
+
+    async def rollback(
+        self,
+        delay: float | None = None,
+        error: str | None = None,
+        *,
+        cause: BaseException | None = None,
+        rewrite: bytes | None = None,
+    ) -> None:
+        """Undo: drop the puts, release the claims after ``delay`` seconds (None: each queue's policy).
+
+        ``error`` and ``cause`` are the reason: a text that is stored, and the exception for the log. With ``rewrite``,
+        the item of the only claim is replaced by these bytes.
+
+        It always succeeds. It returns when the locks or their session are gone, after one session timeout at the
+        latest: if no server answers, the session ends by then, and the locks with it. If a commit is in flight, it
+        first waits for its result.
+
+        Raises:
+            TransactionClosedError: it has been committed.
+            OutcomeUnknownError: a commit is in flight, and its result is not known after one session timeout.
+        """
+        if self._state is _SETTLING:
+            await self.decision(self.runtime.grace)
+            if self._state is _SETTLING:
+                raise unknown(self.id, f"its commit is under way, with no answer within {self.runtime.grace:g} s")
+        if self._state is _COMMITTED:
+            self.require_open()
+        if self._state is _OPEN:
+            self._move(_SETTLING)
+            self._release_claims(delay, error, rewrite, cause=cause)
+            self._move(_ROLLED_BACK)
+        if self._release is not None:
+            await wait_settled(self._release, limit=self.runtime.grace)
+
+    def predict_disposition(self, claim: Claim, error: str) -> str:
+        """Describe what will happen to its only message if it is undone for this error, for the log.
+
+        The policy's delay, which may be random, is drawn here; the release uses the same delay.
+        """
+        if self._state is not _OPEN:
+            return f"it is already {self._state.words}"
+        if self.runtime.closed or self.lost:
+            return "not released, because its claim is lost"
+        disposition = release_disposition(claim, None, error, self.runtime.random.random)
+        if disposition.kind == "release":
+            self._jittered_delay = disposition.delay
+        return fate(disposition)
+
+    def release_nowait(self) -> None:
+        """Undo at once, for callers that can no longer wait."""
+        if self._state is _OPEN:
+            self._move(_SETTLING)
+            self._release_claims(0, None)
+            self._move(_ROLLED_BACK)
+
+    async def decision(self, limit: float | None) -> None:
+        """Wait until a commit in flight is decided, up to ``limit`` seconds."""
+        if self._atomic_write is not None and not self._atomic_write.settled:
+            await asyncio.wait((self._atomic_write.done,), timeout=limit)
+
+    # -- internals
+
+    def _move(self, state: _State) -> None:
+        # Open work must be settled first; work being settled may reopen, if it was never sent.
+        if (self._state is _OPEN) is not (state is _SETTLING) or self._state.final:
+            msg = f"{self.what}: cannot move from {self._state.name} to {state.name}"
+            raise AssertionError(msg)
+        self._state = state
+        if state.final:
+            self.runtime.decided(self, state.outcome)
+
+    def _withdraw(self, atomic_write: AtomicWrite, timeout: float | None) -> QueueError:
+        """Withdraw a commit that took too long; return the error."""
+        if not self.runtime.committer.withdraw(atomic_write):
+            return unknown(self.id, f"no answer within {timeout} s")
+        self._move(_OPEN)
+        self.release_nowait()
+        error = NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing was applied")
+        self._atomic_write = None  # this work has been settled without it
+        atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
+        return error
+
+    async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:
+        """Undo work whose commit could not be sent."""
+        self._move(_SETTLING)
+        self._release_claims(0 if type(error) is NotCommittedError else None, str(error), cause=error)
+        self._move(_ROLLED_BACK)
+        if self._release is not None and patient:
+            await wait_settled(self._release, limit=self.runtime.grace)
+
+    async def _make_ready(self, timeout: float | None) -> None:
+        """Open the target queues, and reserve their capacity. Raises: also as `CapacityGate.acquire`."""
+        deadline = Deadline(timeout, self.runtime.clock)
+        self._move(_SETTLING)
+        try:
+            await self._open_queues(timeout)
+            if self._reservation is None:
+                self._reservation = await reserve(self._needs(), deadline, self.generation)
+        finally:
+            self._move(_OPEN)
+
+    async def _open_queues(self, timeout: float | None) -> None:
+        """Make sure that the target queues exist."""
+        try:
+            async with asyncio.timeout(timeout):
+                await make_ready(self._puts)
+        except TimeoutError as error:
+            msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
+            raise NotCommittedError(msg) from error
+
+    def _needs(self) -> dict[CapacityLimit[AtomicWrite], int]:
+        return needs_of(self._puts, self._claims, self._alterations.values() if self._alterations else ())
+
+    def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:
+        zookeeper = self.runtime.zookeeper
+        composition = Composition(self.runtime.server_clock)
+        atomic_write.part.compose(composition)
+        size = zookeeper.request_size(composition.operations) + 512  # plus the operation on the slot
+        if size > zookeeper.max_request:
+            msg = (
+                f"{self.what} takes {size} bytes, ZooKeeper takes {zookeeper.max_request} in one request; "
+                "nothing was sent; commit in parts"
+            )
+            raise TransactionTooLargeError(msg)
+
+    def _commit_settled(self, atomic_write: AtomicWrite) -> None:
+        """Record the result of the commit."""
+        if atomic_write is not self._atomic_write:
+            return
+        error = atomic_write.error
+        if error is None:
+            self._move(_COMMITTED)
+        elif isinstance(error, OutcomeUnknownError):
+            self._move(_IN_DOUBT)
+        else:
+            if isinstance(error, ItemNotEmptyError):
+                self._release_claims(0, str(error), cause=error, obstructed=error.message_id)
+            elif not isinstance(error, SessionExpiredError):
+                self._release_claims(0 if isinstance(error, _BLAMELESS) else None, str(error), cause=error)
+            self._move(_ROLLED_BACK)
+
+    def _release_claims(
+        self,
+        delay: float | None,
+        error: str | None,
+        rewrite: bytes | None = None,
+        *,
+        cause: BaseException | None = None,
+        obstructed: str | None = None,
+    ) -> None:
+        """Send the release of all claims; the committer keeps it until it is applied or the session is over.
+
+        The message ``obstructed`` could not be removed: its delay grows with each attempt, whatever its policy says.
+        """
+        self._puts.clear()
+        self._alterations = None
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+        runtime = self.runtime
+        if runtime.closed or not self._claims or self.lost:
+            return
+        if delay is None:
+            delay = self._jittered_delay
+        random = runtime.random.random
+        dispositions: dict[Claim, Disposition] = {}
+        for claim in self._claims:
+            disposition = release_disposition(claim, delay, error, random)
+            if disposition.kind != "release":
+                disposition = disposition._replace(cause=cause)
+            elif claim.id == obstructed:
+                longest = max(aside(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random))
+                disposition = disposition._replace(delay=longest)
+            elif rewrite is not None:
+                disposition = disposition._replace(rewrite=rewrite)
+            dispositions[claim] = disposition
+        release_id = runtime.ids.next()
+        atomic_write = AtomicWrite(release_id, ReleaseClaims(release_id, dispositions, self.generation))
+        try:
+            runtime.committer.submit(atomic_write)
+        except QueueError:
+            return  # the session has just been closed, its locks end with it
+        self._release = atomic_write.done
+        if runtime.tracing is not None:
+            runtime.tracing.settling("rollback", self.id, dispositions, (), atomic_write)
+
+    async def _undo(self, claims: list[Claim]) -> None:
+        """Release claims that came too late to be added."""
+        dispatcher = self.runtime.dispatcher(claims[0].state) if claims else None
+        released = dispatcher.release(claims) if dispatcher is not None else None
+        if released is not None:
+            await wait_settled(released, limit=self.runtime.grace)

@@ -1,0 +1,44 @@
+"""Arrow batches of about a thousand rows or more, out of pages of any size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from .bundle_arrays import Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from .columns import Layout
+
+    #: Rows, or messages of bundles that are converted together.
+    Page: TypeAlias = list[list[object]] | Columns
+
+#: Approximate number of rows in a batch.
+BATCH: Final = 1000
+
+
+class Batches:
+    """Makes batches of pages, in their order."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._rows: list[list[object]] = []
+
+    def add(self, page: Page) -> Iterator[pa.RecordBatch]:
+        """Add a page; yield the batches that are full."""
+        if isinstance(page, Columns):
+            yield from self.finish()
+            yield self._layout.columns(page.parts)
+            return
+        self._rows += page
+        if len(self._rows) >= BATCH:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield the remaining rows."""
+        if self._rows:
+            yield self._layout.batch(self._rows)
+            self._rows = []

@@ -1,0 +1,72 @@
+"""Several processes of one command: signals go to all, and a process that was killed is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log: Final = logging.getLogger(__name__)
+
+#: Seconds until a killed process is replaced: it may be killed again at once.
+AGAIN: Final = 1.0
+
+
+async def supervise(commands: Sequence[Sequence[str]]) -> int:
+    """Run each command in a process until all end; return the first exit status that is not 0.
+
+    SIGTERM and SIGINT are passed on. A process that a signal kills is started again. If one ends with an error, the
+    others are stopped.
+    """
+    return await _Processes().serve(commands)
+
+
+class _Processes:
+    """The processes, and whether they are stopped."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.subprocess.Process] = set()
+        self._stopping = asyncio.Event()
+
+    async def serve(self, commands: Sequence[Sequence[str]]) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, number)
+        async with asyncio.TaskGroup() as tasks:
+            serving = [tasks.create_task(self._serve(command)) for command in commands]
+        return next((status for task in serving if (status := task.result())), 0)
+
+    async def _serve(self, command: Sequence[str]) -> int:
+        while True:
+            # In a separate process group: a terminal's Ctrl-C arrives only here, and is passed on once.
+            process = await asyncio.create_subprocess_exec(*command, process_group=0)
+            self._running.add(process)
+            if self._stopping.is_set():
+                process.terminate()
+            log.info("started process %d", process.pid)
+            try:
+                status = await process.wait()
+            finally:
+                self._running.discard(process)
+            if self._stopping.is_set():
+                return max(status, 0)
+            if status >= 0:
+                if status:
+                    log.error("process %d ended with status %d: stopping the others", process.pid, status)
+                    self._stop(signal.SIGTERM)
+                return status
+            log.error("process %d was killed by %s: another starts", process.pid, signal.Signals(-status).name)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), AGAIN)
+            except TimeoutError:
+                continue
+            return 0
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._stopping.set()
+        for process in self._running:
+            process.send_signal(number)

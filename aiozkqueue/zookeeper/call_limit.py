@@ -1,0 +1,145 @@
+"""The end of a call while no server answers, and the error that tells whether anything of it may have been applied.
+
+A call may take long if there is much to do. Its limit is the time for which the client has heard nothing from a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from aiozkqueue.errors import ConnectionLostError, NotCommittedError, OutcomeUnknownError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from contextvars import Token
+    from types import TracebackType
+
+    from aiozkqueue.errors import QueueError
+
+    from .interface import ZooKeeper
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_current: ContextVar[CallLimit | None] = ContextVar("aiozkqueue_call", default=None)
+
+
+def current_call() -> CallLimit | None:
+    """Return the limit of the call that runs here, if it has one."""
+    return _current.get()
+
+
+class CallLimit:
+    """Cancels its block when no server has been heard for ``seconds`` since the block began, and raises an error then.
+
+    The error is the one of a read, unless the block is marked as one that ``writes``.
+    """
+
+    __slots__ = (
+        "_began",
+        "_cancelling",
+        "_task",
+        "_timer",
+        "_token",
+        "_what",
+        "_zookeeper",
+        "expired",
+        "seconds",
+        "sent",
+        "writes",
+    )
+
+    def __init__(self, zookeeper: ZooKeeper, seconds: float, what: str) -> None:
+        self._zookeeper = zookeeper
+        self._what = what
+        self._timer: asyncio.TimerHandle | None = None
+        self._token: Token[CallLimit | None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._began = 0.0
+        self.seconds = seconds
+        self.writes = False
+        """Whether the call changes anything."""
+        self.sent = False
+        """Whether a change was sent, which may have been applied."""
+        self.expired = False
+        """Whether no server was heard in time."""
+
+    async def __aenter__(self) -> Self:
+        self._task = task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - coroutines run in tasks
+        self._cancelling = task.cancelling()
+        loop = asyncio.get_running_loop()
+        self._began = loop.time()
+        self._timer = loop.call_later(self.seconds, self._on_timer)
+        self._token = _current.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._timer is not None and self._token is not None and self._task is not None  # noqa: S101, PT018 - entered
+        self._timer.cancel()
+        _current.reset(self._token)
+        if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
+            raise self._error() from error
+
+    def _on_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = max(self._began, self._zookeeper.last_heard) + self.seconds - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._on_timer)
+            return
+        self.expired = True
+        assert self._task is not None  # noqa: S101 - entered
+        self._task.cancel()
+
+    def _error(self) -> QueueError:
+        why = f"{self._what}: no answer from ZooKeeper within {self.seconds:g} s"
+        if not self.writes:
+            return ConnectionLostError(f"{why}; try again when a server is available")
+        if not self.sent:
+            return NotCommittedError(f"{why}; nothing was sent, so nothing was applied; try again")
+        return OutcomeUnknownError(f"{why}; a part of it may have been applied; look before you repeat it", "")
+
+
+class Limited(Protocol):
+    """An object whose calls have a limit."""
+
+    @property
+    def _limit(self) -> CallLimit:
+        """A new limit for one call. Raises: SessionClosedError, WrongLoopError."""
+        ...
+
+
+S = TypeVar("S", bound=Limited)
+
+
+def reads(
+    call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Limit a call that only reads: it raises ConnectionLostError while no server answers."""
+
+    @wraps(call)
+    async def limited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._limit:
+            return await call(self, *args, **kwargs)
+
+    return limited
+
+
+def changes(
+    call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Limit a call that changes something: NotCommittedError or OutcomeUnknownError ends it while no server answers."""
+
+    @wraps(call)
+    async def limited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._limit as limit:
+            limit.writes = True
+            return await call(self, *args, **kwargs)
+
+    return limited

@@ -1,0 +1,398 @@
+"""Queues come and go: only puts and settings create them, and a deleted queue is gone for every program."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.errors import NotFoundError, QueueInUseError
+from aiozkqueue.session.internals import core_of, state_of
+from aiozkqueue.testing import Opcode
+from tests.integration.queue.conftest import eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(120)
+
+PAUSED = zq.QueueConfig(paused=True)
+DELETED = b'{"deleted": true}'
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds. Raises: TimeoutError."""
+
+    async def holds() -> bool:
+        return condition()
+
+    await eventually(holds)
+
+
+async def nothing_but_the_mark(view: Observer, root: str) -> bool:
+    tree = await view.tree(f"{root}/jobs")
+    return list(tree.values()) == [DELETED]
+
+
+# -- a mistyped name creates nothing
+
+
+async def test_no_read_pause_or_take_creates_a_queue(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    await session.queue("orders").put(b"1")
+    mistyped = other.queue("ordres")
+    assert await mistyped.peek() == []
+    assert (await mistyped.size(), await mistyped.exists()) == (0, False)
+    assert (await mistyped.stats()).size == 0
+    assert await mistyped.cancel(id="nobody") is zq.Alteration.NOT_FOUND
+    assert await mistyped.update(b"2", key="nobody") is zq.Alteration.NOT_FOUND
+    assert await mistyped.purge() == 0
+    assert [record async for record in mistyped.history()] == []
+    assert await mistyped.dead_letters.redrive() == 0
+    assert await mistyped.leases.take() == []
+    assert await mistyped.admin.reap() == await mistyped.admin.unbundle() == await mistyped.admin.release_claims() == 0
+    await other.admin.clean("ordres")
+    async with other.transaction() as tx:
+        assert await tx.take(mistyped) is None
+        assert await tx.take(mistyped, timeout=0.3) is None
+    async with mistyped.consume(until_idle=0.3) as deliveries:
+        assert [delivery.value async for delivery in deliveries] == []
+    async with other.listener(mistyped, handle_nothing, concurrency=1):
+        await asyncio.sleep(0.3)
+    for refused in (mistyped.configuration(), mistyped.configure(PAUSED), mistyped.admin.delete()):
+        with pytest.raises(NotFoundError, match=r"there is no queue 'ordres' below .*; did you mean 'orders'\?"):
+            await refused
+    assert await session.queues() == ["orders"]
+
+
+async def handle_nothing(delivery: zq.Delivery[bytes]) -> None:
+    raise AssertionError(delivery)
+
+
+async def test_settings_create_a_queue_explicitly(session: zq.QueueSession) -> None:
+    await session.queue("plain").configure(zq.QueueConfig())
+    await session.queue("sharded").configure(zq.QueueConfig(shards=2, paused=True))
+    assert await session.queues() == ["plain", "sharded"]
+    assert (await session.queue("sharded").configuration()).paused
+
+
+async def test_a_listener_that_starts_before_its_queue_exists_gets_the_first_message(
+    session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "aiozkqueue")
+    handled: list[bytes] = []
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.value)
+
+    async with session.listener(session.queue("jobs"), handle, concurrency=2):
+        await asyncio.sleep(0.3)
+        assert not await other.queue("jobs").exists()
+        await other.queue("jobs").put(b"1")
+        await until(lambda: handled == [b"1"])
+        await other.queue("jobs").put(b"2")
+        await until(lambda: handled == [b"1", b"2"])
+    told = [record.getMessage() for record in caplog.records if "queue jobs" in record.getMessage()]
+    assert told[:2] == ["queue jobs does not exist: its first put creates it", "queue jobs exists now"]
+
+
+async def test_a_worker_logs_one_line_when_its_queue_is_paused_and_one_when_it_is_resumed(
+    session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "aiozkqueue")
+    jobs = other.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=1, paused=True))
+    await jobs.put_many([b"1", b"2"])
+    handled: list[bytes] = []
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.value)
+
+    def told() -> list[str]:
+        return [message for record in caplog.records if "queue jobs is" in (message := record.getMessage())]
+
+    async with session.listener(session.queue("jobs"), handle, concurrency=2):
+        await until(lambda: len(told()) == 1)
+        await jobs.put(b"3")
+        await jobs.configure(zq.QueueConfig(paused=False))
+        await until(lambda: len(handled) == 3)
+    paused = "queue jobs is paused: its messages are delivered again after it is resumed"
+    assert told() == [paused, "queue jobs is resumed"]
+
+
+# -- refused while it is used
+
+
+async def test_a_queue_is_not_deleted_while_it_has_messages_or_dead_letters(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2"], delay=3600)
+    with pytest.raises(QueueInUseError, match=r"queue 'jobs' has 2 messages; nothing was deleted\. .* force=True"):
+        await jobs.admin.delete()
+    await jobs.purge()
+    await jobs.put(b"3")
+    async with session.transaction() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        with pytest.raises(QueueInUseError, match="1 message;"):
+            await jobs.admin.delete()
+        tx.reject(message, "bad")
+    with pytest.raises(QueueInUseError, match="1 dead letter;") as refused:
+        await jobs.admin.delete()
+    assert refused.value.uses == "1 dead letter"
+    assert [letter.body for letter in await jobs.dead_letters.peek()] == [b"3"]
+    await jobs.dead_letters.purge()
+    await jobs.admin.delete()
+    assert not await jobs.exists()
+
+
+async def test_a_queue_is_not_deleted_while_another_session_consumes_it(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    assert (await take_one(other)).value == b"1"
+    with pytest.raises(QueueInUseError, match=r"1 consumer \(.*, process \d+\); nothing was deleted"):
+        await jobs.admin.delete()
+    await other.queue("jobs").put(b"2")  # nothing has changed for it
+    assert (await take_one(other)).value == b"2"
+    await other.queue("jobs").admin.delete()  # a session does not stand in its own way
+    assert not await jobs.exists()
+
+
+# -- after a deletion
+
+
+async def test_a_deleted_queue_is_gone_for_every_session_and_all_its_data_with_it(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=4, history=zq.History(payload=True), ttl=3600))
+    await jobs.put_many([b"1", b"2", b"3"], tags={"size": 1})
+    await jobs.put(b"urgent", priority=-3, key="k", unique=True)
+    await jobs.put(b"later", delay=3600)
+    async with session.transaction() as tx:
+        messages = await tx.take_many(jobs, 2)
+        tx.reject(messages[0], "bad")
+    await jobs.admin.delete(force=True)
+    assert await nothing_but_the_mark(server_view, queue_root)
+    for elsewhere in (session, other):
+        queue = elsewhere.queue("jobs")
+        assert (await queue.exists(), await queue.size(), await elsewhere.queues()) == (False, 0, [])
+        with pytest.raises(NotFoundError):
+            await queue.configuration()
+    with pytest.raises(NotFoundError):
+        await other.queue("jobs").admin.delete(force=True)
+    assert (await session.admin.diagnose("jobs")).queues[0].exists is False
+
+
+async def test_a_put_after_a_deletion_creates_a_new_queue_with_nothing_of_the_old_one(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs, theirs = session.queue("jobs"), other.queue("jobs")
+    await theirs.configure(zq.QueueConfig(shards=3, max_size=5))
+    await theirs.put(b"old", key="k", unique=True)
+    await jobs.put(b"old")
+    await theirs.admin.delete(force=True)
+    await jobs.put(b"new")  # this session has not heard of it
+    await theirs.put(b"newer", key="k", unique=True)
+    config = await theirs.configuration()
+    assert (config.shards, config.max_size) == (None, None)
+    assert [(await take_one(session)).value, (await take_one(other)).value] == [b"new", b"newer"]
+
+
+async def test_the_policy_of_a_program_is_stored_with_the_new_queue_too(session: zq.QueueSession) -> None:
+    policy = zq.ConsumeTimes(3)
+    jobs = session.queue("jobs", policy=policy)
+    await jobs.put(b"1")
+    await jobs.admin.delete(force=True)
+    await jobs.put(b"2")
+    assert (await jobs.configuration()).policy == policy
+
+
+async def test_a_listener_survives_the_deletion_and_takes_from_the_new_queue(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    handled: list[bytes] = []
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.value)
+
+    jobs = other.queue("jobs")
+    async with session.listener(session.queue("jobs"), handle, concurrency=2):
+        for round_ in range(4):
+            await jobs.put(b"%d" % round_)
+            await until(lambda: len(handled) == round_ + 1)  # noqa: B023 - awaited here
+            await jobs.admin.delete(force=True)
+            assert not await jobs.exists()
+    assert handled == [b"0", b"1", b"2", b"3"]
+    assert not await jobs.exists()
+
+
+async def test_the_commit_of_a_message_of_a_deleted_queue_fails_and_does_not_bring_the_queue_back(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History()))
+    await jobs.put_many([b"1", b"2", b"3"])
+    with pytest.raises(zq.NotCommittedError):
+        async with session.transaction() as tx:
+            first, second, _ = await tx.take_many(jobs, 3)
+            tx.put("results", b"done")
+            tx.reject(first, "bad")
+            tx.release(second, delay=60)
+            await other.queue("jobs").admin.delete(force=True)
+    assert await session.queues() == ["results"]
+    assert await session.queue("results").size() == 0
+    await asyncio.sleep(0.3)  # for the release of the messages
+    assert await nothing_but_the_mark(server_view, queue_root)
+
+
+async def test_a_session_that_has_not_heard_of_it_puts_by_the_settings_of_the_new_queue(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    """The new queue's configuration has been changed as often as the old one's."""
+    stale, jobs = session.queue("jobs"), other.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=8))
+    await stale.put(b"old")
+    known = state_of(stale).version
+    await jobs.admin.delete(force=True)
+    await jobs.configure(zq.QueueConfig(ordered=True))
+    assert state_of(jobs).version > known
+    await stale.put(b"1")
+    await jobs.put(b"2")
+    assert [(await take_one(other)).value for _ in range(2)] == [b"1", b"2"]
+
+
+# -- at the same moment
+
+
+@pytest.mark.parametrize("force", [True, False])
+async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str, *, force: bool
+) -> None:
+    """Without force, none may be lost: the queue is only deleted between two messages."""
+    put: set[bytes] = set()
+    seen: list[bytes] = []
+    deleted = 0
+
+    async def producer() -> None:
+        for number in range(150):
+            body = b"%d" % number
+            await session.queue("jobs").put(body)
+            put.add(body)
+            await asyncio.sleep(0.01)
+
+    async def consumer() -> None:
+        async with session.queue("jobs").consume(settle="explicit") as deliveries:
+            async for delivery in deliveries:
+                try:
+                    await delivery.commit()
+                except zq.NotCommittedError:
+                    continue
+                seen.append(delivery.value)
+
+    async def deleter() -> None:
+        nonlocal deleted
+        while True:
+            try:
+                await session.queue("jobs").admin.delete(force=force)
+                deleted += 1
+            except (NotFoundError, QueueInUseError, zq.NotCommittedError):
+                pass
+            await asyncio.sleep(0.02)
+
+    async def ended() -> bool:
+        return not await other.queue("jobs").size()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(consumer()), group.create_task(deleter())]
+        await producer()
+        await asyncio.sleep(0.2)
+        tasks[1].cancel()
+        await eventually(ended)
+        await until(lambda: force or set(seen) == put)
+        tasks[0].cancel()
+    assert deleted > 0
+    assert len(seen) == len(set(seen))
+    assert set(seen) <= put
+    await other.queue("jobs").put(b"last")
+    assert (await take_one(other)).value == b"last"
+    assert await server_view.children(f"{queue_root}/jobs/locks") == []
+
+
+async def test_two_sessions_delete_a_large_queue_at_once(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs").configure(zq.QueueConfig(shards=16))
+    await session.queue("jobs").put_many([b"x"] * 3000)
+    done = await asyncio.gather(
+        *(one.queue("jobs").admin.delete(force=True) for one in (session, other, session)), return_exceptions=True
+    )
+    assert None in done
+    assert all(isinstance(one, NotFoundError) for one in done if one is not None)
+    assert await nothing_but_the_mark(server_view, queue_root)
+
+
+async def test_a_put_finishes_a_deletion_that_was_killed_and_then_creates_the_queue(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    killed = await open_session(zookeeper_proxy.hosts)
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"old"] * 1000)
+    await killed.queue("jobs").size()
+    fault = zookeeper_proxy.lose_before(
+        lambda request: request.opcode == Opcode.MULTI and b"items/" in request.body and b"/slot-" not in request.body,
+        times=99,
+    )
+    deleting = asyncio.create_task(killed.queue("jobs").admin.delete(force=True))
+    await until(lambda: len(fault.requests) > 0)
+    deleting.cancel()
+    await asyncio.gather(deleting, return_exceptions=True)
+    assert (await jobs.exists(), await jobs.size(), await session.queues()) == (False, 0, [])
+    await jobs.put(b"new")
+    assert [message.body for message in await jobs.peek(5)] == [b"new"]
+
+
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_deletion_whose_request_or_reply_is_lost_deletes_once(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, when: str, *, force: bool
+) -> None:
+    distant = await open_session(zookeeper_proxy.hosts)
+    await session.queue("jobs").configure(zq.QueueConfig())
+    if force:
+        await session.queue("jobs").put(b"1")
+    lose = zookeeper_proxy.lose_before if when == "before" else zookeeper_proxy.lose_after
+    fault = lose(lambda request: request.opcode == Opcode.MULTI and DELETED in request.body, times=2)
+    await distant.queue("jobs").admin.delete(force=force)
+    assert len(fault.requests) == 2
+    assert not await session.queue("jobs").exists()
+    await session.queue("jobs").put(b"new")
+    assert (await take_one(distant)).value == b"new"
+
+
+# -- what stays
+
+
+async def test_the_janitor_removes_the_rest_of_a_deleted_queue(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    await jobs.admin.delete(force=True)
+    await session.admin.clean()
+    assert await nothing_but_the_mark(server_view, queue_root)
+    monkeypatch.setattr("aiozkqueue.operations.deleted.KEPT", 0)
+    await asyncio.sleep(0.01)
+    [*_, root] = await session.admin.clean()
+    assert root.deleted == 1
+    assert await server_view.tree(f"{queue_root}/jobs") == {}
+    await jobs.put(b"2")
+    assert [json.loads(message.body) for message in await jobs.peek()] == [2]
+    assert core_of(session).root == queue_root

@@ -1,0 +1,48 @@
+"""Calls while requests and replies are lost: one reply, in the moment of the commit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.faults.account import PUT, SETTLE
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.faults.account import Account
+
+
+@pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
+@pytest.mark.parametrize("fault", ["lose_before", "lose_after"])
+@pytest.mark.parametrize("lost", ["the put", "the commit", "every third request"])
+async def test_a_call_gets_one_reply_whatever_is_lost(
+    proxy: ZooKeeperProxy, quick: str, root: str, account: Account, fault: str, lost: str, bundle: int | None
+) -> None:
+    handled: list[bytes] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.value)
+        delivery.reply(delivery.value.upper())
+
+    async with (
+        asyncio.timeout(60),
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as caller,
+        zq.connect(proxy.hosts if lost == "the commit" else quick, root=root, session_timeout=20) as worker,
+        worker.listener(worker.queue("jobs"), handler, concurrency=8),
+    ):
+        jobs = caller.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=bundle))
+        assert await jobs.call(b"first", timeout=30) == b"FIRST"
+        if lost == "every third request":
+            numbers = iter(range(1_000_000))
+            getattr(proxy, fault)(lambda request: request.opcode > 0 and next(numbers) % 3 == 2, times=10)
+        else:
+            getattr(proxy, fault)(PUT if lost == "the put" else SETTLE)
+        bodies = [b"word %d" % number for number in range(40)]
+        answers = await asyncio.gather(*(jobs.call(body, timeout=45) for body in bodies))
+    assert answers == [body.upper() for body in bodies]
+    assert await account.bodies("jobs") == []
+    assert await account.locks("jobs") == []

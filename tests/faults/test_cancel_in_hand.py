@@ -1,0 +1,118 @@
+"""Cancelling a message in hand while requests and replies are lost: the answer is true, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Opcode
+from tests.faults.account import SETTLE, multi_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.faults.account import Account
+
+CANCEL = multi_of(b"/slot-", b"/cancelled")
+
+
+@pytest.fixture
+async def holder(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
+    async with zq.connect(quick, root=root, session_timeout=20) as session:
+        yield session
+
+
+@pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
+@pytest.mark.parametrize("fault", ["lose_before", "lose_after"])
+async def test_a_lost_request_or_reply_of_a_cancellation_leaves_a_true_answer(
+    proxy: ZooKeeperProxy, root: str, holder: zq.QueueSession, account: Account, fault: str, bundle: int | None
+) -> None:
+    jobs = holder.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=bundle, history=zq.History()))
+    ids = await jobs.put_many([b"%d" % number for number in range(40)])
+    begun, cancelled = set[bytes](), asyncio.Event()
+
+    async def slow(delivery: zq.Delivery[bytes]) -> None:
+        begun.add(delivery.value)
+        if delivery.value == b"7":
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+    async with (
+        asyncio.timeout(60),
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as operator,
+        holder.listener(jobs, slow, concurrency=40),
+    ):
+        while b"7" not in begun:  # noqa: ASYNC110 - the server decides
+            await asyncio.sleep(0.02)
+        getattr(proxy, fault)(CANCEL)
+        assert await operator.queue("jobs").cancel(id=ids[7], running=True) is zq.Alteration.DONE
+        await cancelled.wait()
+        while await jobs.size():  # noqa: ASYNC110 - the listener goes on
+            await asyncio.sleep(0.02)
+    assert await account.bodies("jobs") == []
+    assert await account.locks("jobs") == []
+    records = [record.outcome async for record in jobs.history() if record.id == ids[7]]
+    assert records == [zq.End.CANCELLED]
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_a_commit_in_doubt_and_a_cancellation_decide_in_one_order(
+    proxy: ZooKeeperProxy, quick: str, root: str, account: Account, *, applied: bool
+) -> None:
+    async with (
+        zq.connect(quick, root=root, session_timeout=20) as operator,
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
+        asyncio.timeout(60),
+    ):
+        jobs = session.queue("jobs")
+        message = await jobs.put(b"1")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(jobs, timeout=30) is not None
+            tx.put("done", b"1")
+            held = (proxy.hold_reply if applied else proxy.hold_request)(SETTLE)
+            committing = asyncio.ensure_future(tx.commit())
+            await held.struck()
+            outcome = await operator.queue("jobs").cancel(id=message, running=True)
+            held.release()
+            if applied:
+                assert outcome is zq.Alteration.NOT_FOUND
+                await committing
+            else:
+                assert outcome is zq.Alteration.DONE
+                with pytest.raises(zq.ClaimLostError):
+                    await committing
+    assert await account.bodies("jobs") == []
+    assert await account.bodies("done") == ([b"1"] if applied else [])
+    assert await account.locks("jobs") == []
+
+
+@pytest.mark.parametrize("fault", ["lose_before", "lose_after"])
+async def test_a_listener_starts_although_the_request_that_watches_for_cancellations_is_lost(
+    proxy: ZooKeeperProxy, root: str, holder: zq.QueueSession, fault: str
+) -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: zq.Delivery[bytes]) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with asyncio.timeout(60), zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
+        lost = getattr(proxy, fault)(lambda one: one.opcode == Opcode.ADD_WATCH and b"/cancelled" in one.body)
+        async with session.listener(session.queue("jobs"), slow):
+            await lost.struck()
+            message_id = await holder.queue("jobs").put(b"slow")
+            await begun.wait()
+            assert await holder.queue("jobs").cancel(id=message_id, running=True)
+            await cancelled.wait()

@@ -1,0 +1,124 @@
+"""The cost of the dashboard: deep queues, and many open browsers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from aiozkqueue.http.core import shared
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import Create
+from tests.http.conftest import NOBODY
+from tests.integration.queue.conftest import eventually
+from tests.integration.queue.test_deep_listings import TURN, watched
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import aiozkqueue as zq
+    from tests.http.conftest import Service
+
+pytestmark = pytest.mark.timeout(180)
+
+PAGES = (
+    "/",
+    "/dead-letters",
+    "/consumers",
+    "/jobs",
+    "/buses",
+    "/moves",
+    "/queues/orders",
+    "/queues/orders/points",
+    "/queues/orders/messages",
+    "/queues/orders/dead-letters",
+)
+#: Messages of a queue that cannot be listed within the time of a page.
+DEEP = 100_000
+
+
+@pytest.fixture
+async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=60, verify=NOBODY) as client:
+        assert (await client.post("/sign-in", data={"key": service.key})).status_code == 200
+        yield client
+
+
+async def received(session: zq.QueueSession) -> int:
+    """How many requests the server has received."""
+    (report,) = (await core_of(session).zookeeper.ask_servers("srvr")).values()
+    found = re.search(r"Received: (\d+)", report or "")
+    assert found is not None
+    return int(found[1])
+
+
+async def test_fifty_open_browsers_cost_zookeeper_as_much_as_one(
+    browser: httpx.AsyncClient, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = session.queue("orders")
+    await orders.put_many([b"1"] * 60)
+    async with session.transaction() as tx:
+        for message in await tx.take_many(orders, 5):
+            tx.reject(message, "broken")
+
+    async def shown() -> bool:
+        return "/queues/orders" in (await browser.get("/")).text
+
+    await eventually(shown)
+    monkeypatch.setattr(shared, "FRESH", 60.0)  # the requests of a busy machine take longer than five seconds
+    counts = [await received(session)]
+    for browsers in (1, 49):
+        for _ in range(browsers):
+            answers = await asyncio.gather(*(browser.get(path) for path in PAGES))
+            assert {answer.status_code for answer in answers} == {200}
+        counts.append(await received(session))
+    one, others = counts[1] - counts[0], counts[2] - counts[1]
+    assert others <= 2 * one, "the server samples the queues meanwhile, whether or not a browser is open"
+
+
+@pytest.mark.slow
+async def test_the_pages_of_a_deep_queue_answer_at_once_and_do_not_block_the_loop(
+    browser: httpx.AsyncClient, session: zq.QueueSession
+) -> None:
+    await session.queue("deep").put(b"1")
+    await fill(session, "deep", DEEP)
+    for path in ("/queues/deep", "/queues/deep/points", "/queues/deep/messages", "/queues/deep/dead-letters"):
+        async with watched() as turns:
+            begun = time.monotonic()
+            answer = await browser.get(path)
+            took = time.monotonic() - begun
+        assert answer.status_code == 200
+        assert turns.longest < TURN, path
+        assert took < 2.0, path
+
+    async def listed() -> bool:
+        page = await browser.get("/queues/deep/messages?page=99")
+        return "4,951\N{EN DASH}5,000 of 5,000 messages" in page.text and page.text.count("<tr") > 50
+
+    await eventually(listed)
+    message = f"Deep{DEEP // 2:014d}"
+    async with watched() as turns:
+        begun = time.monotonic()
+        await browser.get(f"/queues/deep/messages/{message}")
+        took = time.monotonic() - begun
+    assert turns.longest < TURN
+    assert took < 2.0
+
+    async def found() -> bool:
+        page = await browser.get(f"/queues/deep/messages/{message}")
+        return "put by" in page.text and "waiting</span>" in page.text
+
+    await eventually(found)
+
+
+async def fill(session: zq.QueueSession, name: str, number: int) -> None:
+    """Create this many messages, faster than by puts."""
+    core = core_of(session)
+    lane = core.queue_state(name).paths.items
+    names = [Create(f"{lane}/item-iDeep{one:014d}-{one + 1:010d}", b"1") for one in range(number)]
+    for start in range(0, number, 5000):
+        await asyncio.gather(*(core.zookeeper.multi(names[at : at + 500]) for at in range(start, start + 5000, 500)))

@@ -1,0 +1,146 @@
+"""Commits and puts of many tasks that are sent as one: each task learns the outcome of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Direction, Opcode
+from tests.integration.queue.bundles import BODIES, Stored, bundled, drain
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+
+TASKS = 40
+OWN = BODIES[:TASKS]
+
+
+class Takers:
+    """Transactions that hold one message of a bundle each, and commit together."""
+
+    def __init__(self, session: zq.QueueSession, queue: zq.Queue[bytes], number: int = TASKS) -> None:
+        self._session = session
+        self._queue = queue
+        self._missing = number
+        self.all_hold = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def take_and_commit(self, timeout: float | None = None) -> bytes:
+        async with self._session.transaction() as tx:
+            message = await tx.take(self._queue, timeout=20)
+            assert message is not None
+            self._missing -= 1
+            if not self._missing:
+                self.all_hold.set()
+            await self.go.wait()
+            try:
+                await tx.commit(timeout=timeout)
+            except zq.QueueError as error:
+                error.add_note(message.id)
+                raise
+            return message.value
+
+
+async def test_many_commits_are_applied(session: zq.QueueSession, stored: Stored) -> None:
+    takers = Takers(session, await bundled(session, OWN))
+    commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
+    await takers.all_hold.wait()
+    takers.go.set()
+    assert sorted(await asyncio.gather(*commits)) == sorted(OWN)
+    assert await stored.is_empty()
+
+
+async def test_each_commit_of_a_lost_bundle_names_its_own_message(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    takers = Takers(session, await bundled(session, OWN))
+    commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
+    await takers.all_hold.wait()
+    assert await other.queue("jobs").admin.release_claims() == TASKS
+    takers.go.set()
+    errors = await asyncio.gather(*commits, return_exceptions=True)
+    assert {type(error) for error in errors} == {zq.ClaimLostError}
+    for error in errors:
+        assert isinstance(error, zq.ClaimLostError)
+        (message_id,) = error.__notes__
+        assert message_id in str(error)
+    assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(OWN)
+
+
+@pytest.mark.parametrize("lose", ["lose_before", "lose_after"])
+async def test_many_commits_are_applied_once_when_a_message_on_the_wire_is_lost(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, lose: str
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    takers = Takers(session, await bundled(session, OWN))
+    commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
+    await takers.all_hold.wait()
+    getattr(zookeeper_proxy, lose)(Opcode.MULTI)
+    takers.go.set()
+    assert sorted(await asyncio.gather(*commits)) == sorted(OWN)
+    assert await stored.is_empty()
+
+
+@pytest.mark.parametrize("impatient", [1, 2, TASKS - 1])
+async def test_one_of_many_commits_can_be_withdrawn_while_another_one_is_unanswered(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, impatient: int
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue = await bundled(session, OWN)
+    async with session.transaction() as first:
+        assert await first.take(queue) is not None
+        takers = Takers(session, queue, TASKS - 1)
+        commits = [
+            asyncio.create_task(takers.take_and_commit(0.2 if number == impatient else None))
+            for number in range(1, TASKS)
+        ]
+        await takers.all_hold.wait()
+        zookeeper_proxy.stall(Direction.TO_CLIENT)
+        unanswered = asyncio.create_task(first.commit())
+        await asyncio.sleep(0.1)
+        takers.go.set()
+        with pytest.raises(zq.NotCommittedError):
+            await commits[impatient - 1]
+        zookeeper_proxy.heal()
+        await unanswered
+    del commits[impatient - 1]
+    values = [OWN[0], *await asyncio.gather(*commits)]
+    assert await drain(session, queue, 5) == [value for value in OWN if value not in values]
+    assert len(values) == TASKS - 1
+    assert await stored.is_empty()
+
+
+async def test_a_cancelled_commit_of_many_is_applied_or_not_and_the_others_are(
+    session: zq.QueueSession, stored: Stored
+) -> None:
+    queue = await bundled(session, OWN)
+    takers = Takers(session, queue)
+    commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
+    await takers.all_hold.wait()
+    takers.go.set()
+    await asyncio.sleep(0)
+    commits[7].cancel()
+    outcomes = await asyncio.gather(*commits, return_exceptions=True)
+    values = [value for value in outcomes if isinstance(value, bytes)]
+    assert len(values) >= TASKS - 1
+    left = await drain(session, queue)
+    assert len(set(left)) == len(left)
+    assert not set(left) & set(values)
+    assert await stored.is_empty()
+
+
+@pytest.mark.parametrize("lose", ["lose_before", "lose_after"])
+async def test_puts_of_many_tasks_are_stored_once_when_a_message_on_the_wire_is_lost(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, lose: str
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    getattr(zookeeper_proxy, lose)(Opcode.MULTI)
+    ids = await asyncio.gather(*(queue.put(body) for body in BODIES))
+    contents = await queue.peek(2 * len(BODIES))
+    assert sorted((message.id, message.value) for message in contents) == sorted(zip(ids, BODIES, strict=True))

@@ -1,0 +1,66 @@
+"""Dead letters and single messages that operators put into another queue: in exactly one of the two, and unchanged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.errors import InvalidNameError
+from aiozkqueue.operations.alter import Alteration, Wanted, move
+from aiozkqueue.session.internals import core_of
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+
+async def test_dead_letters_are_redriven_into_another_queue(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    orders, repaired = session.queue("orders"), session.queue("repaired")
+    ids = await orders.put_many([b"1", b"2"], key="k", headers={"trace": "t"})
+    async with session.transaction() as tx:
+        for message in await tx.take_many(orders, 2):
+            tx.reject(message, "broken")
+    assert await orders.dead_letters.redrive([ids[0]], into="repaired") == 1
+    (letter,) = await orders.dead_letters.peek()
+    assert letter.id == ids[1]
+    (message,) = await repaired.peek()
+    assert (message.id, message.body, message.key, message.headers) == (ids[0], b"1", "k", {"trace": "t"})
+    assert message.attempt == 0
+    assert await orders.size() == 0
+    assert await server_view.children(f"{queue_root}/repaired/locks") == []
+    with pytest.raises(InvalidNameError):
+        await orders.dead_letters.redrive(into="no/name")
+    await repaired.configure(zq.QueueConfig(max_size=1))
+    with pytest.raises(zq.QueueFullError):
+        await orders.dead_letters.redrive(into="repaired")
+    assert await orders.dead_letters.size() == 1
+
+
+async def test_a_waiting_message_is_moved_and_one_in_flight_is_not(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    orders, archive = session.queue("orders"), session.queue("archive")
+    first, second = await orders.put_many([b"1", b"2"], headers={"a": "b"}, group="g")
+    async with session.transaction(autocommit=False) as tx:
+        assert await tx.take(orders, timeout=30)
+        assert await move(core_of(session), Wanted(orders, first, None), "archive") is Alteration.HELD
+        await tx.rollback(delay=0)
+    assert await move(core_of(session), Wanted(orders, second, None), "archive") is Alteration.DONE
+    assert await move(core_of(session), Wanted(orders, second, None), "archive") is Alteration.NOT_FOUND
+    (moved,) = await archive.peek()
+    assert (moved.id, moved.body, moved.group, moved.headers) == (second, b"2", "g", {"a": "b"})
+    assert [one.id for one in await orders.peek()] == [first]
+    for queue in ("orders", "archive"):
+        assert await server_view.children(f"{queue_root}/{queue}/locks") == []
+
+
+async def test_a_message_of_a_bundle_is_moved_alone(session: zq.QueueSession) -> None:
+    orders = session.queue("orders")
+    await orders.configure(zq.QueueConfig(bundle=16))
+    ids = await orders.put_many([b"%d" % number for number in range(10)])
+    assert await move(core_of(session), Wanted(orders, ids[3], None), "archive") is Alteration.DONE
+    assert [one.body for one in await session.queue("archive").peek()] == [b"3"]
+    assert await orders.size() == 9

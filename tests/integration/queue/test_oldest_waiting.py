@@ -1,0 +1,191 @@
+"""The age of the oldest waiting message: messages in flight and delayed ones do not count."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue import sampling
+from aiozkqueue.metrics import collector
+from aiozkqueue.sampling import Sampler
+from tests.integration.queue.conftest import eventually
+from tests.integration.queue.test_metrics import seen, told
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+AGE = "aiozkqueue_queue_oldest_waiting_age_seconds jobs"
+
+
+@pytest.fixture
+async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(3600)))
+
+
+@pytest.fixture
+async def oldest(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> Callable[[], Awaitable[bytes | None]]:
+    """The body of the oldest waiting message, by its time; the same in the figures of the queue and in its samples."""
+    sampler = Sampler(session)
+
+    async def body() -> bytes | None:
+        since = (await jobs.stats()).oldest
+        for _ in range(2):  # the second sample uses what the first has found
+            await sampler.look_at("jobs")
+            sampled = sampler.latest["jobs"].oldest
+            assert sampled == (None if since is None else pytest.approx(since.timestamp(), abs=0.001))
+        if since is None:
+            return None
+        (found,) = [one.body for one in await jobs.peek(100) if one.enqueued_at == since]
+        return found
+
+    return body
+
+
+async def put_apart(jobs: zq.Queue[bytes], *bodies: bytes, **options: object) -> None:
+    """Put messages at different milliseconds, by which they are told apart."""
+    for body in bodies:
+        await jobs.put(body, **options)  # type: ignore[arg-type]
+        await asyncio.sleep(0.005)
+
+
+async def test_delayed_messages_do_not_count_as_waiting_and_have_no_age(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    metrics = collector(session)
+    await jobs.put(b"next week", delay=timedelta(days=7))
+    await seen(metrics, messages=1, scheduled=1, delayed=1, waiting=0)
+    assert AGE not in await told(metrics)
+    await jobs.put(b"now")
+    await seen(metrics, messages=2, scheduled=1, delayed=1, waiting=1)
+    assert 0 <= (await told(metrics))[AGE] < 60
+
+
+async def test_the_oldest_is_the_first_that_is_neither_in_flight_nor_retried_later(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], oldest: Callable[[], Awaitable[bytes | None]]
+) -> None:
+    assert await oldest() is None
+    await put_apart(jobs, b"1", b"2", b"3")
+    assert await oldest() == b"1"
+    async with session.transaction() as tx:
+        first = await tx.take(jobs)
+        assert first is not None
+        assert await oldest() == b"2"
+        tx.release(first, delay=3600)
+    assert await oldest() == b"2"
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(jobs, 2)) == 2
+        assert await oldest() is None
+    assert (await jobs.size(), await oldest()) == (1, None)
+
+
+async def test_a_message_waits_from_the_end_of_its_delay(
+    jobs: zq.Queue[bytes], oldest: Callable[[], Awaitable[bytes | None]]
+) -> None:
+    before = datetime.now().astimezone()
+    await jobs.put(b"soon", delay=1.0)
+    assert await oldest() is None
+
+    async def waits() -> bool:
+        return (await jobs.stats()).waiting == 1
+
+    await eventually(waits, 30)
+    since = (await jobs.stats()).oldest
+    assert since is not None
+    assert timedelta(seconds=0.9) < since - before < timedelta(seconds=30)
+
+
+async def test_a_message_whose_retry_is_due_waits_though_no_consumer_is_there_to_see_it(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], oldest: Callable[[], Awaitable[bytes | None]]
+) -> None:
+    await put_apart(jobs, b"1", b"2")
+    async with session.transaction() as tx:
+        taken = await tx.take(jobs)
+        assert taken is not None
+        assert await oldest() == b"2"
+        tx.release(taken, delay=0.5)
+
+    async def both_wait() -> bool:
+        return (await jobs.stats()).waiting == 2
+
+    await eventually(both_wait, 30)
+    assert await oldest() == b"1"
+
+
+async def test_the_oldest_of_all_priorities_counts(
+    jobs: zq.Queue[bytes], oldest: Callable[[], Awaitable[bytes | None]]
+) -> None:
+    for number in range(5):
+        await put_apart(jobs, b"%d" % number)
+    await put_apart(jobs, b"urgent", priority=-3)
+    await put_apart(jobs, b"low", priority=3)
+    assert await oldest() == b"0"
+
+
+async def test_messages_behind_the_one_in_flight_of_their_group_wait(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], oldest: Callable[[], Awaitable[bytes | None]]
+) -> None:
+    await put_apart(jobs, b"1", b"2", b"3", group="a")
+    await put_apart(jobs, b"4", group="b")
+    async with session.transaction() as tx:
+        first = await tx.take(jobs)
+        assert first is not None
+        assert first.body == b"1"
+        assert await oldest() == b"2"
+
+
+async def test_held_bundles_do_not_wait(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], oldest: Callable[[], Awaitable[bytes | None]]
+) -> None:
+    await jobs.configure(zq.QueueConfig(bundle=64))
+    await jobs.put_many([b"1", b"2"])
+    await asyncio.sleep(0.005)
+    await jobs.put_many([b"3", b"4"])
+    since = (await jobs.stats()).oldest
+    assert since is not None
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(jobs, 2)) == 2
+        later = (await jobs.stats()).oldest
+        assert later is not None
+        assert later > since
+        assert len(await tx.take_many(jobs, 2)) == 2
+        assert await oldest() is None
+
+
+async def test_metrics_show_a_pause_and_the_capacity(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    metrics = collector(session)
+    await jobs.put(b"1")
+    await seen(metrics, paused=0, messages=1)
+    assert "aiozkqueue_queue_max_size jobs" not in await told(metrics)
+    await jobs.configure(zq.QueueConfig(max_size=50, paused=True))
+    await seen(metrics, paused=1, max_size=50, waiting=1)
+
+
+async def test_a_deep_queue_has_an_age_that_is_at_most_a_minute_late(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "LISTED", 1)
+    await put_apart(jobs, b"1", b"2", b"3")
+    sampler = Sampler(session)
+
+    async def since() -> float | None:
+        await sampler.look_at("jobs")
+        return sampler.latest["jobs"].oldest
+
+    first = (await jobs.peek(1))[0].enqueued_at.timestamp()
+    assert await since() == pytest.approx(first, abs=0.001)
+    async with session.transaction() as tx:
+        assert await tx.take(jobs) is not None
+    assert await since() == pytest.approx(first, abs=0.001), "it was listed less than a minute ago"
+    monkeypatch.setattr(sampling, "RETRY", 0)
+    second = (await jobs.peek(1))[0].enqueued_at.timestamp()
+    assert await since() == pytest.approx(second, abs=0.001)
+    await jobs.put_many([b"4", b"5"])
+    monkeypatch.setattr(sampling, "MOST_LISTED", 1)
+    async with session.transaction() as tx:
+        assert await tx.take(jobs) is not None
+    assert await since() is None, "a queue of this depth is not listed"

@@ -1,0 +1,65 @@
+"""Bundles that end while an operator looks at the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import run_virtual
+from tests.simulation.history import Status, Unit
+from tests.simulation.stories import story
+from tests.simulation.stories.acts import end
+from tests.simulation.workload import LIMIT, Run
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+SIZE = 4
+
+
+@story
+def a_queue_is_counted_while_a_bundle_ends(seed: int | str) -> History:
+    """One session finishes the last message of a bundle, and another counts the messages at the same time."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        async with run.cluster.connect(name="taker") as taker, run.cluster.connect(name="operator") as operator:
+            await run.configure(operator, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=SIZE))
+            unit = run.unit("operator")
+            unit.puts = {run.token(): "a" for _ in range(2 * SIZE)}
+            await operator.queue("a").put_many([token.encode() for token in unit.puts])
+            run.decide(unit, Status.COMMITTED)
+            queue = taker.queue("a")
+            async with taker.transaction(autocommit=False) as first, taker.transaction(autocommit=False) as last:
+                ended = _shown(run, taker, await first.take_many(queue, SIZE - 1))
+                unit = _shown(run, taker, await last.take_many(queue, 1))  # nothing is left to return
+                await first.commit()
+                run.decide(ended, Status.COMMITTED)
+                size, _ = await asyncio.gather(_counted(run, operator), _committed(run, last))
+                run.decide(unit, Status.COMMITTED)
+            if size not in (SIZE, SIZE + 1):
+                run.history.trouble.append(f"a queue of {SIZE + 1} messages, then {SIZE}, is said to have {size}")
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+def _shown(run: Run, session: zq.QueueSession, messages: list[zq.Message[bytes]]) -> Unit:
+    unit = run.unit("taker")
+    for message in messages:
+        run.show(unit, "taker", session, message)
+    run.release_unseen(unit)
+    return unit
+
+
+async def _counted(run: Run, session: zq.QueueSession) -> int:
+    await asyncio.sleep(run.random.random() * 5 * run.weather.scale)
+    return await session.queue("a").size()
+
+
+async def _committed(run: Run, tx: zq.Transaction) -> None:
+    await asyncio.sleep(run.random.random() * 10 * run.weather.scale)
+    await tx.commit()

@@ -1,0 +1,187 @@
+"""A rate that several sessions share, on a virtual clock: it is never exceeded, and no message is held for long."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiozkqueue.rates.pace import LATE, NEAR
+from aiozkqueue.testing import run_virtual, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import aiozkqueue as zq
+    from aiozkqueue.listeners import Batch
+
+
+def most_in_a_second(moments: list[float]) -> int:
+    """Return the largest number of moments within one second."""
+    moments = sorted(moments)
+    return max(sum(begin <= moment < begin + 1 for moment in moments) for begin in moments)
+
+
+def allowed(rate: float) -> float:
+    """Return how many calls may begin within any second, with replies that take no time."""
+    return rate * (1 + LATE) + 1
+
+
+async def handle_all(
+    sessions: int, messages: int, *, meanwhile: Callable[[Any, int], Awaitable[None]] | None = None, **options: Any
+) -> tuple[list[float], float]:
+    """Handle messages with several sessions; return when each handler began, and the longest time a message was held.
+
+    ``meanwhile`` is called when a third of the messages have been handled.
+    """
+    begun: list[float] = []
+    held: dict[str, float] = {}
+    longest = 0.0
+    third, done = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        nonlocal longest
+        begun.append(loop.time())
+        longest = max(longest, loop.time() - held.get(f"lock-{delivery.id}", loop.time()))
+        if len(begun) >= messages // 3:
+            third.set()
+        await asyncio.sleep(0.01)
+
+    async def observe(queue: zq.Queue[bytes], session: zq.QueueSession) -> None:
+        zookeeper = session._core.zookeeper
+        while not done.is_set():
+            now = set(await zookeeper.children(f"/zms/{queue.name}/locks"))
+            for name in now:
+                held.setdefault(name, loop.time())
+            for name in held.keys() - now:
+                del held[name]
+            if not await queue.size():
+                done.set()
+            await asyncio.sleep(0.1)
+
+    async with simulated() as cluster, AsyncExitStack() as stack:
+        operator = await stack.enter_async_context(cluster.connect())
+        jobs = operator.queue("jobs")
+        await jobs.put_many([b"job"] * messages)
+        observing = asyncio.create_task(observe(jobs, operator))
+        for number in range(sessions):
+            session = await stack.enter_async_context(cluster.connect(name=f"worker-{number}"))
+            listener = session.listener(session.queue("jobs"), handler, concurrency=16, **options)
+            await stack.enter_async_context(listener)
+        if meanwhile is not None:
+            await third.wait()
+            await meanwhile(cluster, sessions)
+        await done.wait()
+        await observing
+    return begun, longest
+
+
+@pytest.mark.parametrize(("rate", "messages", "sessions"), [(50, 200, 1), (50, 200, 5), (10, 60, 3), (0.5, 8, 4)])
+def test_all_sessions_together_begin_as_many_handlers_a_second_as_allowed(
+    rate: float, messages: int, sessions: int
+) -> None:
+    begun, longest = run_virtual(lambda: handle_all(sessions, messages, rate=rate))
+    assert len(begun) == messages
+    assert most_in_a_second(begun) <= allowed(rate)
+    assert max(begun) - min(begun) >= (messages - 1) / rate - LATE
+    assert max(begun) - min(begun) <= 1.3 * messages / rate + 1  # close to what is allowed
+    assert longest <= NEAR + LATE + 0.2
+
+
+def test_a_session_that_ends_loses_only_the_slots_that_it_has_leased() -> None:
+    async def end(cluster: Any, _: int) -> None:
+        cluster.expire("worker-0")
+        await asyncio.sleep(0)
+
+    begun, _ = run_virtual(lambda: handle_all(3, 60, meanwhile=end, rate=10))
+    assert most_in_a_second(begun) <= allowed(10)
+    assert max(begun) - min(begun) <= 8 + 3
+
+
+def test_lost_connections_never_raise_the_rate() -> None:
+    async def cut(cluster: Any, sessions: int) -> None:
+        for number in range(20):
+            cluster.cut(f"worker-{number % sessions}")
+            await asyncio.sleep(0.17)
+
+    begun, _ = run_virtual(lambda: handle_all(3, 90, meanwhile=cut, rate=20))
+    assert most_in_a_second(begun) <= allowed(20)
+
+
+def test_a_burst_after_a_pause_begins_no_faster_than_the_rate() -> None:
+    async def main() -> list[float]:
+        begun: list[float] = []
+
+        async def handler(_: zq.Delivery[bytes]) -> None:
+            begun.append(asyncio.get_running_loop().time())
+
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            async with session.listener(jobs, handler, concurrency=64, rate=20):
+                for _ in range(3):
+                    await jobs.put_many([b"job"] * 40)
+                    await asyncio.sleep(60)
+        return begun
+
+    begun = run_virtual(main)
+    assert len(begun) == 120
+    assert most_in_a_second(begun) <= allowed(20)
+
+
+def test_each_listener_keeps_its_own_rate() -> None:
+    begun, _ = run_virtual(lambda: handle_all(1, 40, per_process_rate=10))
+    assert most_in_a_second(begun) <= allowed(10)
+    assert max(begun) - min(begun) <= 40 / 10 + 1
+    begun, _ = run_virtual(lambda: handle_all(2, 40, per_process_rate=5))
+    assert most_in_a_second(begun) <= 2 * allowed(5)
+    begun, _ = run_virtual(lambda: handle_all(3, 40, per_process_rate=5, rate=10))
+    assert most_in_a_second(begun) <= allowed(10)
+
+
+def test_listeners_of_several_queues_share_a_named_rate() -> None:
+    async def main() -> list[float]:
+        begun: list[float] = []
+
+        async def handler(_: zq.Delivery[bytes]) -> None:
+            begun.append(asyncio.get_running_loop().time())
+
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            for name in ("cards", "refunds"):
+                await session.queue(name).put_many([b"job"] * 30)
+            cards = session.listener(session.queue("cards"), handler, rate=10, rate_name="bank", concurrency=8)
+            refunds = other.listener(other.queue("refunds"), handler, rate=10, rate_name="bank", concurrency=8)
+            async with cards, refunds:
+                while len(begun) < 60:  # noqa: ASYNC110 - virtual time
+                    await asyncio.sleep(0.5)
+        return begun
+
+    begun = run_virtual(main)
+    assert most_in_a_second(begun) <= allowed(10)
+
+
+def test_the_handlers_of_batches_begin_at_the_rate_too() -> None:
+    async def main() -> list[tuple[float, int]]:
+        begun: list[tuple[float, int]] = []
+
+        async def store(batch: Batch[bytes]) -> None:
+            begun.append((asyncio.get_running_loop().time(), len(batch)))
+
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"job"] * 60)
+            listeners = [
+                one.listener(one.queue("jobs"), store, batch=10, batch_wait=3, concurrency=2, rate=2)
+                for one in (session, other)
+            ]
+            async with listeners[0], listeners[1]:
+                while await jobs.size():  # noqa: ASYNC110 - virtual time
+                    await asyncio.sleep(0.5)
+        return begun
+
+    begun = run_virtual(main)
+    assert sum(size for _, size in begun) == 60
+    assert most_in_a_second([moment for moment, _ in begun]) <= allowed(2)
+    assert len(begun) <= 9

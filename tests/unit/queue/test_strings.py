@@ -1,0 +1,64 @@
+"""Containers of very many strings behave like a list and a set."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.queue.runtime.strings import Names, Strings, shed
+
+MANY = 20_000
+pages = st.lists(st.lists(st.text(st.characters(exclude_characters="/"), min_size=1), max_size=900), max_size=4)
+
+
+@given(pages)
+def test_names_are_kept_in_their_order(added: list[list[str]]) -> None:
+    kept, names = Names(), list[str]()
+    for page in added:
+        kept.extend(page)
+        names += page
+        assert len(kept) == len(names)
+    assert list(kept) == names == kept
+    assert [kept[index] for index in range(-len(names), len(names))] == names + names
+    assert kept[1:-1:3] == names[1:-1:3]
+    assert kept != [*names, "another"]
+
+
+def test_a_name_behind_the_last_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        Names(["a"])[1]
+
+
+@given(st.lists(st.text()), st.lists(st.text()))
+def test_strings_are_a_set(added: list[str], removed: list[str]) -> None:
+    kept = Strings(added[:2])
+    kept.update(added[2:])
+    assert kept == set(added)
+    kept -= set(removed)
+    assert set(kept) == set(added) - set(removed)
+    kept.clear()
+    assert not kept
+
+
+def test_a_search_for_garbage_visits_neither() -> None:
+    names = Names(f"item-{number}" for number in range(MANY))
+    strings = Strings(f"item-{number}" for number in range(MANY))
+    referred = [one for kept in (names, strings) for one in gc.get_referents(kept)]
+    assert sum(len(gc.get_referents(one)) for one in referred if gc.is_tracked(one)) < MANY // 20
+    assert len(names) == len(strings) == MANY
+
+
+def test_strings_are_released_while_other_tasks_run() -> None:
+    async def main() -> int:
+        turns = 0
+        releasing = asyncio.ensure_future(shed(*Strings(map(str, range(MANY))).parts))
+        while not releasing.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(main()) > 2
