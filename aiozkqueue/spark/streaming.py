@@ -27,9 +27,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiozkqueue.batches.ledger import Ledger
-from aiozkqueue.errors import CheckpointError, ClaimLostError, InvalidOptionError, PayloadError
+from aiozkqueue.errors import AccessDeniedError, CheckpointError, ClaimLostError, InvalidOptionError, PayloadError
 from aiozkqueue.layout import MalformedError
 from aiozkqueue.operations.bundles import bundle_pages
+from aiozkqueue.operations.lag import Lag
 from aiozkqueue.operations.ledger_pages import mark, read_page, unmark
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
@@ -90,6 +91,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._handed: Offset | None = None  # last; two scans of one plan request the same
         self._removal: Future[int] | None = None  # of batches that are done, while tasks read the next one
         self._marked: Offset | None = None  # last
+        self._lag: Lag | None = None
         self._told: set[str] = set()  # warnings, each of which is logged once
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -126,6 +128,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._removal = link.start(ledger.finish)
         return latest.encode()
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
+        """Return the lag for the progress of the query, as `Lag.figures`; None: this user may not read it."""
+        link, _ = self._ledger()
+        if self._lag is None:
+            self._lag = link.call(_lag_of, link)
+        try:
+            return link.call(self._lag.figures)
+        except AccessDeniedError as error:
+            self._warn(error, "the progress does not show the lag")
+            return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LedgerShare]:
         """Divide a batch.
@@ -184,7 +197,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle everything but the connection."""
-        return {**self.__dict__, "_opened": None, "_removal": None}
+        return {**self.__dict__, "_opened": None, "_removal": None, "_lag": None}
 
     def _join(self) -> None:
         """Wait until the messages of earlier batches are removed. Raises: as `latestOffset`."""
@@ -259,15 +272,19 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin = stop
         return divided or [LedgerShare([])]
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, error: Exception, what: str = "failOnDataLoss=false, the stream continues") -> None:
         if (told := str(error)) not in self._told:
             self._told.add(told)
             queue = self._options.queue
-            log.warning("failOnDataLoss=false, the stream continues: %s", told, extra={"queue": queue})
+            log.warning("%s: %s", what, told, extra={"queue": queue})
 
 
 async def _ledger_of(link: Link) -> Ledger:
     return Ledger(QueueHandle(link.runtime, link.state), link.options.group)
+
+
+async def _lag_of(link: Link) -> Lag:
+    return Lag(QueueHandle(link.runtime, link.state))
 
 
 async def _note(link: Link, reading: Reading) -> None:
