@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +48,7 @@ class _Processes:
             process = await asyncio.create_subprocess_exec(*command, process_group=0)
             self._running.add(process)
             if self._stopping.is_set():
-                process.terminate()
+                _send(process, signal.SIGTERM)
             log.info("started process %d", process.pid)
             try:
                 status = await process.wait()
@@ -69,4 +71,14 @@ class _Processes:
     def _stop(self, number: signal.Signals) -> None:
         self._stopping.set()
         for process in self._running:
-            process.send_signal(number)
+            _send(process, number)
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send the signal, unless the process has ended and its task does not know it yet.
+
+    `Process.send_signal` would read the status of an ended process, and its task would get 255 instead.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
