@@ -34,6 +34,7 @@ class Setting(NamedTuple):
     read: Callable[[str], object] | None = None
     """Parses the value of the field, if it is not just a number or a name."""
     metavar: str | None = None
+    panel: str | None = None
 
 
 def _history(text: str) -> zq.History | Literal[False]:
@@ -63,24 +64,28 @@ def _backoff(text: str) -> zq.Backoff:
 _GROWTH: Final = 2
 _HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 
+_STICKY: Final = "Sticky queues"
+
 #: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
 SETTINGS: Final = (
     Setting("shards", int, "The number of lanes for new messages."),
-    Setting("bundle", int, "The maximum number of messages in one znode, 1 to 64; see `aiozkqueue unbundle`."),
-    Setting("max_size", int, "The maximum number of messages; 0: unlimited."),
-    Setting("ordered", bool, "Deliver messages one at a time, in the order of their puts."),
+    Setting("bundle", int, "The maximum of messages in a znode, 1 to 64."),
+    Setting("max_size", int, "The maximum number of messages; 0: no limit."),
+    Setting("ordered", bool, "Deliver messages one at a time, in order."),
     Setting("paused", bool, "Stop or resume deliveries."),
-    Setting("collapse", bool, "Deliver only the newest waiting message of each key."),
-    Setting("ttl", float, "The lifetime of a waiting message; inf: unlimited.", parse_duration, TIME),
-    Setting("affinity", Affinity, "producer: only the node that put a message takes it."),
-    Setting("reap_after", float, "The time after which other nodes may take such a message.", parse_duration, TIME),
-    Setting("reap_every", float, "The interval between two checks for such messages.", parse_duration, TIME),
-    Setting("reap_limit", int, "The maximum number of messages that one check releases."),
+    Setting("collapse", bool, "Deliver only the newest message of each key."),
+    Setting("ttl", float, "The lifetime of a message; inf: no limit.", parse_duration, TIME),
+    Setting("affinity", Affinity, "producer: only the node that put a message takes it.", panel=_STICKY),
+    Setting(
+        "reap_after", float, "The time after which other nodes may take such a message.", parse_duration, TIME, _STICKY
+    ),
+    Setting("reap_every", float, "The interval between two checks for such messages.", parse_duration, TIME, _STICKY),
+    Setting("reap_limit", int, "The maximum number of messages that one check releases.", panel=_STICKY),
     Setting("expired", Exhausted, "What happens to an expired message."),
     Setting(
         "history",
         zq.History,
-        "How long to keep records of ended messages, e.g. 7d or 7d,most=1000,payload; no: keep none.",
+        "How long to keep records of ended messages, or no.",
         _history,
         "TIME…",
     ),
@@ -94,35 +99,29 @@ async def configure(
     queue: QueueName,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="POLICY", help="at-least-once, consume-once or consume-times=N: the number of attempts."),
+        typer.Option(metavar="POLICY", help="at-least-once, consume-once, consume-times=N."),
     ] = None,
     backoff: Annotated[
         zq.Backoff | None,
         typer.Option(
             parser=_backoff,
             metavar="TIME…",
-            help="The delay before the next attempt: 5 (fixed), 1,5,1m (a schedule), or 1..1h (doubled each time).",
+            help="Before the next attempt: 5; 1,5,1m; 1..1h (doubled).",
         ),
     ] = None,
-    exhausted: Annotated[
-        Exhausted | None, typer.Option(help="What happens to a message after its last attempt.")
-    ] = None,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the queue, with these settings, if it does not exist.")
-    ] = False,
+    exhausted: Annotated[Exhausted | None, typer.Option(help="The end of a message after its last attempt.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
     as_json: AsJson = False,
     **settings: object,
 ) -> Exit:
     """Show the configuration of a queue, after changing the given options.
 
-    Every client follows a change from its next put or claim on.
-
-    Exit status 1: the queue does not exist.
+    Every client follows a change from its next put or claim on. Exit status 1: the queue does not exist.
 
     Examples:
     [dim]$ aiozkqueue configure orders --create --shards 4[/dim]
     [dim]$ aiozkqueue configure orders --policy consume-times=5 --backoff 1..60
-    $ aiozkqueue configure orders --max-size 10000[/dim]
+    $ aiozkqueue configure orders --max-size 10000 --history 7d,most=1000,payload[/dim]
     """
     async with connection.open() as session:
         target = session.queue(queue)
@@ -164,7 +163,9 @@ def _options() -> list[inspect.Parameter]:
             default=None,
             annotation=Annotated[
                 setting.type | None,  # type: ignore[operator]
-                typer.Option(help=setting.help, parser=setting.read, metavar=setting.metavar),
+                typer.Option(
+                    help=setting.help, parser=setting.read, metavar=setting.metavar, rich_help_panel=setting.panel
+                ),
             ],
         )
         for setting in SETTINGS

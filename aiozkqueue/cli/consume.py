@@ -39,9 +39,7 @@ class CommandFailedError(Exception):
 async def consume(
     connection: Connection,
     queue: AskedQueue,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more messages; without it, end when the queue is empty.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more messages when the queue is empty.")] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="End after this number of messages.")
     ] = None,
@@ -50,9 +48,7 @@ async def consume(
         typer.Option(
             "--exec",
             metavar="COMMAND",
-            help="A shell command for each message, the payload on its stdin, AIOZKQUEUE_MESSAGE_ID and "
-            "AIOZKQUEUE_ATTEMPT in its environment, but not AIOZKQUEUE_AUTH. Exit status 0 commits; any other status "
-            "redelivers the message.",
+            help="Run this in a shell for each message, instead of printing it.",
         ),
     ] = None,
     filters: Annotated[
@@ -60,7 +56,7 @@ async def consume(
         typer.Option(
             "--filter",
             metavar="TAG<=VALUE",
-            help="Take only messages whose tag matches: = > >= < <=. If repeated, all must match.",
+            help="Take only messages whose tag matches: = > >= < <=.",
         ),
     ] = None,
     enums: Annotated[
@@ -68,14 +64,16 @@ async def consume(
         typer.Option(
             "--enum",
             metavar="TAG=LOW,…,HIGH",
-            help="The values of a tag from lowest to highest; may be repeated.",
+            help="The values of a tag, from lowest to highest.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
     """Take messages and print or process each in its own transaction.
 
-    Prints each payload and a newline, and commits; or runs a command with it.
+    Prints each payload and a newline, and commits; or runs a command with the payload on its stdin, and
+    AIOZKQUEUE_MESSAGE_ID and AIOZKQUEUE_ATTEMPT in its environment, but not AIOZKQUEUE_AUTH: exit status 0 commits,
+    any other status redelivers the message. Messages match all filters, and both options may be repeated.
     SIGTERM or SIGINT: finish the current message, then exit.
     A second signal exits immediately, and the message is redelivered.
 

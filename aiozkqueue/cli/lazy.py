@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from aiozkqueue.cli.exits import EXPLAINED
+from aiozkqueue.cli.help import Described, add_help_all, without_types
 
 _MARKUP: Final = "rich"
 
@@ -40,18 +41,6 @@ class Commands:
     panel: str | None = None
 
 
-def _without_types(parameters: list[Any]) -> list[Any]:
-    """Return parameters whose help shows no Python types: `<bool>` for a switch, `<list[str]>` for an argument."""
-    for one in parameters:
-        if one.param_type_name == "argument" or getattr(one, "is_flag", False):
-            vars(one)["display_type_rich"] = _no_type
-    return parameters
-
-
-def _no_type(ctx: typer.Context) -> str:  # noqa: ARG001 - as typer calls it
-    return ""
-
-
 class LazyGroup(TyperGroup):
     """A group that lists the outlines of its commands and imports a command to run it."""
 
@@ -73,7 +62,7 @@ class LazyGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer keeps the type private
         """Return the options."""
-        return _without_types(super().get_params(ctx))
+        return without_types(super().get_params(ctx))
 
     # The base class uses a private type of typer here.
     def resolve_command(  # type: ignore[override]
@@ -82,14 +71,6 @@ class LazyGroup(TyperGroup):
         """Return the command that the arguments begin with."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, imported(found.command) if isinstance(found, _Outline) else cast("TyperGroup | None", found), rest
-
-
-class _Described(TyperCommand):
-    """A command whose help is for users of a shell."""
-
-    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer keeps the type private
-        """Return the arguments and options."""
-        return _without_types(super().get_params(ctx))
 
 
 class _Outline(TyperCommand):
@@ -110,7 +91,9 @@ def imported(command: Command) -> TyperCommand:
     """Return the command itself."""
     module, _, function = command.source.partition(":")
     alone = typer.Typer(rich_markup_mode=_MARKUP, pretty_exceptions_enable=False, add_completion=False)
-    alone.command(command.name, cls=_Described, epilog=None if command.hidden else EXPLAINED, hidden=command.hidden)(
+    alone.command(command.name, cls=Described, epilog=None if command.hidden else EXPLAINED, hidden=command.hidden)(
         getattr(import_module(f"aiozkqueue.cli.{module}"), function)
     )
-    return cast("TyperCommand", typer.main.get_command(alone))
+    made = cast("TyperCommand", typer.main.get_command(alone))
+    add_help_all(made)
+    return made

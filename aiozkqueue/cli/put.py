@@ -41,33 +41,31 @@ async def put(
         typer.Option(
             "--priority",
             "-p",
-            help="The priority, from -128 (most urgent) to 127. [dim]\\[default: 0; kazoo's queues: 100][/dim]",
+            help="-128 (most urgent) to 127. [dim]\\[default: 0; in kazoo 100][/dim]",
         ),
     ] = None,
     delay: Annotated[
         float | None,
-        typer.Option(parser=parse_duration, metavar=TIME, help="Delay before delivery, e.g. 90, 90s, 15m, 2h, 1d."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="Delay before delivery: 90, 90s, 15m, 2h, 1d."),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(
-            "--at", metavar="WHEN", help="Deliver at this ISO 8601 time with a zone, e.g. 2030-01-31T08:00+01:00."
-        ),
+        typer.Option("--at", metavar="WHEN", help="Delivery time, as 2030-01-31T08:00+01:00."),
     ] = None,
     group: Annotated[
         str | None,
         typer.Option(
             "--group",
             "-g",
-            help="The group. Messages of a group are delivered one at a time, in the order of their puts.",
+            help="Messages of a group are delivered in turn.",
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The search key.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="The search key, and the key of --unique.")
+    ] = None,
     unique: Annotated[
         Literal["raise", "ignore"] | None,
-        typer.Option(
-            help="Put only if the queue has no message with the same key (or payload); otherwise fail, or skip it."
-        ),
+        typer.Option(help="If the queue has its key or payload: fail, or skip."),
     ] = None,
     ttl: Annotated[
         float | None,
@@ -75,15 +73,15 @@ async def put(
     ] = None,
     tags: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="TAG=VALUE", help="A tag that consumers can filter by; may be repeated."),
+        typer.Option("--tag", metavar="TAG=VALUE", help="A tag that consumers filter by; repeatable."),
     ] = None,
     headers: Annotated[
         list[str] | None,
-        typer.Option("--header", metavar="NAME=TEXT", help="A header of the message; may be repeated."),
+        typer.Option("--header", metavar="NAME=TEXT", help="A header of the message; repeatable."),
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a bounded queue."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a full queue."),
     ] = 0,
     as_json: AsJson = False,
 ) -> Exit:
@@ -94,7 +92,6 @@ async def put(
     $ aiozkqueue put orders '{"id": 2}' --priority -5
     $ aiozkqueue put reminders 'call back' --delay 15m
     $ aiozkqueue put payments '{"id": 3}' --group 'customer 7'
-    $ aiozkqueue put orders --file order.json
     $ aiozkqueue put reminders 'pay up' --key invoice-7 --unique ignore --ttl 1h
     $ aiozkqueue put renders --tag performance_class=standard scene.blend
     $ aiozkqueue put orders '{"id": 4}' --header source=shop

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
 import typer
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from aiozkqueue.http.server import Server
 from aiozkqueue.http.core.tokens import MessageIds
 
+_EMODB: Final = "EmoDB's clients"
+_PROXIES: Final = "Proxies and names"
+
 
 @connected
 async def serve(
@@ -35,28 +38,35 @@ async def serve(
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 uses a free port.")] = 8080,
     anonymous: Annotated[
         list[str] | None,
-        typer.Option(
-            "--anonymous", metavar="PERMISSION", help="A permission of requests without a key; may be repeated."
-        ),
+        typer.Option("--anonymous", metavar="PERMISSION", help="A permission without a key; may be repeated."),
     ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
             "--rate",
             min=0.1,
-            help="The maximum number of requests per second of a key or an address. [dim]\\[default: no limit][/dim]",
+            help="Requests per second of a key or an address. [dim]\\[default: no limit][/dim]",
         ),
     ] = None,
     separate_purge: Annotated[
-        bool, typer.Option("--separate-purge", help="Require the permission purge instead of poll to empty a queue.")
+        bool, typer.Option("--separate-purge", help="Emptying a queue needs purge, instead of poll.")
     ] = False,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="Register under this cluster name, so that EmoDB's clients find the server."),
+        typer.Option(
+            "--cluster",
+            help="Register under this cluster name, so that EmoDB's clients find the server.",
+            rich_help_panel=_EMODB,
+        ),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option("--advertise", metavar="HOST:PORT", help="The address by which clients reach this server."),
+        typer.Option(
+            "--advertise",
+            metavar="HOST:PORT",
+            help="The address by which clients reach this server.",
+            rich_help_panel=_EMODB,
+        ),
     ] = None,
     advertise_admin: Annotated[
         str | None,
@@ -64,6 +74,7 @@ async def serve(
             "--advertise-admin",
             metavar="HOST:PORT",
             help="The admin port's address for clients. [dim]\\[default: the host of --advertise, --admin-port][/dim]",
+            rich_help_panel=_EMODB,
         ),
     ] = None,
     admin_port: Annotated[
@@ -72,7 +83,7 @@ async def serve(
             "--admin-port",
             min=0,
             max=65535,
-            help="The port of /healthcheck, /live and /ready. [dim]\\[default: --port + 1][/dim]",
+            help="Of /healthcheck, /live, /ready. [dim]\\[default: --port + 1][/dim]",
         ),
     ] = None,
     keep_alive: Annotated[
@@ -82,6 +93,7 @@ async def serve(
             min=1,
             max=86_400,
             help="Seconds to keep an idle connection; more than the proxies and clients use.",
+            rich_help_panel=_PROXIES,
         ),
     ] = 75,
     allowed_host: Annotated[
@@ -91,6 +103,7 @@ async def serve(
             metavar="NAME",
             help="A name by which requests without a key may call this server; may be repeated, * is any. "
             "[dim]\\[default: addresses, names without a dot, --advertise][/dim]",
+            rich_help_panel=_PROXIES,
         ),
     ] = None,
     forwarded_allow_ips: Annotated[
@@ -100,9 +113,12 @@ async def serve(
             metavar="ADDRESS,…",
             envvar="FORWARDED_ALLOW_IPS",
             help="Addresses or networks of proxies to trust for X-Forwarded-For and X-Forwarded-Proto; * trusts all.",
+            rich_help_panel=_PROXIES,
         ),
     ] = "127.0.0.1",
-    root_path: Annotated[str, typer.Option("--root-path", help="The path prefix that a proxy adds.")] = "",
+    root_path: Annotated[
+        str, typer.Option("--root-path", help="The path prefix that a proxy adds.", rich_help_panel=_PROXIES)
+    ] = "",
 ) -> Exit:
     """Serve the queues and the dashboard over HTTP until SIGINT or SIGTERM.
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 Level = Literal["debug", "info", "warning", "error"]
 Loop = Literal["auto", "asyncio", "uvloop"]
 
+_LOGS: Final = "Logs"
+
 
 @with_connection
 def worker(
@@ -50,8 +52,7 @@ def worker(
         str,
         typer.Argument(
             metavar="MODULE:NAME",
-            help="An application (aiozkqueue.App); or a function of the session that returns a listener, several, or a "
-            "context manager that yields them; or, with --queue, a handler.",
+            help="An application, a function of listeners, or a handler.",
         ),
     ],
     queue: Annotated[
@@ -60,8 +61,7 @@ def worker(
             "--queue",
             "-q",
             metavar="QUEUE",
-            help="MODULE:NAME is a handler: call it for each message of this queue. The annotation Delivery[T] of its "
-            "argument says the type of the payload.",
+            help="The queue of MODULE:NAME, which is a handler.",
         ),
     ] = None,
     concurrency: Annotated[
@@ -70,7 +70,7 @@ def worker(
             "--concurrency",
             "-c",
             min=1,
-            help="The number of messages handled at the same time, with --queue. [dim]\\[default: 1][/dim]",
+            help="Messages handled at once. [dim]\\[default: 1][/dim]",
         ),
     ] = None,
     drain_timeout: Annotated[
@@ -79,36 +79,31 @@ def worker(
             "--drain-timeout",
             parser=parse_duration,
             metavar=TIME,
-            help="How long handlers may take to finish after a stop.",
+            help="The time for handlers after a stop.",
         ),
     ] = 25,
     health_port: Annotated[
         int | None,
-        typer.Option(
-            "--health-port", min=0, max=65535, help="The port of /live, /ready and /metrics; 0 uses a free port."
-        ),
+        typer.Option("--health-port", min=0, max=65535, help="The port of /live, /ready and /metrics; 0: free."),
     ] = None,
-    health_host: Annotated[
-        str, typer.Option("--health-host", help="The address of the health endpoint; 0.0.0.0 in a container.")
-    ] = "127.0.0.1",
-    reload: Annotated[
-        bool, typer.Option("--reload", help="For development: restart when Python files below this directory change.")
-    ] = False,
+    health_host: Annotated[str, typer.Option("--health-host", help="Its address, or 0.0.0.0.")] = "127.0.0.1",
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a Python file below here changes.")] = False,
     processes: Annotated[
         int,
         typer.Option(
             "--processes",
             min=1,
-            help="The number of worker processes. The n-th has the health port plus n - 1. A killed one is replaced.",
+            help="The number of worker processes.",
         ),
     ] = 1,
-    loop: Annotated[Loop, typer.Option("--loop", help="The event loop; auto uses uvloop if it is installed.")] = "auto",
+    loop: Annotated[Loop, typer.Option("--loop", help="auto: uvloop if it is installed.")] = "auto",
     log_level: Annotated[
-        Level, typer.Option("--log-level", help="The lowest level that is logged to stderr.")
+        Level,
+        typer.Option("--log-level", help="The lowest level that is logged to stderr.", rich_help_panel=_LOGS),
     ] = "info",
     log_format: Annotated[
         Literal["text", "json"],
-        typer.Option("--log-format", help="Lines for people, or a JSON object for each record."),
+        typer.Option("--log-format", help="Lines for people, or a JSON object for each record.", rich_help_panel=_LOGS),
     ] = "text",
     log_config: Annotated[
         Path | None,
@@ -118,14 +113,17 @@ def worker(
             exists=True,
             dir_okay=False,
             help="Configure Python's logging by a file instead: a dictionary in JSON or TOML (.json, .toml), or INI.",
+            rich_help_panel=_LOGS,
         ),
     ] = None,
 ) -> Exit:
     """Run an application or listeners until SIGTERM or SIGINT; then let their handlers finish.
 
-    Connection options replace those of an application.
-    A second signal cancels the handlers and releases their messages immediately.
-    SIGUSR1, or `aiozkqueue dump`, prints where every handler waits.
+    MODULE:NAME is an aiozkqueue.App, whose connection the options replace; or a function of the session that returns
+    a listener, several, or a context manager that yields them; or, with --queue, a handler. The annotation Delivery[T]
+    of its argument is the type of the payload. A killed process is replaced; the n-th has the health port plus n - 1.
+    A second signal cancels the handlers and releases their messages. SIGUSR1, or `aiozkqueue dump`, prints where they
+    wait.
     The exit status is 0 after a signal; otherwise it names the error of the listener that stopped.
 
     Examples:

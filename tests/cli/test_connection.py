@@ -42,13 +42,16 @@ VARIABLES = {
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_the_help_of_each_command_lists_connection_options_and_exit_statuses(cli: Cli, command: list[str]) -> None:
-    shown = cli(*command, "--help").text
+def test_help_names_the_connection_options_of_each_command_and_help_all_explains_them(
+    cli: Cli, command: list[str]
+) -> None:
+    short, full = cli(*command, "--help").text, cli(*command, "--help-all").text
     for option, variable in VARIABLES.items():
-        assert option in shown
-        assert variable in shown
-    assert "--json" in shown
-    assert "Exit status: 0 done" in shown
+        assert option in short
+        assert option in full
+        assert variable in full
+    assert "--json" in short
+    assert "Exit status: 0 done" in full
 
 
 def test_options_and_variables_select_the_same_queue(cli: Cli, zookeeper: str) -> None:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiozkqueue.cli.app import run
 from aiozkqueue.cli.commands import COMMANDS
 from aiozkqueue.cli.lazy import Command, Commands, imported
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
+#: The most lines of a command's help in a window of 80 columns.
+MOST_LINES = 40
 LISTED = {one.name: one for one in COMMANDS if isinstance(one, Command)} | {
     f"{group.name} {one.name}": one for group in COMMANDS if isinstance(group, Commands) for one in group.members
 }
@@ -23,6 +26,23 @@ LISTED = {one.name: one for one in COMMANDS if isinstance(one, Command)} | {
 def test_a_command_is_listed_with_the_first_paragraph_of_its_help(name: str) -> None:
     first, _, _ = (imported(LISTED[name]).help or "").partition("\n\n")
     assert " ".join(first.split()) == LISTED[name].summary
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_the_help_of_a_command_names_each_option_in_40_lines(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run([*name.split(), "--help"])
+    short = capsys.readouterr().out
+    assert len(short.strip("\n").splitlines()) <= MOST_LINES, short
+    assert max(map(len, short.splitlines())) <= 80
+    run([*name.split(), "--help-all"])
+    full = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for parameter in imported(LISTED[name]).params:
+        shown = parameter.opts[0] if parameter.param_type_name == "option" else str(parameter.metavar or parameter.name)
+        assert shown in short
+        assert shown in full
 
 
 def test_a_command_imports_no_other_command_and_no_drawing_library() -> None:
