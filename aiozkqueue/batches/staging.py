@@ -91,20 +91,21 @@ class BatchWriter:
         """The writer's znode; its parts store their progress below it."""
 
     async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:
-        """Begin a batch, or join it; return None if it is complete, or if a later one has begun.
+        """Begin a batch, or join it; return None if it or a later one is complete.
 
         ``run`` identifies one attempt at the whole batch: a process that joins the batch of another run takes it over,
         with its stored items, and a run whose batch was discarded cannot begin it again. ``origin`` is another key to
         find the batch by (`batch_writers.began_by`).
 
-        Raises: NotCommittedError: the batch has been discarded. Also as `QueueState.open`.
+        Raises: NotCommittedError: the batch has been discarded, or a later one has begun. Also as `QueueState.open`.
         """
         await self._state.admit_staged()
         while True:
             record, version = await self._read()
             if record is not None and record.batch >= batch:
-                if record.batch > batch or record.complete:
+                if batch <= record.last_complete:
                     return None
+                self._require_latest(batch, record)
                 if record.stage is None and record.run == run:
                     raise self._given_up(batch)
                 if record.stage is not None and record.run == run:
@@ -117,22 +118,24 @@ class BatchWriter:
         Raises: NotCommittedError: it has been discarded, or belongs to another run.
         """
         record, version = await self._read()
-        if record is None or (record.batch == batch and not record.complete):
-            if record is None or record.run != run or record.stage is None:
-                raise self._given_up(batch)
-            return Fence(self.path, version, record.stage)
-        return None
+        if record is not None and batch <= record.last_complete:
+            return None
+        if record is None or record.batch != batch or record.run != run or record.stage is None:
+            raise self._given_up(batch)
+        return Fence(self.path, version, record.stage)
 
     async def complete(self, batch: int) -> None:
         """Make a batch visible, all of it at once. A repetition has no effect.
 
-        Raises: NotCommittedError: it has been discarded.
+        Raises: NotCommittedError: it has been discarded, or a later one has begun.
         """
         state = self._state
         while True:
             record, version = await self._read()
-            if record is not None and (record.batch > batch or (record.batch == batch and record.complete)):
+            if record is not None and batch <= record.last_complete:
                 break
+            if record is not None:
+                self._require_latest(batch, record)
             if record is not None and record.batch == batch and record.stage is None:
                 raise self._given_up(batch)
             done = self._record(batch, record)
@@ -186,13 +189,23 @@ class BatchWriter:
             await self._write([SetData(self.path, mine.encode(), version)])
             return
         stage = "b" + key_hash(f"{self._name} {batch} {self._runtime.ids.next()}")
-        begun = replace(self._record(batch, record), stage=stage, complete=False, run=run, origin=origin)
+        last = -1 if record is None else record.last_complete
+        begun = replace(self._record(batch, record), stage=stage, complete=False, last=last, run=run, origin=origin)
         lock = Create(self._state.paths.lock(stage), LockRecord(stage, self._runtime.ids.client).encode())
         if record is None:
             await self._zookeeper.ensure(self._state.paths.sinks)
             await self._write([Create(self.path, begun.encode()), lock])
         else:
             await self._write([SetData(self.path, begun.encode(), version), lock])
+
+    def _require_latest(self, batch: int, record: WriterRecord) -> None:
+        """Refuse a batch if a later one is pending or discarded: this one can be neither written nor skipped."""
+        if record.batch > batch:
+            msg = (
+                f"queue {self._state.name!r}: batch {record.batch} of {self._name!r} has begun, and batch {batch} is "
+                "not complete: it was discarded. Write the batches in the order of their numbers, one at a time"
+            )
+            raise NotCommittedError(msg)
 
     def _given_up(self, batch: int) -> NotCommittedError:
         return NotCommittedError(

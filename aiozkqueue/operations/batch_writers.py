@@ -54,6 +54,11 @@ def name_of_write(write_id: str) -> str:
     return f"write {write_id}"
 
 
+def name_of_application(application: str) -> str:
+    """Return the name of the writer of an application's numbered writes: of its `txnAppId`."""
+    return f"application {application}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterRecord:
     """The stored record of a writer."""
@@ -65,6 +70,8 @@ class WriterRecord:
     stage: str | None = None
     """The lock of the pending batch's items; None: the batch is complete, or was discarded."""
     complete: bool = True
+    last: int | None = None
+    """The last complete batch before this one; None: an older program wrote the record, and all of them are."""
     aborted: tuple[str, ...] = ()
     """Discarded batches that may have items left."""
     run: str = ""
@@ -77,6 +84,13 @@ class WriterRecord:
     def encode(self) -> bytes:
         """The bytes to store."""
         return to_json(asdict(self))
+
+    @property
+    def last_complete(self) -> int:
+        """The last complete batch; -1: none yet."""
+        if self.complete:
+            return self.batch
+        return self.batch - 1 if self.last is None else self.last
 
     @property
     def of_one_run(self) -> bool:
@@ -104,6 +118,7 @@ _RECORD: Final = SchemaValidator(
             "batch": _field(schema.int_schema()),
             "stage": _field(schema.nullable_schema(schema.str_schema())),
             "complete": _field(schema.bool_schema()),
+            "last": _field(schema.nullable_schema(schema.int_schema())),
             "aborted": _field(schema.tuple_variable_schema(schema.str_schema())),
             "run": _field(schema.str_schema()),
             "origin": _field(schema.str_schema()),

@@ -79,6 +79,8 @@ _KNOWN: Final = {
         "columnNameOfCorruptRecord",
         "timeZone",
         "writeId",
+        "txnAppId",
+        "txnVersion",
         "idColumn",
         "pushDown",
         "rowsPerTransaction",
@@ -93,6 +95,8 @@ _KNOWN: Final = {
 _MOST_ROWS: Final = 900
 _MOST_PARTITIONS: Final = 10_000
 _LONGEST_ID: Final = 1024
+#: As in Delta: a signed number of 64 bits.
+_MOST_VERSION: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,10 @@ class Options(Servers):
     time_zone: str = "UTC"
     """The time zone of times without one."""
     write_id: str | None = None
+    txn_app: str | None = None
+    """The application whose numbered write this is; see `txn_version`."""
+    txn_version: int = 0
+    """The number of the write. It is skipped if the application has completed a write with it or a higher one."""
     id_column: str | None = None
     """The column that identifies a row within a write or a micro-batch."""
     push_down: bool = False
@@ -171,6 +179,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     if "queue" in options and options.get("path", queue) != queue:
         raise InvalidOptionError(f"two queues are named, {queue!r} and {options['path']!r}")
     check_queue_name(queue)
+    app, version = _transaction(options)
     return Options(
         **asdict(servers),
         queue=queue,
@@ -180,6 +189,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         corrupt=options.get("columnnameofcorruptrecord", "_corrupt_record"),
         time_zone=_zone(options),
         write_id=_text(options, "writeId"),
+        txn_app=app,
+        txn_version=version,
         id_column=_text(options, "idColumn"),
         push_down=_choice(options, "pushDown", _Switch) == "true",
         rows=_count(options, "rowsPerTransaction", _MOST_ROWS) or 500,
@@ -190,6 +201,18 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_attempts=_count(options, "maxBatchAttempts", None),
         fail_on_loss="failondataloss" not in options or _choice(options, "failOnDataLoss", _Switch) == "true",
     )
+
+
+def _transaction(options: Mapping[str, str]) -> tuple[str | None, int]:
+    """Return the application and the number of a write; 0 if it has none."""
+    if ("txnappid" in options) != ("txnversion" in options):
+        raise InvalidOptionError("give txnAppId and txnVersion together: the name of the application, and a number")
+    if "txnappid" in options and "writeid" in options:
+        raise InvalidOptionError("writeId: txnAppId and txnVersion identify the write; leave writeId out")
+    version = options.get("txnversion", "0")
+    if not version.isascii() or not version.isdigit() or int(version) > _MOST_VERSION:
+        raise InvalidOptionError(f"txnVersion={version!r}: give an integer from 0 to {_MOST_VERSION}")
+    return _text(options, "txnAppId"), int(version)
 
 
 def _checked(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:

@@ -45,8 +45,8 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, schema: StructType, options: Options, origin: str) -> None:
         """``origin`` is the same for all writers of one query and, as far as can be known, for no other query."""
-        if options.write_id is not None:
-            msg = "writeId: the checkpoint identifies a stream; leave the option out"
+        if options.write_id is not None or options.txn_app is not None:
+            msg = "writeId, txnAppId and txnVersion: the checkpoint identifies a stream; leave the options out"
             raise InvalidOptionError(msg)
         self._schema = schema
         self._options = options

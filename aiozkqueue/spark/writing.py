@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.operations.batch_writers import name_of_write
+from aiozkqueue.operations.batch_writers import name_of_application, name_of_write
 from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .connection import linked
@@ -55,9 +55,11 @@ class QueueWriter(DataSourceArrowWriter):
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
-        self._kept = options.write_id is not None
         self._run = uuid4().hex
-        self._name = name_of_write(options.write_id or self._run)
+        if options.txn_app is None:
+            self._name = name_of_write(options.write_id or self._run)
+        else:
+            self._name = name_of_application(options.txn_app)
         RowEncoder(schema, options.id_column)  # refuses bad columns before any job runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -68,27 +70,34 @@ class QueueWriter(DataSourceArrowWriter):
             InvalidOptionError: so too, or the rows are not those of the attempt before.
             QueueFullError, ConnectionLostError, AccessDeniedError, NotCommittedError.
         """
-        return put_part(self._options, Batch(self._name, 0, self._run), self._schema, iterator)
+        return put_part(self._options, Batch(self._name, self._options.txn_version, self._run), self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make all rows available and record the ``writeId``, after all tasks have ended."""
+        """Make all rows available and record what identifies the write, after all tasks have ended."""
         with linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)
-            link.call(complete, link, staging, 0, messages)
-            link.call(staging.forget_parts if self._kept else staging.forget)
+            link.call(complete, link, staging, self._options.txn_version, messages)
+            self._forget(link, staging)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         """Remove the rows of a failed job."""
         with linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)
-            removed = link.call(staging.abort, 0)
-            link.call(staging.forget_parts if self._kept else staging.forget)
+            removed = link.call(staging.abort, self._options.txn_version)
+            self._forget(link, staging)
         log.error(
             "queue %s: the write failed; the %d rows that were put are removed",
             self._options.queue,
             removed,
             extra={"queue": self._options.queue},
         )
+
+    def _forget(self, link: Link, staging: BatchWriter) -> None:
+        """Remove the records that no later write needs. Those of an application serve its next write."""
+        if self._options.write_id is not None:
+            link.call(staging.forget_parts)
+        elif self._options.txn_app is None:
+            link.call(staging.forget)
 
 
 def put_part(options: Options, batch: Batch, schema: StructType, iterator: Iterable[pa.RecordBatch]) -> Written:

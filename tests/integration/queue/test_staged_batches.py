@@ -173,6 +173,37 @@ async def test_an_abandoned_batch_leaves_nothing_and_refuses_further_puts(zookee
             await writer.put(again, "again")
 
 
+async def test_a_batch_is_neither_begun_nor_skipped_while_a_later_one_is_incomplete(
+    zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        writer = Writer(session)
+        early = await writer.begin(1)
+        await writer.put(early, "a")
+        await writer.begin(5, "second")
+        with pytest.raises(zq.NotCommittedError, match="batch 5 of 'writer' has begun"):
+            await writer.staging.begin(1, "first")
+        with pytest.raises(zq.NotCommittedError, match="has been discarded"):
+            await writer.staging.renew(1, "first")
+        with pytest.raises(zq.NotCommittedError, match="has begun"):
+            await writer.staging.complete(1)
+        await writer.staging.abort(5)
+        with pytest.raises(zq.NotCommittedError, match="has begun"):
+            await writer.staging.begin(4, "third")
+        fence = await writer.begin(5, "third")
+        await writer.put(fence, "b")
+        await writer.staging.complete(5)
+        assert await writer.staging.begin(1, "fourth") is None
+        assert await taken_now(session) == ["b"]
+
+
+def test_the_batches_before_the_current_one_of_an_older_program_are_complete() -> None:
+    older = WriterRecord.decode(b'{"name": "stream 7", "batch": 3, "stage": "bx", "complete": false}')
+    assert older is not None
+    assert older.last_complete == 2
+    assert WriterRecord(name="stream 7", batch=3).last_complete == 3
+
+
 async def test_a_batch_restarted_after_the_death_of_its_writer_is_the_same(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         first, second = Writer(session), Writer(other)
