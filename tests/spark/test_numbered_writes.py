@@ -103,9 +103,9 @@ def test_a_function_for_each_batch_that_is_run_again_puts_each_row_once(
     writer = lines.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer = writer.trigger(availableNow=True)
     with pytest.raises(PySparkException, match="after the first of two writes"):
-        started(lambda: writer.start()).awaitTermination(240)
+        started(writer.start).awaitTermination(240)
     fail[0] = False
-    assert started(lambda: writer.start()).awaitTermination(240)
+    assert started(writer.start).awaitTermination(240)
     expected = Counter(f"{n}.{k}".encode() for n in range(3) for k in range(50))
     assert Counter(drained(options)) == expected
     assert Counter(drained(other)) == expected
