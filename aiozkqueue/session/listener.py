@@ -16,7 +16,7 @@ from aiozkqueue.layout.rates import RatePaths
 from aiozkqueue.queue.runtime.task_pool import TaskPool
 from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.rates.pace import Pace
-from aiozkqueue.rates.timeline import Timeline
+from aiozkqueue.rates.timeline import LONGEST_REPLY, Timeline
 from aiozkqueue.zookeeper import State
 
 from .alarms import Alarms
@@ -76,6 +76,8 @@ class Listener(Generic[T_co]):
         self._settings = settings
         self._handler_name = name_of(handler)
         self._pace = None if settings.rates is None else _pace(runtime, queue.name, settings.rates, lead)
+        # A call whose attempt is recorded later would begin together with those of later slots.
+        self._longest_record = None if self._pace is None else LONGEST_REPLY
         self._interruptions = Interruptions(runtime.zookeeper, runtime.queue_state(queue.name).paths.cancelled)
         self._alarms = None if on_dead is None else Alarms(queue, on_dead)
         self._stopped = asyncio.Event()

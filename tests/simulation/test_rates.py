@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.rates.pace import LATE, NEAR
 from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.testing.simulator import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    import aiozkqueue as zq
     from aiozkqueue.listeners import Batch
 
 
@@ -129,6 +130,39 @@ def test_a_burst_after_a_pause_begins_no_faster_than_the_rate() -> None:
     begun = run_virtual(main)
     assert len(begun) == 120
     assert most_in_a_second(begun) <= allowed(20)
+
+
+def test_calls_whose_attempts_are_recorded_late_do_not_begin_together() -> None:
+    """Twenty sessions lose their connections for three seconds, while slots pass and attempts are being recorded."""
+
+    async def main() -> tuple[list[float], set[int]]:
+        begun: list[float] = []
+        attempts: set[int] = set()
+
+        async def handler(delivery: zq.Delivery[bytes]) -> None:
+            begun.append(asyncio.get_running_loop().time())
+            attempts.add(delivery.attempt)
+
+        async with simulated() as cluster, AsyncExitStack() as stack:
+            operator = await stack.enter_async_context(cluster.connect())
+            jobs = operator.queue("jobs", policy=zq.ConsumeTimes(5))
+            await jobs.put_many([b"job"] * 1000)
+            for number in range(20):
+                session = await stack.enter_async_context(cluster.connect(name=f"worker-{number}"))
+                listener = session.listener(session.queue("jobs"), handler, concurrency=64, rate=40)
+                await stack.enter_async_context(listener)
+            await asyncio.sleep(15)
+            cluster.ensemble.judge = lambda one, _: Fault.LOST_BEFORE if "worker" in one.client.name else None
+            await asyncio.sleep(3)
+            cluster.ensemble.judge = lambda *_: None
+            while await jobs.size():  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.5)
+        return begun, attempts
+
+    begun, attempts = run_virtual(main)
+    assert len(begun) == 1000
+    assert attempts == {1}
+    assert most_in_a_second(begun) <= allowed(40)
 
 
 def test_each_listener_keeps_its_own_rate() -> None:

@@ -1,0 +1,94 @@
+"""Rates: several sessions together call their handlers no more often than allowed, and hold no message meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.errors import InvalidNameError
+from aiozkqueue.layout.rates import RateRecord
+from aiozkqueue.rates.pace import LATE
+from aiozkqueue.testing import assert_empty
+from tests.simulation.test_rates import allowed, most_in_a_second
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.observer import Observer
+
+    Expire = Callable[[zq.QueueSession], Awaitable[None]]
+
+RATE = 20
+
+
+class Handled:
+    """When each call of a handler began."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+
+    async def __call__(self, _: zq.Delivery[bytes]) -> None:
+        self.begun.append(time.monotonic())
+
+
+async def test_several_sessions_share_a_rate(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs, handled = session.queue("jobs"), Handled()
+    await jobs.put_many([b"job"] * 60)
+    one = session.listener(jobs, handled, concurrency=8, rate=RATE)
+    two = other.listener(other.queue("jobs"), handled, concurrency=8, rate=RATE)
+    async with one, two:
+        await assert_empty(jobs, timeout=60)
+    assert len(handled.begun) == 60
+    assert most_in_a_second(handled.begun) <= allowed(RATE)
+    assert max(handled.begun) - min(handled.begun) >= 59 / RATE - LATE
+    record = RateRecord.decode((await server_view.tree(f"{queue_root}/.rates"))[f"{queue_root}/.rates/jobs"])
+    assert record.length > 0
+
+
+async def test_a_message_waits_unlocked_while_others_have_used_the_rate(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs, more, handled = other.queue("jobs"), other.queue("more"), Handled()
+    async with (
+        session.listener(session.queue("jobs"), handled, rate=0.001),
+        session.listener(session.queue("more"), handled, rate=0.001, rate_name="jobs"),
+        asyncio.timeout(60),
+    ):
+        await jobs.put(b"1")
+        await assert_empty(jobs, timeout=30)
+        await more.put(b"2")
+        async with other.transaction() as tx:
+            taken = await tx.take(more, timeout=30)
+            assert taken is not None
+            assert (taken.value, taken.attempt) == (b"2", 1)
+    assert len(handled.begun) == 1
+
+
+async def test_a_rate_outlives_the_session_that_used_it(session: zq.QueueSession, expire: Expire) -> None:
+    jobs, handled = session.queue("jobs"), Handled()
+    await jobs.put_many([b"job"] * 40)
+    async with session.listener(jobs, handled, concurrency=8, rate=RATE):
+        while len(handled.begun) < 10:  # noqa: ASYNC110 - the listener goes on
+            await asyncio.sleep(0.02)
+        await expire(session)
+        await assert_empty(jobs, timeout=60)
+    assert most_in_a_second(handled.begun) <= allowed(RATE)
+
+
+async def test_rates_out_of_range_are_refused(session: zq.QueueSession) -> None:
+    for options, remedy in (
+        ({"rate": 0}, "rate=0: give the calls in a second"),
+        ({"rate": True}, "rate=True"),
+        ({"per_process_rate": float("inf")}, "per_process_rate=inf"),
+        ({"rate_name": "bank"}, "give rate= too"),
+        ({"rate": 1, "rate_name": "a/b"}, "a/b"),
+    ):
+        given: Any = options
+        with pytest.raises((zq.InvalidOptionError, InvalidNameError), match=remedy):
+            session.listener(session.queue("jobs"), Handled(), **given)
