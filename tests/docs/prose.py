@@ -54,7 +54,16 @@ WORDS: Final = {
     r"\bare no (?:list|defect|texts?)\b|\bis no (?:defect|value|str|integer|finite)\b": "is not a",
 }
 #: The folders with code; this module is left out, since it has all the patterns.
-_TREES: Final = ["aiozkqueue", "pyspark_aiozkqueue", "pytest_aiozkqueue", "benchmarks", "docsite", "examples", "tests"]
+_TREES: Final = [
+    "aiozkqueue",
+    "aiozkqueue_completion",
+    "pyspark_aiozkqueue",
+    "pytest_aiozkqueue",
+    "benchmarks",
+    "docsite",
+    "examples",
+    "tests",
+]
 LIST: Final = [(re.compile(pattern, re.MULTILINE), better) for pattern, better in WORDS.items()]
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE: Final = re.compile(r"``[^`]+``|`[^`]+`|\]\([^)]*\)")

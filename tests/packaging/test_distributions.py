@@ -118,6 +118,7 @@ def test_the_wheel_contains_the_package_its_types_and_its_data_but_no_tests(whee
     names = set(members(wheel))
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
         "aiozkqueue",
+        "aiozkqueue_completion",
         "pyspark_aiozkqueue",
         "pytest_aiozkqueue",
     }

@@ -1,0 +1,23 @@
+"""The program `aiozkqueue`: it completes words for a shell within 0.3 s, and otherwise runs the command line.
+
+It imports `aiozkqueue` only to run a command, because that import alone takes longer than users wait for a completion.
+`shells` speaks with the shell, `words` finds the words, and `servers` reads names from ZooKeeper. `commands.json` has
+the commands and options; `python -m tests.cli.completion_table` writes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from aiozkqueue_completion.shells import complete
+
+
+def main() -> None:
+    """Answer the shell that asks, or run the command line."""
+    if complete(os.environ):
+        sys.stdout.flush()
+        os._exit(0)  # a name look-up that takes too long does not end with its thread
+    from aiozkqueue.cli import main as run  # noqa: PLC0415 - see above
+
+    run()
