@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --retrie
 
 .PHONY: help
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 
 # pip comes last into a new venv, so a venv without it is incomplete and is created again.
 $(BIN)/pip:
@@ -174,6 +174,10 @@ build: $(STAMP)  ## make the wheel and the source archive in dist/
 	@$(PIP) install --upgrade build
 	@$(BIN)/python -m build --outdir dist . >/dev/null
 	@ls dist
+
+.PHONY: zookeeper-wheel
+zookeeper-wheel: $(STAMP)  ## make the wheel with ZooKeeper's jars in dist/
+	@$(BIN)/python -m zookeeper_wheel.build dist
 
 .PHONY: clean
 clean:  ## remove .venv and every cache

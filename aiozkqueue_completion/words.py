@@ -88,7 +88,10 @@ def _read(words: Sequence[str]) -> _Line | None:
 
 def _option(command: dict[str, Any], name: str) -> dict[str, Any]:
     """Return an option from the table; an empty one if there is none."""
-    return next((one for one in command["options"] if name in one["names"]), {})
+    for one in command["options"]:
+        if name in one["names"]:
+            return dict(one)
+    return {}
 
 
 def _options(line: _Line, begun: str, options: Mapping[str, str]) -> list[tuple[str, str]]:

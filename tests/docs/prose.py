@@ -63,6 +63,7 @@ _TREES: Final = [
     "docsite",
     "examples",
     "tests",
+    "zookeeper_wheel",
 ]
 LIST: Final = [(re.compile(pattern, re.MULTILINE), better) for pattern, better in WORDS.items()]
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

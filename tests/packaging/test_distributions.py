@@ -5,23 +5,16 @@ Nothing is fetched: the dependencies are copied from the environment that runs t
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 import sys
 import tarfile
-import venv
-import zipfile
-from importlib.metadata import distribution, packages_distributions
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[2]
-NAME = "aiozkqueue"
+from tests.packaging.environments import NAME, ROOT, build, created, members, output, required
 
 # An environment is made and three programs build; on a busy machine that takes its time.
 pytestmark = pytest.mark.timeout(240)
@@ -48,49 +41,6 @@ print(*{name.partition(".")[0] for name in {*sys.modules} - before})
 """
 
 
-def output(*command: str | Path, cwd: Path = ROOT, status: int = 0, path: str | None = None) -> str:
-    """What a program prints. It finds what is installed, and what lies on ``path``."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment | ({} if path is None else {"PYTHONPATH": path}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout
-    return done.stdout
-
-
-def build(kind: str, source: Path, folder: Path) -> Path:
-    """What a PEP 517 front end gets from the source tree."""
-    hook = f"import sys; from hatchling.build import build_{kind}; print(build_{kind}(sys.argv[1]))"
-    return folder / output(sys.executable, "-c", hook, folder, cwd=source).split()[-1]
-
-
-def members(wheel: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-def required(name: str) -> set[str]:
-    """A distribution's dependencies without extras, and theirs."""
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        for text in distribution(waiting.pop()).requires or []:
-            requirement = Requirement(text)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                dependency = canonicalize_name(requirement.name)
-                if dependency not in found:
-                    found.add(dependency)
-                    waiting.append(dependency)
-    return found
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
@@ -99,19 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new environment's folder of programs."""
-    folder = tmp_path_factory.mktemp("clean")
-    venv.create(folder, with_pip=False, symlinks=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    for name in required(NAME):
-        for file in distribution(name).files or []:
-            if ".." not in file.parts and file.suffix != ".pyc":
-                target = site / file
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(str(file.locate()), target)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin" / "python")]
-    output(*pip, "install", "--quiet", "--no-index", wheel)
-    assert "No broken requirements" in output(*pip, "check")
-    return folder / "bin"
+    return created(tmp_path_factory.mktemp("clean"), wheel)
 
 
 def test_the_wheel_contains_the_package_its_types_and_its_data_but_no_tests(wheel: Path) -> None:
@@ -122,7 +60,7 @@ def test_the_wheel_contains_the_package_its_types_and_its_data_but_no_tests(whee
         "pyspark_aiozkqueue",
         "pytest_aiozkqueue",
     }
-    of_the_tree = {str(file.relative_to(ROOT)) for file in ROOT.glob("*aiozkqueue/**/*") if file.is_file()}
+    of_the_tree = {str(file.relative_to(ROOT)) for file in ROOT.glob("*aiozkqueue*/**/*") if file.is_file()}
     assert {name for name in of_the_tree if "__pycache__" not in name} <= names
     assert {"aiozkqueue/py.typed", "aiozkqueue/http/dashboard/static/dashboard.css"} <= names
 

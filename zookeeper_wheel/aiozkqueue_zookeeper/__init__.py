@@ -1,0 +1,1 @@
+"""The jars of an Apache ZooKeeper server, in the folder ``jars`` of this package."""
