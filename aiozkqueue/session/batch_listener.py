@@ -139,6 +139,9 @@ class BatchListener(Listener[T_co]):
         except SessionExpiredError as error:
             log.info("%s", error, extra={"queue": name})
             return
+        if cancelled := [claim for claim in delivered if self._interruptions.forestall(claim)]:
+            BatchWork(self._runtime, self._queue, cancelled).work.release_nowait()
+            delivered = [claim for claim in delivered if claim not in cancelled]
         if not delivered:
             return
         held = BatchWork(self._runtime, self._queue, delivered)

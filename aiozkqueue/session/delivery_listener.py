@@ -111,6 +111,9 @@ class DeliveryListener(Listener[T_co]):
             return
         delivery = deliver(runtime, queue, claim)
         work = work_of(delivery)
+        if self._interruptions.cancelled and self._interruptions.forestall(claim):
+            work.release_nowait()
+            return
         outer = current.set(work)
         handling = None if runtime.tracing is None else runtime.tracing.handling(delivery)
         failure: BaseException | None = None

@@ -1,4 +1,4 @@
-"""The cancellation of running handlers whose messages were cancelled in hand, in any process."""
+"""The cancellation of handlers whose messages were cancelled in hand, in any process: running, or about to begin."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from aiozkqueue.zookeeper import ClientClosedError, ConnectionLossError, NoAuthE
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import ZooKeeper
 
@@ -29,17 +27,31 @@ class Interruptions:
         self._changed = asyncio.Event()
         self.running: dict[Claim, asyncio.Task[Any] | None] = {}
         """The tasks whose handlers run, by their messages."""
+        self.cancelled: frozenset[str] = frozenset()
+        """The messages that had been cancelled at the last look."""
+
+    def forestall(self, claim: Claim) -> bool:
+        """Return whether a message was cancelled before its handler could begin, which is then not called."""
+        if claim.id not in self.cancelled:
+            return False
+        log.info(
+            "queue %s: message %s was cancelled in hand, before its handler began",
+            claim.state.name,
+            claim.id,
+            extra=about(claim),
+        )
+        return True
 
     async def watch(self) -> None:
         """Cancel tasks as messages are cancelled, until cancelled itself."""
         watch = None
         try:
             watch = await self._zookeeper.watch(self._path, lambda _: self._changed.set())
+            self._changed.set()  # a message may have been claimed and cancelled before the watch
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                if self.running:
-                    await self._look()
+                await self._look()
         except NoAuthError as error:
             log.warning("handlers are not cancelled with their messages, because of an ACL: %s", error)
         except ClientClosedError:
@@ -56,11 +68,9 @@ class Interruptions:
             return
         except (ConnectionLossError, ZooKeeperSessionExpiredError):  # the watch reports that it may have missed events
             return
-        self._cancel(set(cancelled_ids(node.data)))
-
-    def _cancel(self, cancelled: Iterable[str]) -> None:
+        self.cancelled = frozenset(cancelled_ids(node.data))
         for claim, task in list(self.running.items()):
-            if claim.id in cancelled and task is not None:
+            if claim.id in self.cancelled and task is not None:
                 del self.running[claim]
                 log.info(
                     "queue %s: message %s was cancelled in hand, and so is its handler",

@@ -137,6 +137,32 @@ async def test_the_batch_of_a_cancelled_message_is_cancelled_and_the_others_are_
     assert sorted(body for batch in batches[1:] for body in batch) == [b"1", b"3"]
 
 
+async def test_a_message_that_is_cancelled_while_its_batch_is_collected_is_not_handled(
+    session: zq.QueueSession, other: zq.QueueSession, locks: Locks
+) -> None:
+    jobs, batches = session.queue("jobs"), list[list[bytes]]()
+
+    async def store(batch: Batch[bytes]) -> None:
+        batches.append([message.value for message in batch])
+
+    async with session.listener(jobs, store, batch=2, batch_wait=3600):
+        message = await jobs.put(b"1")
+
+        async def claimed() -> bool:
+            return bool(await locks())
+
+        await eventually(claimed)
+        assert await other.queue("jobs").cancel(id=message, running=True)
+        await jobs.put(b"2")
+
+        async def over() -> bool:
+            return await jobs.size() == 0
+
+        await eventually(over)
+        await no_locks(locks)
+    assert batches == [[b"2"]]
+
+
 async def test_a_commit_that_comes_first_wins(session: zq.QueueSession, other: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(history=zq.History()))
