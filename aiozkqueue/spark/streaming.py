@@ -179,8 +179,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge up to a batch, unless the search for the next one has done so. Raises: as `latestOffset`."""
         offset = Offset.decode(end)
-        if offset == self._marked:
-            return
+        if offset in {BEGINNING, self._marked}:
+            return  # a query that starts on an empty queue has a first batch without messages
         link, ledger = self._ledger()
         self._join()
         if link.call(self._mark_done, ledger, link.call(ledger.state), offset):

@@ -114,6 +114,26 @@ def test_the_last_batch_of_an_idle_queue_is_acknowledged(
     assert sorted(files.bodies()) == [b"a", b"b"]
 
 
+def test_a_stream_that_starts_on_an_empty_queue_writes_the_messages_that_come_later(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b"taken")
+    assert drained(options) == [b"taken"]  # the queue exists, and is empty
+    files = Files(spark, options, tmp_path)
+    query = files.start(once=False)
+    try:
+        while not query.recentProgress:  # the first batch, without messages
+            assert query.exception() is None
+            query.awaitTermination(1)
+        put(options, b"a", b"b")
+        query.processAllAvailable()
+        put(options, b"c")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(files.bodies()) == [b"a", b"b", b"c"]
+
+
 def test_a_restarted_stream_continues_where_it_stopped(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
