@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.layout import BundleName, LockRecord, is_plain_at, name_at
+from aiozkqueue.operations.ledger_marks import Mark
 from aiozkqueue.operations.ledger_pages import count_messages, read_page
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
@@ -119,11 +120,7 @@ class Removing(Bundles):
         """Read which messages of a page are to be dead-lettered, with the reasons."""
         names = await below(self._zookeeper, page)
         nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
-        return {
-            name: "the payload does not decode: " + node.data.decode("utf-8", "replace")
-            for name, node in zip(names, nodes, strict=True)
-            if node is not None
-        }
+        return {name: Mark.decode(node.data).words for name, node in zip(names, nodes, strict=True) if node is not None}
 
     async def _end_one_by_one(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
         """End items with attempts, keys, a history or a reason, and items and bundles whose lock was forced open."""

@@ -82,6 +82,8 @@ class Handed(NamedTuple):
     pages: list[Page]
     reading: Reading
     """The data with which a task marks all of it as read."""
+    attempt: int
+    """Identifies the attempt: the version of the batch's znode."""
 
 
 class Ledger(Removing):
@@ -189,7 +191,9 @@ class Ledger(Removing):
         items = sum(page.items for page in pages)
         check = self._check()
         mark = ReadMark(stream, self._record.run, 0, items)
-        return Handed(pages, Reading(check.path, check.version, self._manifest(number), mark))
+        stat = await self._zookeeper.exists(self._manifest(number))
+        reading = Reading(check.path, check.version, self._manifest(number), mark)
+        return Handed(pages, reading, -1 if stat is None else stat.version)
 
     async def _attempt(self, number: int, most: int | None) -> None:
         """Count an attempt at a batch. After too many, divide the batch, or reject its only message."""

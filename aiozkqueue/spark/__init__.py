@@ -2,10 +2,10 @@
 
 The modules: options, checked before any job runs (`options`); a session on its own thread for Spark's synchronous
 readers and writers (`connection`); columns and Arrow batches (`columns`, `decoding`, `rows`); the batch reader and
-writer (`reading`, `writing`); the source and sink of streams (`streaming`, `sink`). `audit/` (histories to files, and a
-report) and `transfer/` (files into queues, and queues into files) use these, with `folder` (publishes files exactly
-once) and `failures` (unwraps the errors of tasks). The package uses `queue/`, needs the extra ``spark``, and is
-imported only on request. `docs/spark.md` has the guarantees.
+writer (`reading`, `writing`); the source and sink of streams (`streaming`, `sink`); dead letters by decision
+(`rejecting`). `audit/` (histories to files, and a report) and `transfer/` (files into queues, and queues into files)
+use these, with `folder` (publishes files exactly once) and `failures` (unwraps the errors of tasks). The package uses
+`queue/`, needs the extra ``spark``, and is imported only on request. `docs/spark.md` has the guarantees.
 """
 
 from __future__ import annotations

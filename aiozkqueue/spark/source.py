@@ -11,8 +11,9 @@ from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import key_hash
 
 from .columns import default_schema
-from .options import parse_options
+from .options import Content, parse_options
 from .reading import FilteringReader, QueueReader
+from .rejecting import DeadLetterWriter
 from .sink import QueueStreamWriter
 from .streaming import QueueStreamReader
 from .writing import QueueWriter
@@ -20,6 +21,8 @@ from .writing import QueueWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from .options import Options
 
 
 class AiozkqueueDataSource(DataSource):
@@ -50,16 +53,20 @@ class AiozkqueueDataSource(DataSource):
         """
         return QueueStreamReader(schema, parse_options(self.options))
 
-    def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:  # noqa: FBT001 - Spark's signature
-        """Return the writer of a batch. Raises: as `schema`."""
+    def writer(self, schema: StructType, overwrite: bool) -> QueueWriter | DeadLetterWriter:  # noqa: FBT001 - Spark's
+        """Return the writer of a batch, or of decisions if ``content`` is ``deadLetters``. Raises: as `schema`."""
         options = parse_options(self.options)
         refuse_overwriting(overwrite=overwrite)
+        if options.content is Content.DEAD_LETTERS:
+            return DeadLetterWriter(schema, options)
+        _require_items(options)
         return QueueWriter(schema, options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: FBT001, N802 - Spark's
         """Return the writer of a stream. Raises: as `schema`."""
         options = parse_options(self.options)
         refuse_overwriting(overwrite=overwrite)
+        _require_items(options)
         origin = key_hash(json.dumps([sorted(self.options.items()), schema.json()]))
         return QueueStreamWriter(schema, options, origin)
 
@@ -68,6 +75,16 @@ def refuse_overwriting(*, overwrite: bool) -> None:
     """Refuse the mode ``overwrite``, which would empty the queue first. Raises: InvalidOptionError."""
     if overwrite:
         msg = "a queue cannot be overwritten: use .mode('append'), and purge the queue first to replace it"
+        raise InvalidOptionError(msg)
+
+
+def _require_items(options: Options) -> None:
+    """Refuse to write into another part of a queue. Raises: InvalidOptionError."""
+    if options.content is not Content.ITEMS:
+        msg = (
+            f"content={options.content.value}: rows are put into a queue as messages; leave the option out. To reject "
+            "messages of a stream, write their ids with content=deadLetters in the function of foreachBatch"
+        )
         raise InvalidOptionError(msg)
 
 

@@ -31,6 +31,7 @@ from aiozkqueue.errors import AccessDeniedError, CheckpointError, ClaimLostError
 from aiozkqueue.layout import MalformedError
 from aiozkqueue.operations.bundles import bundle_pages
 from aiozkqueue.operations.lag import Lag
+from aiozkqueue.operations.ledger_marks import Mark
 from aiozkqueue.operations.ledger_pages import mark, read_page, unmark
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from aiozkqueue.batches.records import LedgerState
     from aiozkqueue.operations.ledger_pages import Entry
     from aiozkqueue.queue.redelivery.bundles import BundleState
+    from aiozkqueue.zookeeper import ZooKeeper
 
     from .batching import Page
     from .connection import Link
@@ -75,6 +77,8 @@ class LedgerShare(InputPartition):
     parts: list[tuple[str, int, int]]
     reading: Reading | None = None
     """The mark that the task stores after reading everything; None: it reads nothing."""
+    attempt: int = -1
+    """The attempt at the batch; see `batches.ledger.Handed`."""
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -246,7 +250,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             require_same(end, state._replace(done=-1), self._options)
             again, most = end == self._handed, self._options.max_attempts
-            pages, reading = await ledger.hand_out(end.seq, end.stream, most, again=again)
+            pages, reading, attempt = await ledger.hand_out(end.seq, end.stream, most, again=again)
             self._handed = end
         except (CheckpointError, ClaimLostError) as error:
             if self._options.fail_on_loss:
@@ -264,7 +268,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             while begin < page.items:
                 if not room:
                     room = min(size, total - passed)
-                    divided.append(LedgerShare([], reading.of(passed, passed + room)))
+                    divided.append(LedgerShare([], reading.of(passed, passed + room), attempt))
                 stop = min(page.items, begin + room)
                 divided[-1].parts.append((page.path, begin, stop))
                 room -= stop - begin
@@ -303,7 +307,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
     paths = list(dict.fromkeys(path for path, _, _ in share.parts))
     contents = await asyncio.gather(*(read_page(zookeeper.read, path) for path in paths))
     pages = dict(zip(paths, contents, strict=True))
-    marked = set(chain.from_iterable(await asyncio.gather(*(below(zookeeper, path) for path in paths))))
+    marked = dict(chain.from_iterable(await asyncio.gather(*(_marks(zookeeper, path) for path in paths))))
     slices = [one for path, begin, stop in share.parts for one in _slices(path, pages[path], begin, stop)]
     count = 0
     async for found in _messages(link, slices, layout, columnar=not marked):
@@ -316,7 +320,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
             message_id = str(values["id"])
             if (reason := decoded.undecodable.get(message_id)) is not None:
                 await mark(zookeeper, page, message_id, reason)
-            elif message_id in marked:  # undecodable in an earlier attempt with another schema
+            elif message_id in marked and not marked[message_id].is_of(share.attempt):  # an earlier attempt's
                 await unmark(zookeeper, page, message_id)
         yield decoded.rows
     if (missing := sum(one.last - one.first for one in slices) - count) > 0:
@@ -325,6 +329,13 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
             "taken by others, or another query of this group has acknowledged them"
         )
         raise ClaimLostError(msg)
+
+
+async def _marks(zookeeper: ZooKeeper, page: str) -> list[tuple[str, Mark]]:
+    """Return the marks below a page, by message."""
+    names = await below(zookeeper, page)
+    nodes = await zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
+    return [(name, Mark.decode(node.data)) for name, node in zip(names, nodes, strict=True) if node is not None]
 
 
 class Slice(NamedTuple):
