@@ -58,7 +58,7 @@ class Local:
             PYSPARK_PYTHON=sys.executable,
             SPARK_LOCAL_IP="127.0.0.1",
         )
-        before = set(_descendants())
+        before = set(descendants())
         builder = SparkSession.builder.master("local[4]").appName("aiozkqueue benchmarks")
         for name, value in {
             "spark.ui.enabled": "false",
@@ -73,7 +73,7 @@ class Local:
 
     def processes(self) -> list[psutil.Process]:
         """The JVM and its Python workers."""
-        return [one for one in _descendants() if one not in self._others]
+        return [one for one in descendants() if one not in self._others]
 
     def memory(self) -> dict[str, float]:
         """Their resident memory, and the peaks of the largest Python processes of the driver and the tasks."""
@@ -117,7 +117,8 @@ class _Tree:
         return Times(user, system)
 
 
-def _descendants() -> list[psutil.Process]:
+def descendants() -> list[psutil.Process]:
+    """Return the processes that this one has started, directly or not."""
     children: list[psutil.Process] = psutil.Process().children(recursive=True)
     return children
 
