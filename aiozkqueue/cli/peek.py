@@ -12,8 +12,6 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_tags
-from aiozkqueue.layout import key_hash
-from aiozkqueue.queue.candidates.groups import is_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -54,7 +52,7 @@ async def peek(
     with_tags = parse_tags(tags or ()) or {}
     async with connection.look_at(queue) as target:
         messages = await target.peek(max(limit, EXAMINED) if filters or with_tags else limit)
-        held = {lock for one in await target.admin.consumers() for lock in one.messages}
+        held = {message for one in await target.admin.consumers() for message in one.messages}
     statuses = _statuses(messages, held)
     shown = [one for one in messages if _matches(one, statuses[one.id], filters, with_tags)][:limit]
     if as_json:
@@ -75,13 +73,10 @@ async def peek(
 
 
 def _statuses(messages: Sequence[zq.Message[bytes]], held: Collection[str]) -> dict[str, Status]:
-    """Return the status of each message by its id, given the locks that consumers hold: of ids, and of groups."""
+    """Return the status of each message by its id, given the ids of the messages that consumers hold."""
     statuses: dict[str, Status] = {}
-    free = {lock for lock in held if is_group(lock)}
     for one in messages:
-        lock = one.id if one.group is None else "g" + key_hash(one.group)
-        if one.id in held or lock in free:
-            free.discard(lock)  # only the oldest message of a group is in flight
+        if one.id in held:
             statuses[one.id] = "in flight"
         elif one.due is None:
             statuses[one.id] = "waiting"

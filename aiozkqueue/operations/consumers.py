@@ -15,6 +15,7 @@ from aiozkqueue.queue.commit.history import process_of
 from aiozkqueue.queue.commit.unclaimed import read_all
 from aiozkqueue.zookeeper import PAGE
 
+from .held import messages_of_locks
 from .listing import collect_children, list_children
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class ConsumerInfo:
     since: datetime
     """When its ZooKeeper session began to take, in ZooKeeper's time."""
     messages: tuple[str, ...]
-    """The ids of the messages that it holds now, including prefetched ones."""
+    """The ids of the messages that it holds now, including prefetched ones; of a group, its oldest message."""
 
 
 async def consumers(handle: QueueHandle[Runtime]) -> list[ConsumerInfo]:
@@ -45,12 +46,13 @@ async def consumers(handle: QueueHandle[Runtime]) -> list[ConsumerInfo]:
     names = await list_children(handle, paths.consumers)
     entries = await read_all(handle, [paths.consumer(name) for name in names])
     held = await _held(handle)
+    messages_of = await messages_of_locks(handle, {lock for locks in held.values() for lock in locks})
     found: list[ConsumerInfo] = []
     for name, node in zip(names, entries, strict=True):
         if node is None:
             continue
         host, pid = process_of(node.data)
-        messages = held.get(node.stat.ephemeral_owner, [])
+        messages = [one for lock in held.get(node.stat.ephemeral_owner, []) for one in messages_of(lock)]
         since = datetime.fromtimestamp(node.stat.ctime / 1000, UTC)
         found.append(
             ConsumerInfo(client=entry_client(name), host=host, pid=pid, since=since, messages=tuple(sorted(messages)))
@@ -64,15 +66,15 @@ def entry_client(name: str) -> str:
 
 
 async def _held(handle: QueueHandle[Runtime]) -> dict[int, list[str]]:
-    """Return the messages that each ZooKeeper session holds."""
+    """Return the ids of the locks that each ZooKeeper session holds."""
     locks = (await collect_children(handle, handle.paths.locks, partial(Foremost, LOCKS_READ))).in_order()
     held: defaultdict[int, list[str]] = defaultdict(list)
     while page := list(islice(locks, PAGE)):
         nodes = await read_all(handle, [f"{handle.paths.locks}/{name}" for name in page])
         for name, node in zip(page, nodes, strict=True):
-            message_id = handle.paths.lock_of(name)
-            if node is None or message_id is None or not node.stat.ephemeral_owner:
+            lock = handle.paths.lock_of(name)
+            if node is None or lock is None or not node.stat.ephemeral_owner:
                 continue
             if LockRecord.decode(node.data).end is None:
-                held[node.stat.ephemeral_owner].append(message_id)
+                held[node.stat.ephemeral_owner].append(lock)
     return held

@@ -37,6 +37,22 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
     assert [entry.messages for entry in await jobs.admin.consumers()] == [(), ()]
 
 
+async def test_the_list_names_the_held_messages_of_groups_and_of_ordered_queues(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    grouped, ordered = session.queue("grouped"), session.queue("ordered")
+    await ordered.configure(zq.QueueConfig(ordered=True))
+    first = [await grouped.put(b"1", group="eu"), await grouped.put(b"1", group="us")]
+    await grouped.put(b"2", group="eu")
+    head = await ordered.put(b"1")
+    await ordered.put(b"2")
+    async with other.transaction() as mine:
+        for queue, held in ((grouped, first), (ordered, [head])):
+            assert len(await mine.take_many(other.queue(queue.name), len(held), timeout=10)) == len(held)
+            (holder,) = await queue.admin.consumers()
+            assert set(holder.messages) == set(held)
+
+
 async def test_a_stopped_consumer_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig())

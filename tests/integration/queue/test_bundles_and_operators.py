@@ -65,6 +65,19 @@ async def test_a_message_is_found_by_its_id(session: zq.QueueSession, other: zq.
         assert (await other.queue("jobs").state(ids[60])).status is zq.Status.CLAIMED
 
 
+async def test_consumers_hold_the_messages_that_are_left_in_their_bundles(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(bundle=64))
+    ids = await queue.put_many(BODIES)
+    async with other.transaction() as tx:
+        taken = await tx.take_many(other.queue("jobs"), NUMBER, timeout=10)
+        (holder,) = await queue.admin.consumers()
+        assert {one.id for one in taken} <= set(holder.messages) <= set(ids)
+        assert len(holder.messages) > 1
+
+
 async def test_a_message_is_cancelled_and_updated_in_its_bundle(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
