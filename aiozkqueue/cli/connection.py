@@ -8,7 +8,7 @@ import inspect
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec, cast
@@ -62,10 +62,12 @@ class Connection:
     tls: bool
     auth: tuple[zq.Auth, ...]
 
-    def open(self, *, node: str | None = None) -> AbstractAsyncContextManager[zq.QueueSession]:
+    @asynccontextmanager
+    async def open(self, *, node: str | None = None) -> AsyncIterator[zq.QueueSession]:
         """Open a session with these servers, for this node (None: this host). Raises: typer.BadParameter."""
-        return zq.connect(
-            DEFAULT_HOSTS if self.hosts is None else self.hosts,
+        hosts = DEFAULT_HOSTS if self.hosts is None else self.hosts
+        connecting = zq.connect(
+            hosts,
             root=self.root,
             session_timeout=self.session_timeout or DEFAULT_SESSION_TIMEOUT,
             connect_timeout=self.connect_timeout,
@@ -73,6 +75,10 @@ class Connection:
             auth=self.auth,
             node=node,
         )
+        async with AsyncExitStack() as stack:
+            with output.waiting(f"connecting to {hosts}"):
+                session = await stack.enter_async_context(connecting)
+            yield session
 
     def open_app(self, app: zq.App) -> AbstractAsyncContextManager[zq.QueueSession]:
         """Open the session of an application; options that were given replace the application's.

@@ -38,7 +38,8 @@ async def delete(
             lost = f" and its {await target.size()} messages" if force else ""
             output.confirm(f"Delete queue {queue}{lost}?", yes=yes)
         try:
-            await target.admin.delete(force=force)
+            with output.waiting(f"delete {queue}"):
+                await target.admin.delete(force=force)
         except QueueInUseError as error:
             output.note(f"queue {queue!r} has {error.uses}; nothing was deleted. Empty it first, or use --force")
             return Exit.CONFLICT

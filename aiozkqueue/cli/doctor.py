@@ -39,7 +39,8 @@ async def doctor(
     $ aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]
     """
     async with connection.open() as session:
-        diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)
+        with output.waiting("examining the servers and the queues"):
+            diagnosis = await session.admin.diagnose(*(queues or ()), budget=budget)
         if not queues:
             found = by_severity(
                 [*diagnosis.findings, *await overdue_jobs(session, diagnosis.ensemble.clock_offset or 0)]

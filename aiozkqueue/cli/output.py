@@ -9,10 +9,11 @@ import asyncio
 import base64
 import json
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
 
 import typer
 
@@ -206,6 +207,33 @@ def progress(text: str, total: float | None) -> Iterator[Bar]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as shown:
         yield Bar(shown, shown.add_task(text, total=total))
+
+
+@contextmanager
+def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Show a bar without an end on stderr during the block, if it takes more than `PATIENT` seconds.
+
+    Nothing is shown if stderr is not a terminal. ``stream`` replaces stderr.
+    """
+    stream = sys.stderr if stream is None else stream
+    if not stream.isatty():
+        yield
+        return
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    shown = Progress(*columns, console=Console(file=stream), transient=True)
+    shown.add_task(text, total=None)
+    timer = threading.Timer(PATIENT, shown.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        shown.stop()
 
 
 async def watched(text: str, work: Awaitable[int], total: int, remaining: Callable[[], Awaitable[int]]) -> int:

@@ -83,7 +83,8 @@ async def stats(
     names = _named(other, queues or [])
     async with connection.open() as session:
         asked = [(name, name.of(session)) for name in names or map(AskedQueue, await session.queues())]
-        seen = await _look_at(asked, Budget(budget))
+        with output.waiting("reading the queues"):
+            seen = await _look_at(asked, Budget(budget))
         for name in seen.absent:
             await connection.note_absent(session, name)
     if not asked:

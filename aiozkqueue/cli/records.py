@@ -180,7 +180,8 @@ async def clean(
     async with connection.open() as session:
         for queue in queues or ():
             await connection.existing(session, queue)
-        cleaned = await session.admin.clean(*(queues or ()))
+        with output.waiting("cleaning up"):
+            cleaned = await session.admin.clean(*(queues or ()))
     if as_json:
         for one in cleaned:
             output.print_json(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
@@ -138,7 +138,7 @@ def _start(master: str, settings: dict[str, str], folder: Path) -> SparkSession:
         builder = builder.config(key, value)
     log = folder / "spark.log"
     try:
-        with _errors_to(log):
+        with _errors_to(log) as stderr, output.waiting("starting Spark", stderr):
             return builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         told = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -156,17 +156,16 @@ def _stop(session: SparkSession) -> None:
 
 
 @contextmanager
-def _errors_to(path: Path) -> Iterator[None]:
-    """Redirect stderr of the JVM, and so of the tasks, to a file: our stderr is for the command's own messages."""
+def _errors_to(path: Path) -> Iterator[TextIO]:
+    """Redirect stderr of the JVM, and so of the tasks, to a file; yield our own stderr for the command's messages."""
     sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with path.open("wb") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    with os.fdopen(os.dup(2), "w", encoding="utf-8") as kept:
+        try:
+            with path.open("wb") as file:
+                os.dup2(file.fileno(), 2)
+            yield kept
+        finally:
+            os.dup2(kept.fileno(), 2)
 
 
 @contextmanager

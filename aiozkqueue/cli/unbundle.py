@@ -33,7 +33,8 @@ async def command(connection: Connection, queues: Queues) -> Exit:
                 await connection.note_absent(session, name)
                 status = Exit.NOTHING
                 continue
-            held = await queue.admin.unbundle()
+            with output.waiting(f"unbundle {name}"):
+                held = await queue.admin.unbundle()
             if held:
                 output.note(
                     f"queue {name!r}: consumers or Spark writes hold {held} bundles; run this again when they end"
