@@ -24,7 +24,7 @@ from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.keyboard import keys
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.signals import draining
-from aiozkqueue.cli.top_screen import Screen, table_of
+from aiozkqueue.cli.top_screen import Figures, Screen
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import State
@@ -52,6 +52,8 @@ async def top(
     consumers, as ZooKeeper counts them; a bundle counts as one. In a pipe, it prints one table and exits. Each refresh
     lists the queues, which costs the servers time for deep queues; name the queues you need.
 
+    Exit status 1: with --once or in a pipe, a named queue does not exist or cannot be read.
+
     Examples:
     [dim]$ aiozkqueue top
     $ aiozkqueue top orders --once --json[/dim]
@@ -67,7 +69,10 @@ async def top(
             elif once or not sys.stdout.isatty():
                 if await figures.read():
                     await _wait(ends, interval)
-                _print(await figures.read(), as_json=as_json)
+                rows = await figures.read()
+                _print(rows, as_json=as_json)
+                if queues and any("unreadable" in row for row in rows):
+                    return Exit.NOTHING
             else:
                 servers = connection.hosts or DEFAULT_HOSTS
                 header = f"aiozkqueue top   {servers}   {connection.root}   every {interval:g} s"
@@ -77,7 +82,7 @@ async def top(
 
 def _print(rows: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
     if not as_json:
-        Console().print(table_of(rows))
+        Console().print(Figures(rows))
         return
     for row in rows:
         output.print_json(row)

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rich import box
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from aiozkqueue.cli import output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderResult
 
     from aiozkqueue.cli.output import Json
 
     Row = Mapping[str, Json]
 
+#: The least width of a window, in columns, for the columns `_IN_WIDE` and a sparkline.
+_WIDE: Final = 110
+#: Columns of wide windows: retrying messages are delayed messages too.
+_IN_WIDE: Final = frozenset({"retrying"})
+#: Values from which a narrow table omits decimals.
+_SHORT: Final = 100
+#: The least width of a queue's name.
+_NAME: Final = 6
 #: How many rates a sparkline shows.
 _SPARKS: Final = 12
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -102,7 +113,7 @@ class Screen:
         totals = [f"{title} {sum(_number(row, name) for row in shown):g}" for name, title in _TOTALS]
         count = f"{len(shown)} queues" + (f" ({hidden} hidden by the filter)" if hidden else "")
         head = Text(f"{self.header}   {self._clock}{'   on hold' if self.held else ''}", style="bold")
-        return Group(head, Text("   ".join([count, *totals])), table_of(shown, self._rates), self._help())
+        return Group(head, Text("   ".join([count, *totals])), Figures(shown, self._rates), self._help())
 
     def _chosen(self) -> list[Row]:
         wanted = self._filter.casefold()
@@ -123,36 +134,67 @@ class Screen:
 _TOTALS: Final = (("size", "size"), ("in_flight", "in flight"), ("in_rate", "in/s"), ("out_rate", "out/s"))
 
 
-def table_of(rows: Sequence[Row], rates: Mapping[str, Sequence[float]] | None = None) -> Table:
-    """Return a table of queues; with earlier rates, it has a sparkline of the messages out."""
-    table = Table("queue", *_TITLES.values(), *(["out"] if rates is not None else []))
-    for row in rows:
-        name = Text(output.visible(str(row["queue"])))
-        if (why := row.get("unreadable")) is not None:
-            table.add_row(name, Text(output.visible(str(why)), style="red"))
-            continue
-        if row["paused"]:
-            name.append(" (paused)", style="yellow")
-        if row["incomplete"]:
-            name.append(" (in part)")
-        style = "dim" if _is_idle(row) else ""
-        cells = [Text(cell.text, justify="right", style=cell.style) for cell in _cells(row)]
-        if rates is not None:
-            cells.append(Text(sparkline(rates.get(str(row["queue"]), ()))))
-        table.add_row(name, *cells, style=style)
-    return table
+class Figures:
+    """A table of queues that fits the window; lines below it name queues that cannot be read.
+
+    With earlier rates, a wide table has a sparkline of the messages out.
+    """
+
+    def __init__(self, rows: Sequence[Row], rates: Mapping[str, Sequence[float]] | None = None) -> None:
+        self._rows = [row for row in rows if "unreadable" not in row]
+        self._unreadable = {str(row["queue"]): str(row["unreadable"]) for row in rows if "unreadable" in row}
+        self._rates = rates
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the table, as rich calls it."""
+        wide = options.max_width >= _WIDE
+        titles = {name: title for name, title in _TITLES.items() if wide or name not in _IN_WIDE}
+        columns = [Column(title, min_width=max(map(len, title.split()))) for title in titles.values()]
+        rates = self._rates if wide else None
+        sparks = [] if rates is None else [Column("out", no_wrap=True)]
+        table = Table(
+            Column("queue", overflow="fold", min_width=_NAME),
+            *columns,
+            *sparks,
+            box=box.SIMPLE_HEAD,
+            padding=0,
+            show_edge=False,
+        )
+        for row in self._rows:
+            name = Text(output.visible(str(row["queue"])))
+            if row["paused"]:
+                name.append(" (paused)", style="yellow")
+            if row["incomplete"]:
+                name.append(" (in part)")
+            cells = [Text(cell.text, justify="right", style=cell.style) for cell in _cells(row, titles, exact=wide)]
+            if rates is not None:
+                cells.append(Text(sparkline(rates.get(str(row["queue"]), ()))))
+            table.add_row(name, *cells, style="dim" if _is_idle(row) else "")
+        yield table
+        for queue, why in self._unreadable.items():
+            yield Text(output.visible(f"{queue}: {why}"), style="red")
 
 
-def _cells(row: Row) -> list[_Cell]:
-    """Return the figures of a row: red for dead letters, and for messages that no consumer takes."""
-    cells = {name: _Cell("" if (value := row[name]) is None else str(value)) for name in _TITLES}
+def _cells(row: Row, names: Iterable[str], *, exact: bool) -> list[_Cell]:
+    """Return these figures of a row: red for dead letters, and for messages that no consumer takes."""
+    cells = {name: _Cell("" if (value := row[name]) is None else _figure(value, exact=exact)) for name in _TITLES}
     age = row["oldest_age"]
     cells["oldest_age"] = _Cell(output.age(age) if isinstance(age, float) else "")
     if row["dead_letters"]:
         cells["dead_letters"] = cells["dead_letters"]._replace(style="red")
     if row["waiting"] and not row["consumers"] and not row["paused"]:
         cells["consumers"] = cells["consumers"]._replace(style="bold red")
-    return list(cells.values())
+    return [cells[name] for name in names]
+
+
+def _figure(value: Json, *, exact: bool) -> str:
+    """Return a figure; unless it is to be exact, in at most five characters."""
+    if exact or not isinstance(value, int | float):
+        return str(value)
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if value >= 100 * size or (unit == "M" and value >= size):
+            return f"{value / size:.{0 if value >= 100 * size else 1}f}{unit}"
+    return f"{value:.0f}" if value >= _SHORT else str(value)
 
 
 def _is_idle(row: Row) -> bool:
