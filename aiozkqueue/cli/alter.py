@@ -40,6 +40,8 @@ async def cancel(
         outcome = await (
             target.cancel(key=message, running=running) if by_key else target.cancel(id=message, running=running)
         )
+    if outcome is zq.Alteration.HELD and not running:
+        output.note("a consumer holds it; --running also removes a message in flight, and cancels its handler")
     return _told(queue, message, "cancelled", outcome, as_json=as_json)
 
 

@@ -104,17 +104,22 @@ class Transaction:
     ) -> list[Message[T]]:
         """Lock up to ``limit`` messages: all available ones once there is one, or none after ``timeout`` seconds.
 
+        If no server answers any more after it has locked some, it returns those by the end of ``timeout``.
+
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
-        tracing, begun = self._runtime.tracing, time_ns()
+        tracing, begun, began = self._runtime.tracing, time_ns(), asyncio.get_running_loop().time()
         wait = _take_timeout(self._runtime, queue, timeout)
         wanted, condition = positive(limit, "limit"), check_condition(filters)
         claimed: list[Claim] = []
         try:
             # Messages may arrive as fast as they are taken: claimed ones must not expire meanwhile.
             while len(claimed) < wanted and not outlived(self._runtime, claimed):
-                patience = 0 if claimed else wait
-                claims = await _claim(self._work, queue, wanted - len(claimed), patience, condition)
+                if not claimed:
+                    claims = await _claim(self._work, queue, wanted, wait, condition)
+                else:
+                    left = _time_for_more(self._runtime, wait, began)
+                    claims = await _claim_more(self._work, queue, wanted - len(claimed), left, condition)
                 if not claims:
                     break
                 claimed += claims
@@ -298,39 +303,86 @@ async def _claim(
     Raises: as `Transaction.take`.
     """
     runtime = work.runtime
+    if timeout == 0:
+        return await _claim_available(work, queue, limit, runtime.operation_timeout, condition)
     dispatcher = _dispatcher(work, queue, limit, condition)
-    remaining, over = timeout, False
-    begun = asyncio.get_running_loop().time()
-    while not over:
+    remaining = timeout
+    while remaining != 0:
         due = runtime.clock.monotonic() + remaining if remaining else math.inf
         claims = dispatcher.at_hand(limit, work.generation)
         if not claims and not (claims := await _next(dispatcher, work, limit, remaining)):
             break
-        try:
-            delivered = deliver_claims_now(runtime, queue, claims)
-            if delivered is None:
-                wait = max(0.0, due - runtime.clock.monotonic()) if remaining else _time_for_one_look(runtime, timeout)
-                delivered = await deliver_claims(runtime, queue, claims, wait)
-            if not work.open:
-                await work.release_unseen(delivered)
-                work.require_open()
-            if delivered:
-                work.hold(delivered)
-                return delivered
-        except SessionExpiredError:
-            if work.generation is not None:
-                raise
-            # Nothing depends on that session yet.
+        wait = max(0.0, due - runtime.clock.monotonic()) if remaining else None
+        if delivered := await _deliver_to(work, queue, claims, wait):
+            return delivered
         if remaining:
             remaining = max(0.0, due - runtime.clock.monotonic())
-        over = remaining == 0 and (timeout != 0 or _waited(begun) >= runtime.operation_timeout)
     if runtime.zookeeper.state is not State.CONNECTED:
-        msg = (
-            f"queue {queue.name!r}: there is no connection to ZooKeeper, so whether it holds messages is not known; "
-            "try again when a server is available"
-        )
-        raise ConnectionLostError(msg)
+        raise _no_connection(queue)
     return []
+
+
+async def _claim_available(
+    work: UnitOfWork, queue: Destination[Any], limit: int, longest: float, condition: Condition | None
+) -> list[Claim]:
+    """Claim up to ``limit`` of the messages that can be claimed now.
+
+    Raises: as `Transaction.take`; ConnectionLostError: no server has answered within ``longest`` seconds.
+    """
+    begun = asyncio.get_running_loop().time()
+    dispatcher = _dispatcher(work, queue, limit, condition)
+    left = longest
+    while left > 0:
+        claims = dispatcher.at_hand(limit, work.generation)
+        if not claims and not (claims := await _look(dispatcher, work, limit, left)):
+            if work.runtime.zookeeper.state is not State.CONNECTED:
+                raise _no_connection(queue)
+            return []
+        if delivered := await _deliver_to(work, queue, claims, max(0.0, longest - _waited(begun))):
+            return delivered
+        left = longest - _waited(begun)
+    raise _no_answer(dispatcher, longest)
+
+
+async def _claim_more(
+    work: UnitOfWork, queue: Destination[Any], limit: int, longest: float, condition: Condition | None
+) -> list[Claim]:
+    """Claim as `_claim_available`, for a take that has some messages; return none if no server answers."""
+    try:
+        return await _claim_available(work, queue, limit, longest, condition) if longest > 0 else []
+    except ConnectionLostError:
+        return []
+
+
+async def _deliver_to(
+    work: UnitOfWork, queue: Destination[Any], claims: list[Claim], limit: float | None
+) -> list[Claim]:
+    """Deliver claims to a unit of work, which then holds them; return those that can be delivered within ``limit``.
+
+    Raises:
+        SessionExpiredError: the session of its claims is over. If it has none yet, this returns none instead.
+        TransactionClosedError: it has been settled meanwhile.
+    """
+    try:
+        delivered = deliver_claims_now(work.runtime, queue, claims)
+        if delivered is None:
+            delivered = await deliver_claims(work.runtime, queue, claims, limit)
+    except SessionExpiredError:
+        if work.generation is not None:
+            raise
+        return []
+    if not work.open:
+        await work.release_unseen(delivered)
+        work.require_open()
+    if delivered:
+        work.hold(delivered)
+    return delivered
+
+
+def _time_for_more(runtime: SessionCore, timeout: float | None, began: float) -> float:
+    """Return how long a take that has some messages may look for more, seconds."""
+    longest = runtime.operation_timeout
+    return longest if timeout is None else min(longest, (timeout or longest) - _waited(began))
 
 
 def _waited(begun: float) -> float:
@@ -338,9 +390,17 @@ def _waited(begun: float) -> float:
     return asyncio.get_running_loop().time() - begun
 
 
-def _time_for_one_look(runtime: SessionCore, timeout: float | None) -> float | None:
-    """Return how long a take without patience waits for a server, seconds; None: it has no limit."""
-    return None if timeout is None else runtime.operation_timeout
+async def _look(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, longest: float) -> list[Claim]:
+    """Look once for claims. Raises: ConnectionLostError: no server has answered within ``longest`` seconds."""
+    if longest >= work.runtime.operation_timeout:  # which limits it anyway, at a fraction of the cost
+        return await _next(dispatcher, work, limit, 0)
+    try:
+        async with asyncio.timeout(longest) as limited:
+            return await _next(dispatcher, work, limit, 0)
+    except TimeoutError:
+        if not limited.expired():
+            raise
+        raise _no_answer(dispatcher, longest) from None
 
 
 async def _next(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeout: float | None) -> list[Claim]:
@@ -355,17 +415,25 @@ async def _next(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeo
         dispatcher.give_up(waiter)
         task = asyncio.current_task()
         if waiter.late and task is not None and not task.cancelling():
-            raise _no_answer(dispatcher, work) from None
+            raise _no_answer(dispatcher, work.runtime.operation_timeout) from None
         raise
     finally:
         if looks is not None:
             looks.remove(waiter)
 
 
-def _no_answer(dispatcher: ClaimDispatcher, work: UnitOfWork) -> ConnectionLostError:
+def _no_answer(dispatcher: ClaimDispatcher, longest: float) -> ConnectionLostError:
     """Return the error of a take without patience that no server has answered."""
     return ConnectionLostError(
-        f"queue {dispatcher.state.name!r}: no answer from ZooKeeper within {work.runtime.operation_timeout:g} s; "
+        f"queue {dispatcher.state.name!r}: no answer from ZooKeeper within {longest:g} s; "
+        "try again when a server is available"
+    )
+
+
+def _no_connection(queue: Destination[Any]) -> ConnectionLostError:
+    """Return the error of a take that has found nothing, because it could not look."""
+    return ConnectionLostError(
+        f"queue {queue.name!r}: there is no connection to ZooKeeper, so whether it holds messages is not known; "
         "try again when a server is available"
     )
 

@@ -48,6 +48,15 @@ async def slow(delivery: zq.Delivery[Order]) -> None:
     delivery.put("done", str(delivery.value.id).encode())
 
 
+async def patient(delivery: zq.Delivery[Order]) -> None:
+    print("started", delivery.value.id, flush=True)
+    try:
+        await asyncio.sleep(3600 if delivery.value.id == 1 else 0)
+    except asyncio.CancelledError:
+        print("cancelled", delivery.value.id, flush=True)
+        raise
+
+
 async def plain(delivery) -> None:
     print("plain", delivery.body.decode(), flush=True)
 
@@ -198,6 +207,25 @@ def test_a_handler_gets_its_annotated_type_and_finishes_when_the_worker_stops(cl
     assert (worker.returncode, rest) == (0, b""), log
     assert {record["body"] for record in cli("peek", "done", "--json").records} == {"1", "2"}
     assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
+
+
+def test_cancelling_a_message_in_hand_ends_its_handler_in_a_worker_which_goes_on(cli: Cli, go: Path) -> None:
+    assert not go.exists()
+    message_id = cli("put", "orders", '{"id": 1}').text.strip()
+    worker = cli.start("worker", "shop:patient", "--queue", "orders")
+    assert _line(worker) == "started 1"
+    held = cli("cancel", "orders", message_id)
+    assert (held.status, "--running also removes" in held.stderr) == (1, True), held.stderr
+    assert cli("cancel", "orders", message_id, "--running").status == 0
+    assert _line(worker) == "cancelled 1"
+    assert cli("cancel", "orders", message_id, "--running").status == 1
+    cli("put", "orders", '{"id": 2}')
+    assert _line(worker) == "started 2"
+    while cli("stats", "orders", "--json").records[0]["size"]:
+        time.sleep(0.05)
+    _stop(worker)
+    rest, log = worker.communicate(timeout=90)
+    assert (worker.returncode, rest) == (0, b""), log
 
 
 def test_a_worker_runs_an_application_with_the_connection_of_the_command(cli: Cli, go: Path) -> None:

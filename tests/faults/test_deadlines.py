@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -234,9 +234,9 @@ async def opened(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSess
     """A session of little patience, with queues that it has used."""
     async with zq.connect(proxy.hosts, root=root, session_timeout=20, operation_timeout=PATIENCE) as session:
         await session.queue("bounded").configure(zq.QueueConfig(max_size=100))
-        await session.queue("bounded").put(b"a")
-        await session.queue("keyed").put(b"a", key="a")
-        await session.queue("jobs").put(b"a")
+        await session.queue("bounded").put(b"a", timeout=30)
+        await session.queue("keyed").put(b"a", timeout=30, key="a")
+        await session.queue("jobs").put(b"a", timeout=30)
         yield session
         await proxy.listen()
         proxy.heal()
@@ -327,3 +327,33 @@ async def test_a_take_tells_an_empty_queue_from_a_server_that_is_away(
             with pytest.raises(zq.ConnectionLostError):
                 await tx.take(session.queue("jobs"), timeout=timeout)
         await Away(proxy, session).come_back()
+
+
+@pytest.mark.parametrize("fault", ["hold_request", "hold_reply"])
+@pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(5)], ids=["not counted", "counted"])
+@pytest.mark.parametrize("timeout", [0, 0.4])
+async def test_a_take_of_many_returns_in_time_what_it_has_locked_when_the_server_goes_silent(
+    proxy: ZooKeeperProxy, quick: str, account: Account, root: str, timeout: float, policy: zq.Policy, fault: str
+) -> None:
+    """At each of its requests."""
+    taken: list[int] = []
+    async with opened(proxy, root) as session, zq.connect(quick, root=root) as operator:
+        for number in range(1, 30):
+            queue = operator.queue(f"many-{number}", policy=policy)
+            await queue.configure(zq.QueueConfig(bundle=1))
+            await queue.put_many([b"1", b"2"])
+            async with session.transaction(autocommit=False) as tx:
+                held = getattr(proxy, fault)(lambda request: request.opcode > 0, nth=number)
+                got: list[zq.Message[bytes]] = []
+                async with ends_by(timeout or PATIENCE):
+                    with suppress(zq.ConnectionLostError):
+                        got = await tx.take_many(session.queue(queue.name), 10, timeout=timeout)
+                taken.append(len(got))
+                struck = bool(held.requests)
+                proxy.heal()
+                await tx.commit()
+            await account.unlocked(queue.name)
+            assert await queue.size() == 2 - len(got)
+            if not struck:
+                break
+    assert set(taken) == {0, 2}
