@@ -40,13 +40,13 @@ class ConsumerInfo:
     """The ids of the messages that it holds now, including prefetched ones; of a group, its oldest message."""
 
 
-async def consumers(handle: QueueHandle[Runtime]) -> list[ConsumerInfo]:
-    """Read the consumers, the oldest first, and the messages that each holds."""
+async def consumers(handle: QueueHandle[Runtime], most: int | None = None) -> list[ConsumerInfo]:
+    """Read the consumers, the oldest first, and the messages that each holds; see `messages_of_locks` for ``most``."""
     paths = handle.paths
     names = await list_children(handle, paths.consumers)
     entries = await read_all(handle, [paths.consumer(name) for name in names])
     held = await _held(handle)
-    messages_of = await messages_of_locks(handle, {lock for locks in held.values() for lock in locks})
+    messages_of = await messages_of_locks(handle, {lock for locks in held.values() for lock in locks}, most)
     found: list[ConsumerInfo] = []
     for name, node in zip(names, entries, strict=True):
         if node is None:

@@ -10,7 +10,7 @@ from aiozkqueue.queue.candidates.groups import is_group, lock_id
 
 from .bundles import bundle_pages
 from .listing import by_rank, collect_children
-from .stats import configuration, lanes_of
+from .stats import configuration, lanes_of, stat_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.runtime import Runtime
 
 
-async def messages_of_locks(handle: QueueHandle[Runtime], locks: Collection[str]) -> Callable[[str], list[str]]:
+async def messages_of_locks(
+    handle: QueueHandle[Runtime], locks: Collection[str], most: int | None = None
+) -> Callable[[str], list[str]]:
     """Return a function that gives the messages of each of these locks.
 
     A group's lock holds the oldest message of the group, and a bundle's the messages that are left in the bundle. The
-    lanes are listed if the queue has bundles, or if a lock is a group's.
+    lanes are listed if the queue has bundles, or if a lock is a group's. If they have more than ``most`` znodes, they
+    are not listed: such a lock then counts as one message with the lock's own id.
 
     Raises: AccessDeniedError, PayloadError.
     """
     config = await configuration(handle)
     if config is None or not (config.bundled or any(map(is_group, locks))):
+        return lambda lock: [lock]
+    if most is not None and sum(stat.num_children for stat in (await stat_lanes(handle)).values()) > most:
         return lambda lock: [lock]
     found: dict[str, list[str]] = {lock: [] for lock in locks if is_group(lock)}
     bundles: list[str] = []

@@ -60,6 +60,8 @@ class QueueAdmin:
     async def consumers(self) -> list[ConsumerInfo]:
         """Return the live sessions that consume the queue, with the messages that each holds.
 
+        Lists the queue if it has bundles, or if a session holds messages of a group.
+
         Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         return await consumers(self._handle)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.admin import Process
+from aiozkqueue.operations.consumers import consumers
+from aiozkqueue.session.internals import core_of
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -51,6 +53,9 @@ async def test_the_list_names_the_held_messages_of_groups_and_of_ordered_queues(
             assert len(await mine.take_many(other.queue(queue.name), len(held), timeout=10)) == len(held)
             (holder,) = await queue.admin.consumers()
             assert set(holder.messages) == set(held)
+        (unlisted,) = await consumers(core_of(session).handle("ordered"), most=1)
+        assert len(unlisted.messages) == 1
+        assert unlisted.messages != (head,)  # the lock: the lane was not listed
 
 
 async def test_a_stopped_consumer_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:

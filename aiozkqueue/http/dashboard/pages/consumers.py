@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError
+from aiozkqueue.operations.consumers import consumers
+from aiozkqueue.sampling import MOST_LISTED
+from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,11 +30,16 @@ async def show(visit: Visit) -> Response:
     return visit.page("consumers.html", section="/consumers", queues=read, left=len(consumed[MOST:]))
 
 
+async def consumers_of(session: QueueSession, queue: str) -> list[ConsumerInfo]:
+    """Read the consumers of a queue, without listing a long queue. Raises: AccessDeniedError."""
+    return await consumers(core_of(session).handle(queue), MOST_LISTED)
+
+
 async def _read(session: QueueSession, names: Sequence[str]) -> list[tuple[str, list[ConsumerInfo]]]:
     found: list[tuple[str, list[ConsumerInfo]]] = []
     for name in names:
         try:
-            found.append((name, await session.queue(name).admin.consumers()))
+            found.append((name, await consumers_of(session, name)))
         except AccessDeniedError:
             continue  # the list of queues names it as unreadable
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from aiozkqueue.http.dashboard.pages.consumers import consumers_of
 from aiozkqueue.http.dashboard.readings import series, times
 from aiozkqueue.layout import IN_FORCE, QueueConfig, is_default
 
@@ -25,7 +26,7 @@ async def show(visit: Visit, name: str) -> Response:
         section="/",
         tab="overview",
         figures=figures,
-        consumers=await visit.shared.soon(("consumers", name), queue.admin.consumers),
+        consumers=await visit.shared.soon(("consumers", name), lambda: consumers_of(visit.session, name)),
         settings=_settings(config),
         period=period,
         periods=series.PERIODS,
