@@ -215,15 +215,15 @@ def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
 
     Nothing is shown if stderr is not a terminal. ``stream`` replaces stderr.
     """
-    stream = sys.stderr if stream is None else stream
-    if not stream.isatty():
+    where: TextIO = stream or sys.stderr
+    if not where.isatty():
         yield
         return
     from rich.console import Console  # noqa: PLC0415 - see above
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    shown = Progress(*columns, console=Console(file=stream), transient=True)
+    shown = Progress(*columns, console=Console(file=where), transient=True)
     shown.add_task(text, total=None)
     timer = threading.Timer(PATIENT, shown.start)
     timer.daemon = True

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.dashboard.readings.letters import SHOWN, Sought, search
 from aiozkqueue.http.dashboard.web.pager import page_number, pages_of
+from aiozkqueue.sampling import MOST_LISTED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Hashable
+
     from starlette.responses import Response
 
     from aiozkqueue.http.dashboard.readings.letters import FoundLetters
@@ -29,10 +32,16 @@ async def of_all(visit: Visit) -> Response:
 
 
 async def show(visit: Visit, name: str) -> Response:
-    """Show the dead letters of a queue, or those that a search finds, and how many have which reason."""
+    """Show the dead letters of a queue, or those that a search finds, and how many have which reason.
+
+    Their reading may have to wait for the listing of a long queue; the page then says so.
+    """
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
-    found = await find(visit, queue, sought := sought_by(visit))
+    key, read = _reading(visit, queue, sought := sought_by(visit))
+    ask = visit.shared.soon if figures.sample.size > MOST_LISTED else visit.shared.get
+    found = await ask(key, read)
+    rows = [] if found is None else found.rows
     number = page_number(visit)
     return visit.page(
         "dead_letters.html",
@@ -41,8 +50,8 @@ async def show(visit: Visit, name: str) -> Response:
         figures=figures,
         sought=sought,
         found=found,
-        shown=found.rows[number * SHOWN : (number + 1) * SHOWN],
-        pager=pages_of(visit, number, len(found.rows), SHOWN),
+        shown=rows[number * SHOWN : (number + 1) * SHOWN],
+        pager=pages_of(visit, number, len(rows), SHOWN),
         may_read=visit.visitor.may(Verb.POLL, name),
         may_change=visit.visitor.may_change(name),
     )
@@ -55,10 +64,17 @@ def sought_by(visit: Visit) -> Sought:
 
 async def find(visit: Visit, queue: Queue[bytes], sought: Sought) -> FoundLetters:
     """Search the dead letters of a queue. Visitors with the same permissions share the result."""
+    return await visit.shared.get(*_reading(visit, queue, sought))
+
+
+def _reading(
+    visit: Visit, queue: Queue[bytes], sought: Sought
+) -> tuple[tuple[Hashable, ...], Callable[[], Coroutine[Any, Any, FoundLetters]]]:
+    """Return the key of a search, by which visitors share it, and the search."""
     payloads = bool(sought.text) and visit.visitor.may(Verb.POLL, queue.name)
 
     async def read() -> FoundLetters:
         async with _searches:
             return await search(queue, sought, payloads=payloads)
 
-    return await visit.shared.get(("letters", queue.name, sought, payloads), read)
+    return ("letters", queue.name, sought, payloads), read
