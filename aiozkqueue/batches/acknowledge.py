@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import BundleName, LockRecord, is_plain_at, name_at
 from aiozkqueue.operations.ledger_marks import Mark
@@ -13,10 +13,12 @@ from aiozkqueue.operations.ledger_pages import count_messages, read_page
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
 from aiozkqueue.queue.commit.unclaimed import burial, find, removal
+from aiozkqueue.queue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError, below
 
-from .bundled import Bundles, ending
+from .bundled import ending
 from .epoch import RefusedError
+from .manifests import Manifests
 from .unreadable import Obstacles
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.zookeeper import Node, Operation
+
+#: Pages that are removed at a time: the server works on one while others are in transit.
+UNDER_WAY: Final = 4
 
 
 class Held(NamedTuple):
@@ -46,7 +51,7 @@ def rejection_of(state: Manifest) -> str | None:
     return f"the query failed {state.rejected} times on a batch of only this message"
 
 
-class Removing(Bundles):
+class Removing(Manifests):
     """Ends the messages that a ledger holds."""
 
     def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
@@ -54,6 +59,19 @@ class Removing(Bundles):
         self._handle = handle
         self._obstacles = Obstacles(handle.state, group)
         self._one_by_one = asyncio.Lock()  # held while a page's items are read with their payloads
+
+    async def _remove(self, batch: int) -> int:
+        manifest = self._manifest(batch)
+        pages = await self._pages_of(batch)
+        state = await self._read(batch)
+        held = Held(self._claims(batch, state), rejection_of(state))
+        ended = await run_limited(UNDER_WAY, [partial(self._end_page, page, held) for page in pages])
+        await self._delete(manifest)
+        return sum(ended)
+
+    def _claims(self, number: int, state: Manifest) -> frozenset[str]:
+        """Return the names in the locks of a batch: of the batch, and of the batches that it was divided from."""
+        return frozenset(self._lock_of(one).claim for one in (number, *state.parents))
 
     async def _end_page(self, path: str, batch: Held) -> int:
         """Remove a page with its items; items that are no longer ours are left. Return the number of messages."""

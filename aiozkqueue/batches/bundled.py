@@ -64,6 +64,14 @@ def ending(paths: QueuePaths, entry: Entry) -> list[Operation]:
     return operations
 
 
+def releasing(paths: QueuePaths, entry: Entry) -> list[Operation]:
+    """Return the operations that release a plain item or an untouched bundle that a ledger holds."""
+    operations: list[Operation] = [Check(paths.at(entry.place), entry.version), Delete(paths.lock(entry.id))]
+    if entry.is_bundle:
+        operations.append(Delete(paths.bundle_record(entry.id), 0))
+    return operations
+
+
 class Bundles(Epoch):
     """The part of a ledger that changes single bundles."""
 

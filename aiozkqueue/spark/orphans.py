@@ -23,10 +23,15 @@ _SPARKS: Final = "PYTHON_WORKER_FACTORY_"
 _watching: set[int] = set()
 
 
+def is_of_spark() -> bool:
+    """Whether this is one of Spark's Python processes: the source of a stream, a task or a writer."""
+    return any(name.startswith(_SPARKS) for name in os.environ)
+
+
 def end_with_parent() -> None:
     """End this process as soon as its parent has ended, if it is one of Spark's Python processes."""
     own = os.getpid()  # a fork does not have the threads of its parent
-    if own in _watching or not any(name.startswith(_SPARKS) for name in os.environ):
+    if own in _watching or not is_of_spark():
         return
     _watching.add(own)
     threading.Thread(target=_watch, args=(os.getppid(),), name="aiozkqueue-orphans", daemon=True).start()

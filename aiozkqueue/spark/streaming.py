@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -27,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.batches.making import limit_of
 from aiozkqueue.errors import AccessDeniedError, CheckpointError, ClaimLostError, InvalidOptionError, PayloadError
 from aiozkqueue.layout import MalformedError
 from aiozkqueue.operations.bundles import bundle_pages
@@ -41,13 +41,14 @@ from .batching import Batches
 from .bundle_arrays import Columns
 from .columns import Layout
 from .connection import linked
+from .meanwhile import Meanwhile
 from .offsets import BEGINNING, Offset, require_beginning, require_same
 from .options import Content, Mode
 from .reading import alike_of, bundled_values, item_values, next_page
+from .termination import end_if_signalled, stop_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -66,7 +67,7 @@ log: Final = logging.getLogger(__name__)
 
 #: The maximum number of messages of a task, unless more tasks are requested.
 SHARE: Final = 25_000
-#: The maximum time for which a query that stops waits for the removal of messages, seconds.
+#: The maximum time for which a query that stops removes and releases messages, seconds.
 STOPPING: Final = 5.0
 
 
@@ -92,8 +93,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options = options
         self._opened: tuple[ExitStack, Link, Ledger] | None = None
+        self._meanwhile: Meanwhile | None = None  # while tasks read a batch
         self._handed: Offset | None = None  # last; two scans of one plan request the same
-        self._removal: Future[int] | None = None  # of batches that are done, while tasks read the next one
+        self._limit = options.max_offsets  # of the next batch
         self._marked: Offset | None = None  # last
         self._lag: Lag | None = None
         self._told: set[str] = set()  # warnings, each of which is logged once
@@ -115,7 +117,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Acknowledge up to ``start``, and return the next batch, or ``start`` if there is none.
 
-        The messages of ``start`` are removed while tasks read the next batch.
+        The messages of ``start`` are removed while tasks read the next batch, and the batch after that is prepared.
 
         Raises:
             CheckpointError: ``start`` does not belong to the ledger; nothing was acknowledged.
@@ -124,13 +126,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             AccessDeniedError, ConnectionLostError.
         """
         link, ledger = self._ledger()
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        self._limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         known = Offset.decode(start)
         self._join()
-        latest = link.call(self._latest, ledger, known, most)
+        latest = link.call(self._latest, ledger, known, self._limit)
         if latest == known:
             return start
-        self._removal = link.start(ledger.finish)
+        self._beside().remove()
         return latest.encode()
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
@@ -161,7 +163,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             raise CheckpointError(msg)
         link, ledger = self._ledger()
-        return link.call(self._divide, ledger, batch)
+        again = batch == self._handed
+        shares = link.call(self._divide, ledger, batch)
+        total = sum(stop - begin for share in shares for _, begin, stop in share.parts)
+        if not again and total >= limit_of(self._limit):  # otherwise the next batch may wait for more messages
+            self._beside().prepare(batch.seq, self._limit)
+        return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a share, in a task. Raises: ClaimLostError: a message no longer exists; PayloadError."""
@@ -193,24 +200,28 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection."""
         if self._opened is not None:
-            if self._removal is not None:
-                wait([self._removal], STOPPING)  # the next driver finishes what is left
-                self._removal = None
+            self._beside().stop(STOPPING)  # the next driver finishes what is left
             self._opened[0].close()
-            self._opened = None
+            self._opened = self._meanwhile = None
+        end_if_signalled()
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle everything but the connection."""
-        return {**self.__dict__, "_opened": None, "_removal": None, "_lag": None}
+        return {**self.__dict__, "_opened": None, "_meanwhile": None, "_lag": None}
 
     def _join(self) -> None:
-        """Wait until the messages of earlier batches are removed. Raises: as `latestOffset`."""
-        removal, self._removal = self._removal, None
-        if removal is not None and self._opened is not None:
-            self._opened[1].result_of(removal)
+        """Wait until earlier batches are removed and the next one is prepared. Raises: as `latestOffset`."""
+        if self._meanwhile is not None:
+            self._meanwhile.join()
+
+    def _beside(self) -> Meanwhile:
+        if self._meanwhile is None:
+            self._meanwhile = Meanwhile(*self._ledger())
+        return self._meanwhile
 
     def _ledger(self) -> tuple[Link, Ledger]:
         if self._opened is None:
+            stop_on_sigterm()
             stack = ExitStack()
             link = stack.enter_context(linked(self._options))
             ledger = link.call(_ledger_of, link)

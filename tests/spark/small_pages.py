@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiozkqueue.batches import ledger
+from aiozkqueue.batches import acknowledge, making
 from tests.spark.test_unload import work
 
-kind: Any = ledger
-kind.PAGE = 2  # a batch of few messages has several pages, too
-kind.UNDER_WAY = 1  # so that a driver is killed between two of them
+pages: Any = making
+pages.PAGE = 2  # a batch of few messages has several pages, too
+removal: Any = acknowledge
+removal.UNDER_WAY = 1  # so that a driver is killed between two of them
 
 __all__ = ["work"]

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-#: Where one step of a batch has ended and the next has not begun, in the order in which Spark takes them. Between the
-#: offset log and the first row of a task (commit of the batch before, partitions, reading) nothing is written anywhere.
+#: Where one step of a batch has ended and the next has not begun, in the order in which Spark takes them.
 STEPS = (
     "before the offsets",  # the batch before it is in the commit log, and nothing of that has been acknowledged
     "behind the offsets",  # the batch is sealed, and not in the offset log
     "before the partitions",  # it is in the offset log
+    "behind the preparation",  # the batch after it is in the ledger, not sealed, and Spark has not requested it
     "behind a task",  # rows are staged
     "before the sink's commit",  # all of them are
     "behind the sink's commit",  # they can be seen, and the batch is not in the commit log
@@ -46,10 +46,15 @@ STEP, WAITS, GO, ENDED = "step", "waits", "go", "ended"
 FOLDER = "STEPPING_FOLDER"
 
 
+def chosen(root: str) -> str:
+    """Return the step at which a query halts."""
+    return Path(os.environ[FOLDER], Path(root).name, STEP).read_text()
+
+
 def halt(root: str, step: str) -> None:
     """Wait for a file, if this is the step."""
     query = Path(os.environ[FOLDER], Path(root).name)
-    if (query / STEP).read_text() == step:
+    if chosen(root) == step:
         (query / WAITS).touch()
         while not (query / GO).exists():
             time.sleep(0.05)
@@ -67,7 +72,11 @@ class Reader(QueueStreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Any:
         halt(self._options.root, "before the partitions")
-        return super().partitions(start, end)
+        shares = super().partitions(start, end)
+        if chosen(self._options.root) == "behind the preparation":
+            self._join()
+            halt(self._options.root, "behind the preparation")
+        return shares
 
 
 class Writer(QueueStreamWriter):

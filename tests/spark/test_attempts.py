@@ -105,7 +105,7 @@ class Query:
 async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, most: int, bundle: int
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 60)
+    monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 60)
     bodies = await fill(zookeeper, queue_root, 1000, bundle)
     poison = {"7", "8", "999"}
     query = Query(poison, most)
@@ -128,7 +128,7 @@ async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
 async def test_a_driver_killed_at_any_write_of_a_division_loses_and_duplicates_nothing(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, bundle: int, *, applied: bool
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 5)
+    monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 5)
     step = 0
     while True:
         step += 1

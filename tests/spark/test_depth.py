@@ -68,8 +68,8 @@ def queues() -> Iterator[tuple[dict[str, str], dict[str, str]]]:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozkqueue.spark.reading.SHARE", SHARE)
-    monkeypatch.setattr("aiozkqueue.batches.ledger.BACKLOG", SHARE)
-    monkeypatch.setattr("aiozkqueue.batches.ledger.MOST", SHARE)
+    monkeypatch.setattr("aiozkqueue.batches.making.BACKLOG", SHARE)
+    monkeypatch.setattr("aiozkqueue.batches.making.MOST", SHARE)
 
 
 def read_one_share(options: dict[str, str]) -> None:

@@ -25,7 +25,7 @@ from tests.integration.queue.conftest import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from aiozkqueue.batches.ledger import Page
+    from aiozkqueue.batches.manifests import Page
     from aiozkqueue.zookeeper import Operation
     from tests.observer import Observer
 
@@ -107,6 +107,38 @@ class Overlapping(Stream):
             if removal is not None:
                 removal.cancel()
                 await asyncio.gather(removal, return_exceptions=True)
+
+
+class Preparing(Stream):
+    """A use of the source that removes a batch and prepares another while tasks read the one between them."""
+
+    async def run(self, ledger: Ledger, limit: int) -> None:
+        work: asyncio.Future[None] | None = None
+
+        async def remove_and_prepare() -> None:
+            await ledger.finish()
+            await ledger.prepare(self.offsets[-1], limit)
+
+        try:
+            while True:
+                if self.commits == len(self.offsets):
+                    start = self.offsets[-1] if self.offsets else -1
+                    if work is not None:
+                        await work
+                    await ledger.mark_done(start)
+                    latest = await ledger.next_batch(start, limit)
+                    if latest == start:
+                        await ledger.finish()
+                        return
+                    self.offsets.append(latest)
+                handed = await ledger.hand_out(self.offsets[-1], "stream")
+                work = asyncio.ensure_future(remove_and_prepare())
+                self.sink[self.offsets[-1]] = await bodies_of(ledger, handed.pages)
+                self.commits += 1
+        finally:
+            if work is not None:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
 
 
 async def bodies_of(ledger: Ledger, pages: Sequence[Page]) -> list[str]:
@@ -198,7 +230,7 @@ class Contended(Slow):
 async def test_a_batch_with_a_missing_page_continues_after_its_last_page(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 3)
+    monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 3)
     bodies = await fill(zookeeper, queue_root, 12)
     async with zq.connect(zookeeper, root=queue_root) as session, session.transaction() as tx:
         async with driver(zookeeper, queue_root) as ledger:
@@ -219,13 +251,13 @@ async def test_a_batch_with_a_missing_page_continues_after_its_last_page(
         await tx.rollback()
 
 
-@pytest.mark.parametrize("kind", [Stream, Overlapping], ids=["in turn", "overlapping"])
+@pytest.mark.parametrize("kind", [Stream, Overlapping, Preparing], ids=["in turn", "removing", "preparing"])
 @pytest.mark.parametrize("bundle", [1, 4])
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 async def test_a_driver_killed_at_any_write_of_any_batch_loses_and_duplicates_nothing(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, bundle: int, kind: type[Stream], *, applied: bool
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 3)
+    monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 3)
     step = 0
     while True:
         step += 1
@@ -254,8 +286,8 @@ async def test_a_driver_killed_at_any_write_of_any_batch_loses_and_duplicates_no
 async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_again(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.batches.ledger.UNDER_WAY", 1)
+    monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.batches.acknowledge.UNDER_WAY", 1)
     step, died = 0, True
     while died:
         step += 1
@@ -285,8 +317,8 @@ async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_aga
 async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.batches.ledger.UNDER_WAY", 1)
+    monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.batches.acknowledge.UNDER_WAY", 1)
     await fill(zookeeper, queue_root, 8)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
         batch = await zombie.next_batch(-1, None)
@@ -310,7 +342,7 @@ async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
 async def test_releasing_a_ledger_releases_nothing_of_a_finished_batch(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 2)
     await fill(zookeeper, queue_root, 9)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         first = await ledger.next_batch(-1, 4)
@@ -651,7 +683,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
 async def test_an_incomplete_batch_does_not_hide_messages_that_were_put_after_it(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.BACKLOG", 2)
+    monkeypatch.setattr("aiozkqueue.batches.making.BACKLOG", 2)
     async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
         queue, state = session.queue("orders"), core_of(session).queue_state("orders")
         await queue.put(b"makes the queue")
@@ -667,7 +699,7 @@ async def test_an_incomplete_batch_does_not_hide_messages_that_were_put_after_it
 async def test_a_frozen_ledger_claims_every_earlier_message_and_no_later_one(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.batches.ledger.BACKLOG", 4)
+    monkeypatch.setattr("aiozkqueue.batches.making.BACKLOG", 4)
     bodies = await fill(zookeeper, queue_root, 10)
     async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
         queue = session.queue("orders")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -132,6 +133,30 @@ def test_a_stream_that_starts_on_an_empty_queue_writes_the_messages_that_come_la
     finally:
         query.stop()
     assert sorted(files.bodies()) == [b"a", b"b", b"c"]
+
+
+def test_a_stopped_query_holds_only_the_batch_that_its_checkpoint_knows(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b"1", b"2", b"3", b"4", b"5", b"6")
+    stream = spark.readStream.format("aiozkqueue").options(**options, maxOffsetsPerTrigger="2").load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = started(lambda: writer.trigger(processingTime="1 hour").start())
+    try:
+        wait_until_held(options, 4)  # the batch of the checkpoint, and the one that is prepared
+    finally:
+        query.stop()
+    wait_until_held(options, 2)
+    query = started(lambda: writer.trigger(availableNow=True).start())
+    assert query.awaitTermination(240)
+    assert left(options) == (0, 0, 0)
+
+
+def wait_until_held(options: Mapping[str, str], number: int) -> None:
+    deadline = time.monotonic() + 60
+    while (held := left(options)[1]) != number:
+        assert time.monotonic() < deadline, held
+        time.sleep(0.1)
 
 
 def test_a_restarted_stream_continues_where_it_stopped(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.batches import ledger
+from aiozkqueue.batches import ledger, making
 from aiozkqueue.batches.bundled import locking
 from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.batches.read_marks import Evidence
@@ -75,12 +75,40 @@ def unread_batch_acknowledged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "weigh", lambda *_: Evidence.READ)
 
 
+@mutation(of_streams)
+def requested_batch_given_back(patch: pytest.MonkeyPatch) -> None:
+    give_back, read = Ledger.give_back, Ledger._read
+
+    async def too_much(self: Ledger) -> int:
+        async def unsealed(number: int) -> Manifest:
+            state = await read(self, number)
+            return state if state.done else state._replace(items=None)
+
+        with patch.context() as patched:
+            patched.setattr(self, "_read", unsealed)
+            return await give_back(self)
+
+    patch.setattr(Ledger, "give_back", too_much)
+
+
+@mutation(of_streams)
+def prepared_batch_given_back_without_a_fence(patch: pytest.MonkeyPatch) -> None:
+    give_back = Ledger.give_back
+
+    async def unfenced(self: Ledger) -> int:
+        with patch.context() as patched:
+            patched.setattr(self, "_check", lambda: Check(self._path))
+            return await give_back(self)
+
+    patch.setattr(Ledger, "give_back", unfenced)
+
+
 in_bundles = partial(run, feature="streamed_bundles")
 
 
 @mutation(in_bundles)
 def bundle_locked_without_its_record(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger, "locking", lambda *args: [one for one in locking(*args) if "/meta/" not in one.path])
+    patch.setattr(making, "locking", lambda *args: [one for one in locking(*args) if "/meta/" not in one.path])
 
 
 @mutation(in_bundles)

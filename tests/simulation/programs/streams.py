@@ -207,8 +207,13 @@ async def read_batch(
     if begun:
         batches.note_returned(number, "a batch to read")
     driver.handed = number, stream
+    if run.random.random() < 0.5:
+        await ledger.prepare(number, run.random.choice([None, 2, 5, 9]))
     tokens = await read_pages(session, handed)
     if tokens is None:
+        return None
+    if run.random.random() < 0.1:  # the query is stopped
+        await ledger.give_back()
         return None
     streams = run.history.part(Streams)
     if (before := streams.tried.setdefault(number, tokens)) != tokens:

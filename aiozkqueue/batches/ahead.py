@@ -1,0 +1,73 @@
+"""The batch that is prepared while tasks read the one before it.
+
+Its messages are locked and named in pages, but its manifest is not sealed: only a request for the batch seals it. So no
+offset log knows it and no task has read it, and it may be released, or filled further by the next process.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.operations.ledger_pages import count_messages, write_page
+from aiozkqueue.queue.runtime.tasks import run_limited
+from aiozkqueue.zookeeper import Delete, NoAuthError, SetData
+
+from .acknowledge import UNDER_WAY
+from .bundled import releasing
+from .epoch import RefusedError
+from .making import Making
+
+if TYPE_CHECKING:
+    from aiozkqueue.zookeeper import Operation
+
+
+class Ahead(Making):
+    """Prepares a batch, and releases it."""
+
+    async def prepare(self, after: int, limit: int | None) -> None:
+        """Begin to fill the batch that follows the given one, unless it is sealed already.
+
+        Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
+        """
+        await self.open()
+        numbers = [number for number in await self.batches() if number > after]
+        if numbers and (await self._read(numbers[0])).sealed:
+            return
+        await self._extend(numbers[0] if numbers else None, limit)
+
+    async def give_back(self) -> int:
+        """Release the messages of the batches that are not sealed; return how many.
+
+        This does nothing if this process has not begun to fill one.
+
+        Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
+        """
+        released = 0
+        for number in await self.batches() if self._unsealed else ():
+            if not (await self._read(number)).sealed:
+                pages = await self._pages_of(number)
+                released += sum(await run_limited(UNDER_WAY, [partial(self._give_back, page) for page in pages]))
+                await self._delete(self._manifest(number))
+        self._begun, self._unsealed = None, False
+        return released
+
+    async def _give_back(self, page: str) -> int:
+        """Remove a page and the locks that it names, except locks that were forced open; return how many messages."""
+        paths = self._state.paths
+        entries, wakeup = await self._entries(page), [SetData(paths.items, b"")]  # wakes idle consumers
+        while True:
+            parts = [(number, one) for number, entry in enumerate(entries) for one in releasing(paths, entry)]
+            operations: list[Operation] = [Delete(page), *(one for _, one in parts), *wakeup]
+            try:
+                await self._change(operations, partial(self._gone, page))
+            except RefusedError as refusal:
+                if 0 < refusal.index <= len(parts) and not isinstance(refusal.error, NoAuthError):
+                    del entries[parts[refusal.index - 1][0]]  # it was forced open, and is no longer ours
+                    await self._change([SetData(page, write_page(entries))], self._never)
+                elif refusal.index > len(parts) and isinstance(refusal.error, NoAuthError):
+                    wakeup = []  # without the right to wake consumers: they look again by themselves
+                else:
+                    raise self._refused(refusal) from refusal
+            else:
+                return count_messages(entries)

@@ -1,0 +1,221 @@
+"""The making of a batch: pages lock the free messages of a queue, until the batch is full or none is left."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import InvalidOptionError, NotFoundError
+from aiozkqueue.layout import name_at
+from aiozkqueue.operations.ledger_pages import Entry, count_messages, write_page
+from aiozkqueue.operations.listing import locked_ids
+from aiozkqueue.operations.similar import absence
+from aiozkqueue.queue.runtime.tasks import run_limited
+from aiozkqueue.zookeeper import Create
+
+from .acknowledge import UNDER_WAY, Removing
+from .backlog import Backlog
+from .bundled import locking
+from .epoch import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper import Operation
+
+#: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
+#: that is 190 MiB for pages of this size; pages of 1,000 items would exceed the heap of many servers.
+PAGE: Final = 250
+#: Items of a page while other consumers keep taking messages.
+SMALLEST: Final = 50
+#: Messages of a page for each of its items: a page of bundles has few of them, because their messages may become items.
+MESSAGES: Final = 4
+#: Maximum number of messages in a batch.
+MOST: Final = 100_000
+#: Names kept for the next batches, if these are smaller: each listing of a deep queue stalls the server.
+BACKLOG: Final = 50_000
+
+
+class Begun(NamedTuple):
+    """A batch that is not sealed yet."""
+
+    number: int
+    messages: int = 0
+    page: int = 0
+    """The number of its next page."""
+
+
+class Making(Removing):
+    """Fills batches."""
+
+    def __init__(self, handle: QueueHandle[Runtime], group: str) -> None:
+        super().__init__(handle, group)
+        self._candidates: list[str] = []  # places, as listed
+        self._again: list[Entry] = []  # places that were examined since, and come first
+        self._backlog = Backlog(handle)
+        self._begun: Begun | None = None  # this process has filled it last
+        self._unsealed = False  # it has begun to fill one, and not sealed it
+        self._halted = False
+
+    def halt(self) -> None:
+        """Add no further pages to a batch that is being filled."""
+        self._halted = True
+
+    async def _extend(self, number: int | None, limit: int | None) -> Begun | None:
+        """Fill an unsealed batch, or a new one; remove it and return None if there is no message for it."""
+        most = limit_of(limit)
+        begun = None if number is None else await self._known(number)
+        self._begun, self._unsealed = None, True
+        if begun is None or begun.messages < most:
+            if not self._left:
+                await self._look(limit)
+            if begun is None and not self._left:
+                self._unsealed = False
+                return None
+            begun = await self._fill(begun or Begun(await self._new()), most)
+        if begun.messages:
+            self._begun = begun
+            return begun
+        await self._delete(self._manifest(begun.number))
+        self._unsealed = False
+        return None
+
+    async def _known(self, number: int) -> Begun:
+        """Return the contents of an unsealed batch. While the ledger is ours, only this process changes them."""
+        if self._begun is not None and self._begun.number == number:
+            return self._begun
+        pages = await self.pages(number, sealed=False)
+        # An earlier page than the last may have been refused.
+        after = int(name_at(pages[-1].path)) + 1 if pages else 0
+        return Begun(number, sum(page.items for page in pages), after)
+
+    async def _look(self, limit: int | None) -> None:
+        """List free messages."""
+        await self._reopen()
+        if not self._state.config.paused:
+            self._candidates = await self._backlog.free(_enough(limit), self._obstacles.without_sealed)
+
+    async def open(self) -> None:
+        """Take the ledger over, unless that has been done: earlier processes can then change nothing.
+
+        Raises: NotFoundError; InvalidOptionError: the queue has an order, which batches do not keep.
+        """
+        if self._epoch is not None:
+            return
+        state = self._state
+        if not await state.exists():
+            raise NotFoundError(await absence(self._handle.runtime, state.name))
+        await self._reopen()
+        await self._take_over()
+
+    async def _reopen(self) -> None:
+        """Read the configuration. Raises: InvalidOptionError: the queue has an order, which batches do not keep."""
+        state = self._state
+        await self._refresh()
+        if state.config.grouped or state.config.collapse:
+            what = "keeps an order or collapses messages, which a stream would not"
+            msg = f"queue {state.name!r} {what}: take from it by consumers"
+            raise InvalidOptionError(msg)
+
+    async def _refresh(self) -> None:
+        self._state.invalidate()
+        await self._state.open()
+
+    async def _fill(self, begun: Begun, most: int) -> Begun:
+        """Add pages until no message is left, or the batch is full."""
+        (number, count, page), size = begun, PAGE
+        while count < most and self._left and not self._halted:
+            room = most - count
+            pages: dict[str, list[Entry]] = {}
+            while room > 0 and len(pages) < UNDER_WAY and self._left:
+                chosen = await self._choose(size, room)
+                if chosen:
+                    pages[f"{self._manifest(number)}/{page:06d}"] = chosen
+                    page, room = page + 1, room - count_messages(chosen)
+            adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
+            made = await run_limited(UNDER_WAY, adding)
+            count += sum(one for one in made if one is not None)
+            refused = [chosen for chosen, one in zip(pages.values(), made, strict=True) if one is None]
+            if not refused:
+                size = min(PAGE, 2 * size)
+                continue
+            await self._reopen()
+            if self._state.config.paused:
+                self._candidates, self._again = [], []
+                break
+            self._again[:0] = await self._still_free([entry for chosen in refused for entry in chosen])
+            size = max(SMALLEST, size // 2)
+        return Begun(number, count, page)
+
+    @property
+    def _left(self) -> int:
+        return len(self._again) + len(self._candidates)
+
+    async def _choose(self, size: int, room: int) -> list[Entry]:
+        """Choose up to ``size`` items with up to ``room`` messages for a page.
+
+        A bundle is chosen as a whole. If it exceeds the room of the batch, it is dissolved, and none may be chosen.
+        """
+        chosen = self._request_policy(min(size, room))
+        most, messages = min(MESSAGES * size, room), 0
+        for index, entry in enumerate(chosen):
+            messages += entry.messages
+            if messages > most:
+                rest = chosen[index:]
+                if not index:
+                    rest[:1] = await self._dissolve(entry.place)
+                self._again[:0] = rest
+                return chosen[:index]
+        return chosen
+
+    def _request_policy(self, most: int) -> list[Entry]:
+        chosen = self._again[:most]
+        del self._again[:most]
+        more = most - len(chosen)
+        chosen += map(Entry, self._candidates[:more])
+        del self._candidates[:more]
+        return chosen
+
+    async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
+        """Create a page and lock its items; return the number of messages, or None if one item is no longer free."""
+        lock = self._lock_of(number)
+        operations: list[Operation] = [Create(path, write_page(entries)), self._state.check()]
+        for entry in entries:
+            operations += locking(self._state.paths, entry, lock)
+        try:
+            await self._change(operations, lambda: self._there(path))
+        except RefusedError as refusal:
+            if refusal.index:
+                return None
+            return count_messages(await self._entries(path))  # a page of ours whose reply was lost
+        return count_messages(entries)
+
+    async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return those of these items that are free; a bundle that was held by a client that has died is dissolved."""
+        paths = self._state.paths
+        stats = await asyncio.gather(*(self._obstacles.look(self._zookeeper, paths.at(one.place)) for one in entries))
+        locked = await locked_ids(self._handle)
+        free: list[Entry] = []
+        for one, stat in zip(entries, stats, strict=True):
+            if stat is None or one.id in locked:
+                continue
+            if one.is_bundle and await self._zookeeper.exists(paths.bundle_record(one.id)) is not None:
+                free += await self._dissolve(one.place)
+            else:
+                free.append(Entry(one.place, stat.version))
+        return free
+
+
+def limit_of(limit: int | None) -> int:
+    """Return the maximum number of messages of a batch, if ``limit`` was requested; None: none was."""
+    return MOST if limit is None else min(MOST, limit)
+
+
+def _enough(limit: int | None) -> int:
+    """Return how many names to keep: those of one batch, or of several small ones, all of them full."""
+    if limit is None or limit >= MOST:
+        return MOST
+    return max(limit, BACKLOG - BACKLOG % limit)

@@ -1,0 +1,99 @@
+"""The manifests of a ledger's batches, and their pages."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+from aiozkqueue.errors import ClaimLostError
+from aiozkqueue.operations.ledger_pages import Manifest, count_messages, is_page, read_page
+from aiozkqueue.zookeeper import Create, Delete, NoNodeError, NotEmptyError, below
+
+from .bundled import Bundles
+from .epoch import BATCH, RefusedError
+
+#: Marks that are removed at a time.
+MARKS: Final = 250
+
+
+class Page(NamedTuple):
+    """A page of a manifest, and the number of messages of the items and bundles that it names."""
+
+    path: str
+    items: int
+
+
+class Manifests(Bundles):
+    """Lists, reads, creates and removes batches."""
+
+    async def batches(self) -> list[int]:
+        """Return the numbers of the batches that have not been acknowledged."""
+        names = [one.removeprefix(BATCH) for one in await below(self._zookeeper, self._path) if one.startswith(BATCH)]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    async def pages(self, number: int, *, sealed: bool = True) -> list[Page]:
+        """Return the pages of a batch.
+
+        Raises: ClaimLostError: there is no such batch any more.
+        """
+        manifest = self._manifest(number)
+        await self._zookeeper.sync(manifest)
+        state = await self._read(number)
+        if not state.done and (state.sealed or not sealed):
+            paths = await self._pages_of(number)
+            with suppress(NoNodeError):  # it is being acknowledged
+                contents = await asyncio.gather(*(read_page(self._zookeeper.read, path) for path in paths))
+                pages = [Page(path, count_messages(one)) for path, one in zip(paths, contents, strict=True)]
+                if not sealed or sum(page.items for page in pages) == state.items:
+                    return pages
+        msg = (
+            f"queue {self._state.name!r}: batch {number} of stream {self._group!r} does not exist: it was "
+            "acknowledged, or its ledger was released. Set failOnDataLoss=false to continue without this batch: "
+            "messages that were "
+            "released are still in the queue and come in a later batch"
+        )
+        raise ClaimLostError(msg)
+
+    async def _read(self, number: int) -> Manifest:
+        try:
+            return Manifest.decode((await self._zookeeper.read(self._manifest(number))).data)
+        except NoNodeError:
+            return Manifest()
+
+    async def _pages_of(self, number: int) -> list[str]:
+        manifest = self._manifest(number)
+        return [f"{manifest}/{name}" for name in sorted(filter(is_page, await below(self._zookeeper, manifest)))]
+
+    async def _delete(self, manifest: str) -> None:
+        """Remove a manifest without pages, with the marks below it."""
+        while True:
+            marks = [Delete(f"{manifest}/{name}") for name in await below(self._zookeeper, manifest)]
+            try:
+                for start in range(0, len(marks), MARKS):
+                    await self._change(marks[start : start + MARKS], partial(self._gone, marks[start].path))
+                await self._change([Delete(manifest)], partial(self._gone, manifest))
+            except RefusedError as refusal:
+                if isinstance(refusal.error, NotEmptyError):
+                    continue  # an abandoned task has created a mark
+                raise
+            return
+
+    async def _new(self, data: bytes = b"") -> int:
+        """Begin a manifest. A lost reply may leave an extra empty one, which is used next.
+
+        Raises: ClaimLostError: another has taken the ledger over, and may have removed it.
+        """
+        before = await self.batches()
+
+        async def made() -> list[int]:
+            return [number for number in await self.batches() if number not in before]
+
+        async def is_made() -> bool:
+            return bool(await made())
+
+        while True:
+            await self._change([Create(f"{self._path}/{BATCH}", data, sequential=True)], is_made)
+            if numbers := await made():
+                return numbers[0]

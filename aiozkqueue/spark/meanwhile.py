@@ -1,0 +1,56 @@
+"""The driver's work on a ledger while tasks read a batch: removal of the batch before, preparation of the one after.
+
+One work runs at a time, in the order in which they were started: they share what is known of the queue, and a driver
+has one event loop for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import wait
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from concurrent.futures import Future
+
+    from aiozkqueue.batches.ledger import Ledger
+
+    from .connection import Link
+
+
+class Meanwhile:
+    """Work that was started and whose end has not been awaited."""
+
+    def __init__(self, link: Link, ledger: Ledger) -> None:
+        self._link = link
+        self._ledger = ledger
+        self._turn = asyncio.Lock()
+        self._started: list[Future[object]] = []
+
+    def remove(self) -> None:
+        """Start to remove the messages of batches that are done."""
+        self._start(self._ledger.finish)
+
+    def prepare(self, after: int, most: int | None) -> None:
+        """Start to fill the batch after the given one with up to ``most`` messages."""
+        self._start(lambda: self._ledger.prepare(after, most))
+
+    def join(self) -> None:
+        """Wait until all of it has ended. Raises: the first error of it, as `Link.result_of`."""
+        while self._started:
+            self._link.result_of(self._started.pop(0))
+
+    def stop(self, seconds: float) -> None:
+        """Release a prepared batch, and wait up to some seconds for all of it. Errors are left to the next driver."""
+        self._ledger.halt()
+        self._start(self._ledger.give_back)
+        wait(self._started, seconds)
+        self._started.clear()
+
+    def _start(self, work: Callable[[], Awaitable[object]]) -> None:
+        self._started.append(self._link.start(self._in_turn, work))
+
+    async def _in_turn(self, work: Callable[[], Awaitable[object]]) -> object:
+        async with self._turn:
+            return await work()
