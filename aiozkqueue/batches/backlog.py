@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.layout import HOUR, BundleName, ItemRef, hour_at, match_due
+from aiozkqueue.layout import HOUR, BundleName, ItemRef, hour_at
 from aiozkqueue.operations.listing import collect_children, locked_ids, seen
 from aiozkqueue.operations.stats import lanes, put_into, stat_lanes
 from aiozkqueue.queue.candidates.batches import is_closed
 from aiozkqueue.queue.candidates.collectors import Earliest
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.runtime.strings import Strings
+
+from .upcoming import Upcoming, due_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Stat
 
 
+#: Items of an hour that are known before they are due.
+UPCOMING: Final = 10_000
+#: An hour that has changed is listed again after this many times the duration of its last listing.
+AGAIN: Final = 10
+
+
 class Frozen(NamedTuple):
     """The items at a moment of ZooKeeper's time, in ms: for each lane, those before a sequence."""
 
@@ -31,7 +39,7 @@ class Frozen(NamedTuple):
 
 
 class Children(NamedTuple):
-    """The state of a folder's children: it is another one after a child was created or deleted."""
+    """The state of a folder's children: it is another one after a child was created, and after one was deleted."""
 
     folder: int
     """The transaction that created the folder."""
@@ -42,19 +50,36 @@ class Children(NamedTuple):
         """Return the state that a stat shows."""
         return cls(-1, -1) if stat is None else cls(stat.czxid, stat.cversion)
 
+    @classmethod
+    def made(cls, stat: Stat | None) -> Children:
+        """Return the state without deletions, which make no item free."""
+        return cls(-1, -1) if stat is None else cls(stat.czxid, put_into(stat))
+
 
 class Exhausted(NamedTuple):
-    """A folder in which no item was free. It is listed again when one may be."""
+    """A folder without other free items than those known. It is listed again when there may be some."""
 
     children: Children
     locks: Children | None
     """The locks when some of its items were locked; None: none was."""
-    due: int | None
-    """The first moment at which one of its items will be due, in ms."""
+    upcoming: Upcoming
+    again: float = 0.0
+    """The loop's time before which a change does not lead to another listing."""
+
+    def may_have(self, children: Children, locks: Children, moment: int) -> bool:
+        """Whether there may be free items."""
+        if self.upcoming.due is not None and self.upcoming.due <= moment:
+            return True
+        changed = self.children != children or self.locks not in {None, locks}
+        return changed and asyncio.get_running_loop().time() >= self.again
 
 
 class Backlog:
-    """Lists the free items of a queue. Folders without any are listed again only when that may have changed."""
+    """Lists the free items of a queue. Folders without any are listed again only when that may have changed.
+
+    An hour of scheduled items may hold a million, and changes with each put. So the items that are due next are known
+    in advance, and the longer a listing takes, the later a change leads to another one.
+    """
 
     def __init__(self, handle: QueueHandle[Runtime]) -> None:
         self._handle = handle
@@ -80,14 +105,14 @@ class Backlog:
         """
         handle, paths = self._handle, self._handle.paths
         now = await handle.runtime.server_clock.learned(paths.due)
-        moment = now if self._frozen is None else self._frozen.moment
+        moment = self._moment(now)
         folders = [folder for folder in await lanes(handle) if _begins(paths.place_of(folder)) <= moment]
         stats = await self._stats([paths.locks, *folders])
         locks = Children.of(stats[0])
         pending = {
-            folder: Children.of(stat)
-            for folder, stat in zip(folders, stats[1:], strict=True)
-            if self._may_have(folder, Children.of(stat), locks, moment)
+            folder: children
+            for folder, children in zip(folders, map(Children.made, stats[1:]), strict=True)
+            if (known := self._exhausted.get(folder)) is None or known.may_have(children, locks, moment)
         }
         if pending and (locks != self._locks or stats[0] is None):
             self._locked = await locked_ids(handle)
@@ -98,11 +123,8 @@ class Backlog:
             if later and free and not self._later_postponed:
                 self._later_postponed = True
                 return free
-            names, examined = await self._list(folder, limit - len(free), now)
-            if names:
-                free += wanted(names)
-            else:
-                self._exhausted[folder] = Exhausted(children, locks if examined.hidden else None, examined.due)
+            look = self._scheduled if later else self._list
+            free += wanted(await look(folder, children, limit - len(free), now))
             if len(free) >= limit:
                 break
         self._later_postponed = False
@@ -112,28 +134,53 @@ class Backlog:
         with translate_denials(self._handle.name):
             return await asyncio.gather(*map(self._handle.zookeeper.exists, folders))
 
-    def _may_have(self, folder: str, children: Children, locks: Children, moment: int) -> bool:
-        """Whether a folder may have free items."""
-        known = self._exhausted.get(folder)
-        return (
-            known is None
-            or known.children != children
-            or known.locks not in {None, locks}
-            or (known.due is not None and known.due <= moment)
-        )
+    async def _list(self, folder: str, children: Children, limit: int, now: int) -> list[str]:
+        """Return the places of the first free items of a lane, and remember if there is none."""
+        examined = self._examined(folder, now)
+        listed = await collect_children(self._handle, folder, partial(Earliest, limit, examined.passes))
+        names = await self._seen(listed.names(), examined)
+        if not names:
+            self._exhausted[folder] = Exhausted(children, self._locks if examined.hidden else None, Upcoming())
+        return self._places(folder, names)
 
-    async def _list(self, folder: str, limit: int, now: int) -> tuple[list[str], _Examined]:
-        """Return the places of free items, and what hides the others."""
-        handle, frozen = self._handle, self._frozen
-        end = None if frozen is None else frozen.ends.get(folder, 0)
-        moment = now if frozen is None else frozen.moment
-        examined = _Examined(handle.state, self._locked, moment, now, end)
-        listed = await collect_children(handle, folder, partial(Earliest, limit, examined.passes))
-        place = handle.paths.place_of(folder)
+    async def _scheduled(self, folder: str, children: Children, limit: int, now: int) -> list[str]:
+        """Return the places of the due and free items of an hour; list it if no known one is due."""
+        examined, moment = self._examined(folder, now), self._moment(now)
+        if (known := self._exhausted.get(folder)) is not None:
+            names = [name for name in known.upcoming.take(moment, limit) if examined.passes(name)]
+            if names:  # another client may be faster, and release an item again
+                self._exhausted[folder] = known._replace(locks=self._locks)
+                return self._places(folder, names)
+        clock = asyncio.get_running_loop()
+        began = clock.time()
+        most = limit + UPCOMING
+        listed = await collect_children(self._handle, folder, partial(Earliest, most, examined.keeps, due_of))
         every = listed.names()
-        names = await seen(handle, every)
+        again = clock.time() + AGAIN * (clock.time() - began)
+        upcoming = Upcoming(every, complete=len(every) < most)
+        names = await self._seen(upcoming.take(moment, limit), examined)
+        locks = self._locks if names or examined.hidden else None
+        self._exhausted[folder] = Exhausted(children, locks, upcoming, again)
+        return self._places(folder, names)
+
+    def _examined(self, folder: str, now: int) -> _Examined:
+        frozen = self._frozen
+        end = None if frozen is None else frozen.ends.get(folder, 0)
+        return _Examined(self._handle.state, self._locked, self._moment(now), now, end)
+
+    def _moment(self, now: int) -> int:
+        """Return the moment at which items must be due."""
+        return now if self._frozen is None else self._frozen.moment
+
+    async def _seen(self, every: list[str], examined: _Examined) -> list[str]:
+        """Leave out the items of batches that have become incomplete."""
+        names = list(await seen(self._handle, every))
         examined.hidden |= len(names) < len(every)
-        return [ItemRef(place, name).path for name in names], examined
+        return names
+
+    def _places(self, folder: str, names: list[str]) -> list[str]:
+        place = self._handle.paths.place_of(folder)
+        return [ItemRef(place, name).path for name in names]
 
 
 class _Examined:
@@ -149,16 +196,13 @@ class _Examined:
         self._end = end
         self.hidden = False
         """Whether a lock hides an item."""
-        self.due: int | None = None
-        """The first moment at which an item will be due, in ms."""
+
+    def keeps(self, name: str) -> bool:
+        """Whether an item will be due later, or is free."""
+        return due_of(name) > self._moment or self.passes(name)
 
     def passes(self, name: str) -> bool:
-        """Whether an item or a bundle is free."""
-        scheduled = match_due(name)
-        if scheduled is not None and int(scheduled[1]) > self._moment:  # the others need not be parsed
-            due = int(scheduled[1])
-            self.due = due if self.due is None else min(self.due, due)
-            return False
+        """Whether an item or a bundle is free, if it is due."""
         bundle = BundleName.parse(name)
         if bundle is not None:
             own, sequence, lasts = bundle.id, int(bundle.digits), True

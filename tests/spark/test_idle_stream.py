@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -143,6 +144,79 @@ async def test_a_message_that_becomes_due_is_found_without_a_change_of_its_folde
         hours = [name for name in listed.paths if name.isdigit()]
         assert len(set(hours)) == 1  # never that of tomorrow
         assert len(hours) <= 2 < polls
+
+
+async def test_messages_of_an_hour_that_become_due_one_after_the_other_need_one_listing(
+    queue_root: str, listings: tuple[str, Listings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, listed = listings
+    monkeypatch.setattr("aiozkqueue.batches.backlog.AGAIN", 1e9)
+    async with zq.connect(hosts, root=queue_root, janitor=False) as session:
+        queue, ledger = session.queue("orders"), Ledger(core_of(session).handle("orders"), "spark")
+        await same_hour()
+        for seconds in (2, 3, 4):
+            await queue.put(b"due in %d s" % seconds, delay=seconds)
+        batch = -1
+        for _ in range(3):
+            following = await next_of(ledger, batch)
+            assert [page.items for page in await ledger.pages(following)] == [1]
+            await ledger.acknowledge(following)
+            batch = following
+        assert len([name for name in listed.paths if name.isdigit()]) == 1
+
+
+async def test_an_hour_whose_listing_takes_long_is_not_listed_again_for_each_put_and_its_due_messages_come(
+    queue_root: str, listings: tuple[str, Listings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts, listed = listings
+    monkeypatch.setattr("aiozkqueue.batches.backlog.AGAIN", 1e9)
+    async with zq.connect(hosts, root=queue_root, janitor=False) as session:
+        queue, ledger = session.queue("orders"), Ledger(core_of(session).handle("orders"), "spark")
+        await same_hour()
+        await queue.put(b"known", delay=3)
+        assert await ledger.next_batch(-1, None) == -1
+        await queue.put(b"put since", delay=2)
+        batch = await next_of(ledger, -1)
+        assert [page.items for page in await ledger.pages(batch)] == [1]
+        assert len([name for name in listed.paths if name.isdigit()]) == 1
+        monkeypatch.setattr("aiozkqueue.batches.backlog.AGAIN", 10)
+        other = Ledger(core_of(session).handle("orders"), "other")
+        assert [one.items for one in await other.pages(await next_of(other, -1))] == [1]
+
+
+async def test_a_due_message_that_another_client_took_first_and_releases_is_found(
+    queue_root: str, listings: tuple[str, Listings]
+) -> None:
+    hosts, _ = listings
+    async with zq.connect(hosts, root=queue_root, janitor=False) as session:
+        queue, ledger = session.queue("orders"), Ledger(core_of(session).handle("orders"), "spark")
+        await same_hour()
+        await queue.put(b"due", delay=2)
+        assert await ledger.next_batch(-1, None) == -1  # it is known now
+        async with session.transaction(autocommit=False) as tx:
+            message = await tx.take(queue, timeout=30)
+            assert message is not None
+            assert await ledger.next_batch(-1, None) == -1
+            tx.release(message, delay=0)
+            await tx.commit()
+        assert [page.items for page in await ledger.pages(await next_of(ledger, -1))] == [1]
+
+
+async def same_hour() -> None:
+    """Wait for the next hour, if this one ends soon."""
+    left = HOUR - time.time() % HOUR
+    if left < 30:
+        await asyncio.sleep(left + 1)
+
+
+async def next_of(ledger: Ledger, after: int) -> int:
+    """Return the batch that follows another one, once there is one."""
+
+    async def found() -> bool:
+        return await ledger.next_batch(after, None) != after
+
+    await eventually(found, 30)
+    return (await ledger.batches())[-1]
 
 
 async def test_ready_messages_do_not_wait_for_a_listing_of_delayed_ones_and_due_ones_come_next(
