@@ -184,9 +184,16 @@ def drain(
     return {"steady_rate": sum(one["numInputRows"] for one in batches) / seconds, **memory}
 
 
-def read(local: Local, options: Mapping[str, str], messages: int) -> Mapping[str, float]:  # noqa: ARG001 - as the others
-    """Read all messages as a batch."""
-    frame = local.session.read.format("aiozkqueue").options(**options).schema("body binary").load()
+def read(
+    local: Local,
+    options: Mapping[str, str],
+    messages: int,  # noqa: ARG001 - as the others
+    *,
+    schema: str | None = "body binary",
+) -> Mapping[str, float]:
+    """Read all messages as a batch; without a schema, all columns."""
+    reader = local.session.read.format("aiozkqueue").options(**options)
+    frame = (reader if schema is None else reader.schema(schema)).load()
     frame.write.format("noop").mode("overwrite").save()
     return local.memory()
 
@@ -229,7 +236,9 @@ def _bundled(bundle: int) -> list[Case]:
     return [
         case(f"Spark: write of {messages:,}{stored}", partial(write, partitions=2)),
         case(f"Spark: read of {messages:,}{stored}", read, depth=1),
+        case(f"Spark: read of {messages:,}, all columns{stored}", partial(read, schema=None), depth=1),
         case(f"Spark: stream in batches of 20,000{stored}", partial(drain, partitions=2, most=20_000), depth=1),
+        case(f"Spark: stream in batches of 100,000{stored}", partial(drain, partitions=2, most=100_000), depth=1),
     ]
 
 
