@@ -21,7 +21,7 @@ from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 from tests.spark.streams import started
 from tests.spark.test_batch import drained, put
-from tests.spark.test_stream import left
+from tests.spark.test_stream import left, wait_until_held
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -210,6 +210,7 @@ def test_a_released_batch_is_read_again_with_the_same_checkpoint_as_the_error_sa
         async with zq.connect(options["hosts"], root=options["root"]) as session:
             return await session.queue("orders").admin.release_ledger("spark")
 
+    wait_until_held(options, 1)  # the batch after it is released
     assert asyncio.run(release()) == 1
     with pytest.raises(PySparkException, match=r"ClaimLostError.* does not exist: .*Set failOnDataLoss=false"):
         run(down=False)

@@ -190,6 +190,7 @@ def test_a_failed_batch_has_the_same_messages_at_its_retry(
     ids = put(options, *[b"%d" % n for n in range(30)])
     with pytest.raises(PySparkException, match="the sink is down"):
         run(fail=True)
+    wait_until_held(options, 10)  # the batch after it is released
     assert left(options) == (20, 10, 1)
     put(options, b"new")
     run(fail=False)
