@@ -1,16 +1,18 @@
-"""Removes the remains of deleted queues: data of an interrupted deletion, and the znode that keeps the version."""
+"""Removes the remains of deleted queues: data of an interrupted deletion, their rates, and the znodes of versions."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import is_deleted
+from aiozkqueue.layout import MalformedError, is_deleted
+from aiozkqueue.layout.rates import RatePaths, RateRecord
 from aiozkqueue.queue.state.znodes import clear
 from aiozkqueue.zookeeper import (
     Delete,
     MultiError,
     NoAuthError,
+    NoNodeError,
     apply_until_answered,
     below,
     read_apart,
@@ -47,7 +49,25 @@ async def sweep_deleted(runtime: Runtime, moment: int) -> int:
             with suppress(MultiError):  # it was created again, or another session was faster
                 await apply_until_answered(zookeeper, [Delete(base, stat.version)])
                 removed += 1
+            await forget_rate(runtime, base.rpartition("/")[2], moment)
     return removed
+
+
+async def forget_rate(runtime: Runtime, queue: str, moment: int) -> None:
+    """Remove the rate that has the name of a deleted queue, unless slots on its timeline are still to come.
+
+    ``moment`` is ZooKeeper's time, ms, or earlier. Listeners of other queues may share the rate. They lose nothing: a
+    timeline that has ended begins at the next lease, as a new one does, and a lease meanwhile has changed the version.
+    """
+    zookeeper, path = runtime.zookeeper, RatePaths(runtime.root).rate(queue)
+    try:
+        data, stat = await zookeeper.read(path)
+        ended = RateRecord.decode(data).end(stat.mtime)
+    except (NoNodeError, NoAuthError, MalformedError):
+        return
+    if ended <= moment * 1000:
+        with suppress(MultiError):
+            await apply_until_answered(zookeeper, [Delete(path, stat.version)])
 
 
 async def remove_below(zookeeper: ZooKeeper, base: str, version: int) -> None:

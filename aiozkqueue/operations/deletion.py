@@ -18,7 +18,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .consumers import consumers
-from .deleted import remove_below
+from .deleted import forget_rate, remove_below
 from .listing import list_children
 from .similar import absence
 from .stats import count, size
@@ -45,6 +45,9 @@ async def delete(handle: QueueHandle[Runtime], *, force: bool) -> None:
         version = await _mark(handle, force=force)
         handle.state.invalidate()
         await remove_below(handle.zookeeper, handle.paths.base, version)
+        marked = await handle.zookeeper.exists(handle.paths.base)
+        if marked is not None and marked.version == version:
+            await forget_rate(handle.runtime, handle.name, marked.mtime)
 
 
 async def _mark(handle: QueueHandle[Runtime], *, force: bool) -> int:

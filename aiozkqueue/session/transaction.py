@@ -338,6 +338,8 @@ async def _claim_available(
             if work.runtime.zookeeper.state is not State.CONNECTED:
                 raise _no_connection(queue)
             return []
+        if longest >= work.runtime.operation_timeout:
+            begun = asyncio.get_running_loop().time()  # a server has answered just now
         if delivered := await _deliver_to(work, queue, claims, max(0.0, longest - _waited(begun))):
             return delivered
         left = longest - _waited(begun)

@@ -396,3 +396,30 @@ async def test_the_janitor_removes_the_rest_of_a_deleted_queue(
     await jobs.put(b"2")
     assert [json.loads(message.body) for message in await jobs.peek()] == [2]
     assert core_of(session).root == queue_root
+
+
+async def test_a_deleted_queue_takes_its_rate_along_unless_slots_are_still_to_come(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def handle(_: zq.Delivery[bytes]) -> None: ...
+
+    for name, rate in (("quick", 1000), ("slow", 0.001)):
+        queue = session.queue(name)
+        await queue.put(b"1")
+        async with session.listener(queue, handle, rate=rate):
+
+            async def done(queue: zq.Queue[bytes] = queue) -> bool:
+                return await queue.size() == 0
+
+            await eventually(done)
+        assert f"{queue_root}/.rates/{name}" in await server_view.tree(f"{queue_root}/.rates")
+        await other.queue(name).admin.delete(force=True)
+    rates = await server_view.tree(f"{queue_root}/.rates")
+    assert [path for path in rates if path.endswith(("/quick", "/slow"))] == [f"{queue_root}/.rates/slow"]
+    monkeypatch.setattr("aiozkqueue.operations.deleted.KEPT", 0)
+    await other.admin.clean()
+    assert f"{queue_root}/.rates/slow" in await server_view.tree(f"{queue_root}/.rates")
