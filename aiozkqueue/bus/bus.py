@@ -21,6 +21,7 @@ from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.session.internals import add_headers, core_of, state_of, work_of
 from aiozkqueue.session.middleware import check_awaited
+from aiozkqueue.zookeeper import changes, reads
 
 from .events import DONE, EVENT, EventTypes
 from .groups import Groups, GroupsChangedError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.session.transaction import Transaction
+    from aiozkqueue.zookeeper import CallLimit
 
 log: Final = logging.getLogger(__name__)
 
@@ -84,12 +86,18 @@ class Bus(Generic[E]):
         self._subscribers: list[_Subscriber] = []
 
     @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return core_of(self._session).limit(f"bus {self.name!r}")
+
+    @property
     def name(self) -> str:
         """The bus's name."""
         return self._paths.name
 
     # -- posting
 
+    @changes
     async def post(
         self,
         event: E,
@@ -109,8 +117,8 @@ class Bus(Generic[E]):
         Raises:
             QueueFullError: one of the queues has no room; the event was put into none.
             PayloadError, InvalidOptionError: it is not an event of this bus, or does not fit its own type.
-            MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
-                AccessDeniedError, SessionClosedError, WrongLoopError.
+            MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, NotCommittedError,
+                OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         runtime = core_of(self._session)
         if tx is not None:
@@ -269,13 +277,16 @@ class Bus(Generic[E]):
 
     # -- groups
 
+    @changes
     async def join(self, group: str) -> None:
         """Register a subscriber group, unless it exists: it gets every event that any process posts from now on.
 
-        Raises: InvalidNameError, AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
+        Raises: InvalidNameError, AccessDeniedError, PayloadError, NotCommittedError, OutcomeUnknownError,
+        SessionClosedError, WrongLoopError.
         """
         await self._groups.join(group)
 
+    @changes
     async def leave(self, group: str) -> None:
         """Remove a subscriber group. Its events stay in its queue.
 
@@ -283,10 +294,11 @@ class Bus(Generic[E]):
         """
         await self._groups.leave(group)
 
+    @reads
     async def groups(self) -> list[str]:
         """Read the subscriber groups, in the order they joined.
 
-        Raises: AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, PayloadError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         core_of(self._session).check()
         self._groups.forget()

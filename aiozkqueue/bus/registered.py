@@ -8,10 +8,11 @@ from aiozkqueue.errors import AccessDeniedError, NotFoundError, PayloadError
 from aiozkqueue.layout.buses import BusPaths, BusRecord, buses_base
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below
+from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below, reads
 
 if TYPE_CHECKING:
     from aiozkqueue.session.session import QueueSession
+    from aiozkqueue.zookeeper import CallLimit
 
 
 class Buses:
@@ -20,10 +21,16 @@ class Buses:
     def __init__(self, session: QueueSession) -> None:
         self._runtime = core_of(session)
 
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._runtime.limit("buses")
+
+    @reads
     async def list(self) -> list[str]:
         """Read the names of all buses that have been posted to or joined.
 
-        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
         base = buses_base(self._runtime.root)
@@ -32,10 +39,12 @@ class Buses:
         except NoAuthError as error:
             raise _denied(base, error) from error
 
+    @reads
     async def queues(self, bus: str) -> dict[str | None, str]:
         """Read the queue of the bus itself, under None, and that of each group, in the order they joined.
 
-        Raises: NotFoundError, InvalidNameError, AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
+        Raises: NotFoundError, InvalidNameError, AccessDeniedError, PayloadError, ConnectionLostError,
+        SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
         paths = BusPaths(self._runtime.root, bus)

@@ -19,7 +19,7 @@ from aiozkqueue.zookeeper import PAGE
 from .listing import collect_children, list_children
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
@@ -36,7 +36,7 @@ async def read_history(
     until: datetime | None,
     limit: int | None,
     newest_first: bool = False,
-) -> AsyncIterator[HistoryRecord]:
+) -> AsyncGenerator[HistoryRecord, None]:
     """Yield the records in the order in which the messages ended, or in the reverse order."""
     first = 0 if since is None else milliseconds(since, "since")
     last = None if until is None else milliseconds(until, "until")

@@ -43,6 +43,8 @@ from aiozkqueue.zookeeper import (
     ZooKeeperError,
     apply_until_answered,
     below,
+    changes,
+    reads,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout.moves import MoveState
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.zookeeper import CallLimit, Operation
 
 log: Final = logging.getLogger(__name__)
 
@@ -88,6 +90,12 @@ class Moves:
         self._runtime = runtime
         self._paths = MovePaths(runtime.root)
 
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._runtime.limit("moves")
+
+    @changes
     async def start(self, source: Destination[Any] | str, target: Destination[Any] | str) -> str:
         """Begin to move all messages that are in ``source`` now to ``target``; return the move's reference.
 
@@ -103,7 +111,8 @@ class Moves:
         Raises:
             InvalidOptionError: both are the same queue, or the target does not support a property of a message.
             MessageTooLargeError, PayloadError: a message does not fit into the target, or does not decode.
-            InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
+            InvalidNameError, AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
+            WrongLoopError.
         """
         ends, runtime = self._ends(source, target), self._runtime
         counters = await self._counters(*map(self._state, ends))
@@ -170,11 +179,12 @@ class Moves:
         stats = await stat_lanes(QueueHandle(runtime, source))
         return {source.paths.place_of(lane): put_into(stat) for lane, stat in islice(stats.items(), MOST_COUNTERS)}
 
+    @reads
     async def status(self, reference: str) -> MoveStatus:
         """Return the progress of a move.
 
         Raises: UnknownMoveError: there is no move with this reference, or its record has expired; AccessDeniedError,
-        SessionClosedError, WrongLoopError.
+        ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
         if not isinstance(reference, str) or not reference or "/" in reference:  # type: ignore[redundant-expr]
@@ -184,18 +194,23 @@ class Moves:
             raise UnknownMoveError(reference)
         return status
 
+    @reads
     async def all(self) -> list[MoveStatus]:
-        """List all moves, the oldest first. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        """List all moves, the oldest first.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
         self._runtime.check()
         found = [await self._read(reference) for reference in await self._references()]
         return sorted((one for one in found if one is not None), key=lambda one: one.started)
 
+    @changes
     async def resume(self) -> int:
         """Continue the moves that no session works on, and remove the records of those that ended long ago.
 
         Return how many it continues.
 
-        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         taken = 0
         for status in await self.all():

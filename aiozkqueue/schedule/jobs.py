@@ -34,6 +34,8 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SetData,
     below,
+    changes,
+    reads,
 )
 
 from .cron import load
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import CallLimit, Operation, ZooKeeperError
 
 log: Final = logging.getLogger(__name__)
 
@@ -114,6 +116,11 @@ class Jobs:
         self._session = session
         self._paths = SchedulePaths(core_of(session).root)
 
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return core_of(self._session).limit("jobs")
+
     @overload
     async def add(self, name: str, cron: str, queue: Queue[T], value: T, **options: Unpack[JobOptions]) -> Job: ...
     @overload
@@ -134,22 +141,9 @@ class Jobs:
             InvalidScheduleError: the cron expression is invalid or never occurs, or the time zone is unknown.
             MissingExtraError: the extra ``schedule`` is not installed.
             PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError, AccessDeniedError,
-            OutcomeUnknownError, SessionClosedError, WrongLoopError.
+            OutcomeUnknownError, NotCommittedError, SessionClosedError, WrongLoopError.
         """
-        runtime = core_of(self._session)
-        path = self._paths.job(name)
-        record = await _record(runtime, cron, queue, value, **options)
-        record = replace(record, last=await server_time(runtime))
-        with readable(self._paths.base):
-            await runtime.zookeeper.ensure(self._paths.base)
-
-        def explain(error: ZooKeeperError) -> QueueError:
-            if isinstance(error, NodeExistsError):
-                return AlreadyExistsError(f"job {name!r} already exists; change it, or remove it first")
-            return QueueError(f"{path}: {error}")
-
-        await apply(runtime, [Create(path, record.encode())], explain)
-        return await _shown(name, record)
+        return await self._add(name, cron, queue, value, options)
 
     @overload
     async def declare(self, name: str, cron: str, queue: Queue[T], value: T, **options: Unpack[JobOptions]) -> Job: ...
@@ -165,20 +159,9 @@ class Jobs:
 
         Raises: as `add`, but for AlreadyExistsError.
         """
-        given = await _record(core_of(self._session), cron, queue, value, **options)
-        while True:
-            try:
-                return await self._change(
-                    name,
-                    lambda old: replace(given, last=old.last, paused=old.paused, unknown=old.unknown),
-                )
-            except NotFoundError:
-                pass
-            try:
-                return await self.add(name, cron, queue, value, **options)
-            except AlreadyExistsError:  # another process was faster
-                continue
+        return await self._declare(name, cron, queue, value, options)
 
+    @changes
     async def change(
         self,
         name: str,
@@ -199,7 +182,7 @@ class Jobs:
             limit: as for `add`.
             tolerance: as for `add`.
 
-        Raises: InvalidScheduleError, InvalidOptionError, OutcomeUnknownError; as `get`.
+        Raises: InvalidScheduleError, InvalidOptionError, OutcomeUnknownError; NotCommittedError; as `get`.
         """
         settings: dict[str, Any] = {}
         if missed is not None:
@@ -215,21 +198,25 @@ class Jobs:
         await load("* * * * *" if cron is None else cron, "UTC" if zone is None else zone)
         return await self._change(name, changed)
 
+    @changes
     async def pause(self, name: str) -> Job:
-        """Pause a job until it is resumed. Raises: OutcomeUnknownError; as `get`."""
+        """Pause a job until it is resumed. Raises: OutcomeUnknownError; NotCommittedError; as `get`."""
         return await self._change(name, lambda old: replace(old, paused=True))
 
+    @changes
     async def resume(self, name: str) -> Job:
         """Resume a paused job from now on; occurrences during the pause are not put later.
 
-        Raises: InvalidScheduleError: its time zone is not known here; OutcomeUnknownError; as `get`.
+        Raises: InvalidScheduleError: its time zone is not known here; OutcomeUnknownError; NotCommittedError; as `get`.
         """
         return await self._change(name, lambda old: replace(old, paused=False))
 
+    @changes
     async def remove(self, name: str) -> None:
         """Remove a job. Messages that it has put stay.
 
-        Raises: NotFoundError: there is no such job; AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: NotFoundError: there is no such job; AccessDeniedError, NotCommittedError, OutcomeUnknownError,
+        SessionClosedError, WrongLoopError.
         """
         path = self._paths.job(name)
 
@@ -238,25 +225,62 @@ class Jobs:
 
         await apply(core_of(self._session), [Delete(path)], explain)
 
+    @reads
     async def get(self, name: str) -> Job:
         """Read a job.
 
         Raises:
             NotFoundError: there is no such job.
             MissingExtraError: the extra ``schedule`` is not installed.
-            PayloadError, AccessDeniedError, SessionClosedError, WrongLoopError.
+            PayloadError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         record, _ = await self._read(name)
         return await _shown(name, record)
 
+    @reads
     async def list(self) -> list[Job]:
         """Read all jobs, sorted by name. Jobs that do not decode are left out.
 
-        Raises: MissingExtraError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: MissingExtraError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         with readable(self._paths.base):
             records = await read_jobs(core_of(self._session), self._paths, None)
         return [await _shown(name, record) for name, (record, _) in sorted(records.items())]
+
+    @changes
+    async def _add(self, name: str, cron: str, queue: Queue[Any] | str, value: object, options: JobOptions) -> Job:
+        """See `add`."""
+        runtime = core_of(self._session)
+        path = self._paths.job(name)
+        record = await _record(runtime, cron, queue, value, **options)
+        record = replace(record, last=await server_time(runtime))
+        with readable(self._paths.base):
+            await runtime.zookeeper.ensure(self._paths.base)
+
+        def explain(error: ZooKeeperError) -> QueueError:
+            if isinstance(error, NodeExistsError):
+                return AlreadyExistsError(f"job {name!r} already exists; change it, or remove it first")
+            return QueueError(f"{path}: {error}")
+
+        await apply(runtime, [Create(path, record.encode())], explain)
+        return await _shown(name, record)
+
+    @changes
+    async def _declare(self, name: str, cron: str, queue: Queue[Any] | str, value: object, options: JobOptions) -> Job:
+        """See `declare`."""
+        given = await _record(core_of(self._session), cron, queue, value, **options)
+        while True:
+            try:
+                return await self._change(
+                    name,
+                    lambda old: replace(given, last=old.last, paused=old.paused, unknown=old.unknown),
+                )
+            except NotFoundError:
+                pass
+            try:
+                return await self._add(name, cron, queue, value, options)
+            except AlreadyExistsError:  # another process was faster
+                continue
 
     async def _read(self, name: str) -> tuple[JobRecord, int]:
         path = self._paths.job(name)

@@ -44,7 +44,7 @@ from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.queue.state.config_rules import check_change
 from aiozkqueue.session.internals import core_of, state_of, work_of
 from aiozkqueue.session.middleware import check_awaited
-from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData
+from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData, changes, reads
 
 from .jobs import apply, readable
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.session.transaction import Transaction
-    from aiozkqueue.zookeeper import ZooKeeperError
+    from aiozkqueue.zookeeper import CallLimit, ZooKeeperError
 
 T = TypeVar("T")
 
@@ -107,6 +107,12 @@ class Notifications:
         self._session = session
         self._base = f"{core_of(session).root}/.notifications"
 
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return core_of(self._session).limit("notification queues")
+
+    @changes
     async def create(
         self, service: str, name: str, type: TypeForm[T], *, policy: Policy = DEFAULT_POLICY, history: bool = True
     ) -> NotificationQueue[T]:
@@ -118,7 +124,7 @@ class Notifications:
         The queue and its settings are created together; an existing queue is left unchanged.
 
         Raises: AlreadyExistsError; InvalidNameError, InvalidOptionError, ConfigConflictError, AccessDeniedError,
-        SessionClosedError, WrongLoopError.
+        NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         runtime, path = core_of(self._session), self._path(service, name)
         made = NotificationQueue(self._session, service, name, type)
@@ -149,11 +155,12 @@ class Notifications:
             state.invalidate()
             return made
 
+    @reads
     async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
         """Return an existing notification queue.
 
-        Raises: NotFoundError: there is no such queue; InvalidNameError, AccessDeniedError, SessionClosedError,
-        WrongLoopError.
+        Raises: NotFoundError: there is no such queue; InvalidNameError, AccessDeniedError, ConnectionLostError,
+        SessionClosedError, WrongLoopError.
         """
         path = self._path(service, name)
         with readable(path):
@@ -162,8 +169,12 @@ class Notifications:
                 raise NotFoundError(msg)
         return NotificationQueue(self._session, service, name, type)
 
+    @reads
     async def list(self) -> list[tuple[str, str]]:
-        """List services and names of all queues. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        """List services and names of all queues.
+
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        """
         runtime = core_of(self._session)
         with readable(self._base):
             stat = await runtime.zookeeper.exists(self._base)
@@ -182,10 +193,16 @@ class NotificationQueue(Generic[T]):
         self._queue: Queue[T] = session.queue(queue_name(service, name), type)
 
     @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return core_of(self._session).limit(f"queue {self._queue.name!r}")
+
+    @property
     def queue(self) -> Queue[T]:
         """The underlying queue: its figures, its dead letters, its history."""
         return self._queue
 
+    @changes
     async def schedule(
         self,
         event: T,
@@ -210,7 +227,7 @@ class NotificationQueue(Generic[T]):
             InvalidOptionError: the date has no time zone, a key is not a text, or only the first key is given.
             QueueFullError: the queue has a maximum size, and no room.
             PayloadError, MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
-            AccessDeniedError, SessionClosedError, WrongLoopError.
+            AccessDeniedError, NotCommittedError, SessionClosedError, WrongLoopError.
         """
         runtime = core_of(self._session)
         if tx is not None:
@@ -231,6 +248,7 @@ class NotificationQueue(Generic[T]):
         await runtime.settle(atomic_write)
         return put.id
 
+    @reads
     async def find(
         self,
         search_key2: str | None = None,
@@ -248,13 +266,14 @@ class NotificationQueue(Generic[T]):
             status: only notifications in this state; None: both states.
 
         Raises: InvalidOptionError; PayloadError: a match does not decode; AccessDeniedError,
-        SessionClosedError, WrongLoopError.
+        ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         found = await self._find(_Wanted(search_key1, search_key2, until))
         shown = [self._shown(one) for one in found]
         shown.sort(key=lambda one: one.effective_date)
         return [one for one in shown if status in (None, one.status)]
 
+    @changes
     async def update(
         self,
         notification_id: str,
@@ -276,8 +295,8 @@ class NotificationQueue(Generic[T]):
             tx: make the change a part of this commit, which raises ConflictError if the entry is taken before.
 
         Raises: InvalidOptionError: a key is not a text, or only the first key is given; PayloadError,
-        MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError,
-        WrongLoopError.
+        MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, NotCommittedError,
+        SessionClosedError, WrongLoopError.
         """
         runtime, state = core_of(self._session), state_of(self._queue)
         keyed = _search_field(search_key1, search_key2) is not None
@@ -289,15 +308,18 @@ class NotificationQueue(Generic[T]):
         changes = [(one, replacement(QueueHandle(runtime, state), one, body)) for one in found]
         return await self._alter(changes, tx, removes=False) > 0
 
+    @changes
     async def remove(self, notification_id: str, *, tx: Transaction | Delivery[Any] | None = None) -> bool:
         """Remove a waiting notification; return False if it is being handled, or does not exist.
 
         With ``tx`` as `update`.
 
-        Raises: TransactionClosedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: TransactionClosedError, OutcomeUnknownError, AccessDeniedError, NotCommittedError, SessionClosedError,
+        WrongLoopError.
         """
         return await self._remove(await self._by_id(notification_id), tx) > 0
 
+    @changes
     async def remove_all(
         self, search_key2: str, *, search_key1: str | None = None, tx: Transaction | Delivery[Any] | None = None
     ) -> int:
@@ -309,10 +331,12 @@ class NotificationQueue(Generic[T]):
         """
         return await self._remove(await self._find(_Wanted(search_key1, search_key2, None)), tx)
 
+    @reads
     async def ready(self, at: datetime | None = None) -> int:
         """Count the notifications of this queue that are due at a date (None: now) and not held.
 
-        Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, ConnectionLostError,
+        SessionClosedError, WrongLoopError.
         """
         runtime, state = core_of(self._session), state_of(self._queue)
         moment = await server_time(runtime) if at is None else _ms(at)

@@ -14,6 +14,7 @@ from aiozkqueue.queue.commit.unclaimed import find_pages, removal
 from aiozkqueue.queue.options import collection, seconds
 from aiozkqueue.queue.put.foreign import prepare_foreign
 from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.zookeeper import changes
 
 from .queue import Queue
 
@@ -89,10 +90,12 @@ class CuratorQueue(ForeignQueue[T]):
         await self._put(runtime, [put], Deadline(wait, runtime.clock))
         return put.id
 
+    @changes
     async def remove(self, key: str) -> int:
         """Remove the items with this ``key=`` that no consumer holds; return how many. For ``kind="id"`` only.
 
-        Raises: InvalidOptionError: the queue is of another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError: the queue is of another kind; AccessDeniedError, NotCommittedError,
+        OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         runtime, state = self._core, self._state
         dialect = self._layout

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.dialects.sharding import another_shard, first_shard, is_shard
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
-from aiozkqueue.zookeeper import below
+from aiozkqueue.zookeeper import below, reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
     from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.zookeeper import CallLimit
 
     from .core import SessionCore
     from .foreign_queue import CuratorQueue
@@ -33,13 +34,20 @@ class CuratorShards(Generic[T]):
         self._threshold = threshold
         self._max_queues = max_queues
 
+    @property
+    def _limit(self) -> CallLimit:
+        """The limit of one call."""
+        return self._runtime.limit(self._path)
+
+    @reads
     async def queues(self) -> list[CuratorQueue[T]]:
         """Return the existing shards, each as a queue; if there are none, the first one, which a put would create.
 
-        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         return self._queues(await self._names())
 
+    @reads
     async def emptiest(self) -> CuratorQueue[T]:
         """Return the shard to put to next, also in a transaction: the one with the fewest items.
 
@@ -60,6 +68,7 @@ class CuratorShards(Generic[T]):
         """Put a message to the `emptiest` shard. Raises: as `Queue.put`."""
         return await (await self.emptiest()).put(value, timeout=timeout, **options)
 
+    @reads
     async def size(self) -> int:
         """Count the messages in all shards. Raises: as `queues`."""
         return sum(await asyncio.gather(*(queue.size() for queue in await self.queues())))

@@ -12,6 +12,7 @@ unchanged or changed completely.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -88,6 +89,7 @@ class Leases(Generic[T]):
             InvalidOptionError: the lifetime is 0, or an option is out of range.
             TransactionTooLargeError: there are more messages than a session may lock at once, or than a request may
                 hold.
+            ConnectionLostError: as `Transaction.take`.
             NotCommittedError: the messages could not be leased; they go to other takers.
             AccessDeniedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
@@ -151,6 +153,8 @@ class Leases(Generic[T]):
     async def _take(self, limit: int, duration: float, wait: float | None) -> list[Lease[T]]:
         leases: list[Lease[T]] = []
         transaction: Transaction | None = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             async with TransactionBlock(self._runtime, autocommit=True) as transaction:
                 messages = await transaction.take_many(self._queue, limit, timeout=wait)
@@ -167,6 +171,8 @@ class Leases(Generic[T]):
                     leasing = Disposition("release", delay=duration, leased=True)
                     transaction._work.end(message.queue, message.id, leasing)  # noqa: SLF001 - as `Transaction.release`
                 leases = [Lease(message, lease_token(self._state.name, places[message.id])) for message in messages]
+                silent = loop.time() - max(began, self._runtime.zookeeper.last_heard)
+                await transaction.commit(timeout=max(0.0, self._runtime.operation_timeout - silent))
         except BaseException:  # cancelled during the commit, which continues
             if transaction is not None and leases:
                 self._runtime.tasks.spawn(self._end_committed, transaction.id, leases, name="released leases")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
@@ -363,12 +363,17 @@ class Queue(Destination[T]):
             limit: the maximum number of records; None: all.
             newest_first: iterate in the reverse order.
 
-        Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, InvalidOptionError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         most = None if limit is None else positive(limit, "limit")
         records = read_history(self._handle, since=since, until=until, limit=most, newest_first=newest_first)
-        async for record in records:
-            yield record
+        async with aclosing(records):
+            while True:
+                async with self._limit:
+                    record = await anext(records, None)
+                if record is None:
+                    return
+                yield record
 
     @reads
     async def configuration(self) -> QueueConfig:
