@@ -45,6 +45,7 @@ _COLUMNS: Final[dict[Content, dict[str, DataType]]] = {
         "group": StringType(),
         "priority": IntegerType(),
         "due": TimestampType(),
+        "tags": _TEXTS,
     },
     Content.DEAD_LETTERS: {
         "id": StringType(),
@@ -57,6 +58,7 @@ _COLUMNS: Final[dict[Content, dict[str, DataType]]] = {
         "key": StringType(),
         "group": StringType(),
         "priority": IntegerType(),
+        "tags": _TEXTS,
     },
     Content.HISTORY: {
         "id": StringType(),

@@ -370,6 +370,7 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
         "key": header.key,
         "group": header.group,
         "priority": header.priority,
+        "tags": [(name, str(value)) for name, value in header.tags.items()],
     }
 
 

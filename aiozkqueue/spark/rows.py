@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from pyspark.sql.types import (
     BinaryType,
@@ -32,10 +32,13 @@ _OPTIONS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "group": (StringType,),
     "priority": (IntegerType,),
     "headers": (MapType,),
+    "tags": (MapType,),
     "delay": (DoubleType, IntegerType, LongType),
     "at": (TimestampType,),
     "ttl": (DoubleType, IntegerType, LongType),
 }
+#: The types of the options that are maps.
+_MAPS: Final = {"headers": "map<string,string>", "tags": "map<string,string> or map<string,bigint>"}
 
 
 #: Letters of a mark: 80 bits, so that two rows of a billion have the same mark once in two million batches.
@@ -55,8 +58,8 @@ class RowEncoder:
     """Converts the rows of one schema to messages.
 
     If there is a column ``body`` (binary or string), it is the payload, and the other columns are put options: ``key``,
-    ``group``, ``priority``, ``headers``, ``delay``, ``at``, ``ttl``. A null omits the option. Without ``body``, the
-    payload is a JSON object of all columns.
+    ``group``, ``priority``, ``headers``, ``tags``, ``delay``, ``at``, ``ttl``. A null omits the option. Without
+    ``body``, the payload is a JSON object of all columns.
 
     Raises:
         InvalidOptionError: a column is not a put option, or has the wrong type.
@@ -85,13 +88,8 @@ class RowEncoder:
             if name not in _OPTIONS:
                 msg = f"column {name!r}: beside `body` there may be {', '.join(_OPTIONS)}; drop others"
                 raise InvalidOptionError(msg)
-            texts = not isinstance(kind, MapType) or (
-                isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
-            )
-            if not isinstance(kind, _OPTIONS[name]) or not texts:
-                allowed = " or ".join(
-                    "map<string,string>" if one is MapType else one.typeName() for one in _OPTIONS[name]
-                )
+            if not isinstance(kind, _OPTIONS[name]) or not _holds_values_of(name, kind):
+                allowed = " or ".join(_MAPS[name] if one is MapType else one.typeName() for one in _OPTIONS[name])
                 msg = f"column {name!r}: it cannot be {kind.simpleString()}; make it {allowed}"
                 raise InvalidOptionError(msg)
 
@@ -108,8 +106,8 @@ class RowEncoder:
             if self._id is not None and self._id not in _OPTIONS:
                 del values[self._id]
             options = {name: value for name, value in values.items() if value is not None}
-            if isinstance(headers := options.get("headers"), list):
-                options["headers"] = dict(headers)
+            for name in _MAPS.keys() & options.keys():
+                options[name] = dict(cast("list[tuple[str, object]]", options[name]))
             return Row(body, options, mark)
         for name, encode in self._encoders.items():
             if (value := values[name]) is not None:
@@ -119,6 +117,14 @@ class RowEncoder:
         except ValueError as error:
             msg = f"a row cannot be encoded as JSON: {error}"
             raise PayloadError(msg) from error
+
+
+def _holds_values_of(name: str, kind: DataType) -> bool:
+    """Whether a column that is a map has keys and values of the right types."""
+    if not isinstance(kind, MapType):
+        return True
+    values = (StringType, IntegerType, LongType) if name == "tags" else StringType
+    return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, values)
 
 
 def _bytes(value: object) -> bytes:

@@ -142,6 +142,31 @@ def test_the_group_and_the_attempts_of_a_message_are_columns(spark: SparkSession
     assert (row.group, row.attempt, row.owner, row.due) == ("tenant 1", 1, None, None)
 
 
+def test_tags_are_columns_both_ways_and_consumers_filter_by_them(spark: SparkSession, options: dict[str, str]) -> None:
+    rows = [("red", {"color": "red"}), ("blue", {"color": "blue"}), ("none", None)]
+    write(spark.createDataFrame(rows, "body string, tags map<string,string>"), options)
+    write(spark.createDataFrame([("9", {"size": 9})], "body string, tags map<string,int>"), options)
+    read = spark.read.format("aiozkqueue").options(**options).load().collect()
+    assert {bytes(row.body): row.tags for row in read} == {
+        b"red": {"color": "red"},
+        b"blue": {"color": "blue"},
+        b"none": {},
+        b"9": {"size": "9"},
+    }
+    with pytest.raises(PySparkException, match=r"make it map<string,string> or map<string,bigint>"):
+        write(spark.createDataFrame([("x", {"a": 1.5})], "body string, tags map<string,double>"), options)
+
+    async def take(tag: str, value: str | int) -> list[bytes]:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            consumer = session.queue("orders").consume(until_idle=0, filters=zq.Filter(tag, "eq", value))
+            async with consumer as deliveries:
+                return [delivery.body async for delivery in deliveries]
+
+    assert asyncio.run(take("color", "red")) == [b"red"]
+    assert asyncio.run(take("size", 9)) == [b"9"]
+    assert sorted(drained(options)) == [b"blue", b"none"]
+
+
 def test_columns_are_written_as_json_and_read_back_with_a_schema(spark: SparkSession, options: dict[str, str]) -> None:
     schema = "name string, amount decimal(10,2), at timestamp, tags array<string>, more map<string,bigint>, raw binary"
     at = datetime(2026, 3, 1, 17, 30, tzinfo=UTC)

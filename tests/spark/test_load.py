@@ -79,7 +79,9 @@ def test_loading_an_unload_restores_every_put_option(
 ) -> None:
     async def put() -> None:
         async with zq.connect(options["hosts"], root=options["root"]) as session:
-            await session.queue("orders").put(b"\x00\xff", priority=-3, headers={"tenant": "a"}, key="k")
+            await session.queue("orders").put(
+                b"\x00\xff", priority=-3, headers={"tenant": "a"}, key="k", tags={"color": "red"}
+            )
 
     asyncio.run(put())
     assert unload(spark, str(tmp_path / "orders"), options).messages == 1
@@ -87,6 +89,8 @@ def test_loading_an_unload_restores_every_put_option(
     assert load(spark, [str(tmp_path / "orders")], {**options, "writeId": "back"}) == 1
     (back,) = messages(options).values()
     assert (back.body, back.headers, back.key) == (b"\x00\xff", {"tenant": "a"}, "k")
+    (row,) = spark.read.format("aiozkqueue").options(**options).load().collect()
+    assert (row.tags, row.priority) == ({"color": "red"}, -3)
     assert drained(options) == [b"\x00\xff"]
 
 

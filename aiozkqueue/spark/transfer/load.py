@@ -53,6 +53,7 @@ _OPTIONS: Final[dict[str, DataType]] = {
     "group": StringType(),
     "priority": IntegerType(),
     "headers": MapType(StringType(), StringType()),
+    "tags": MapType(StringType(), StringType()),
     "delay": DoubleType(),
     "at": TimestampType(),
     "ttl": DoubleType(),
@@ -85,9 +86,9 @@ def load(
 ) -> int:
     """Put each row of the files into a queue, and return the number of rows.
 
-    A column ``body`` (text or binary) is the payload, and ``key``, ``group``, ``priority``, ``headers``, ``delay``,
-    ``at`` and ``ttl`` are its put options. The other columns of an unload are ignored. Without ``body``, each row
-    becomes a JSON object of its columns, and a line of JSON is stored unchanged.
+    A column ``body`` (text or binary) is the payload, and ``key``, ``group``, ``priority``, ``headers``, ``tags``,
+    ``delay``, ``at`` and ``ttl`` are its put options. The other columns of an unload are ignored. Without ``body``,
+    each row becomes a JSON object of its columns, and a line of JSON is stored unchanged.
 
     All rows become visible at once when the job succeeds; otherwise none does. A bounded queue therefore needs room for
     all of them. With the option ``writeId``, each row is put once, however often the same files are loaded under it,
@@ -157,7 +158,7 @@ def _typed(name: str, kind: DataType) -> Column:
     wanted = _OPTIONS.get(name, kind)
     if kind == wanted:
         return column
-    if name == "headers" and isinstance(kind, StringType):
+    if isinstance(wanted, MapType) and isinstance(kind, StringType):
         return functions.from_json(column, wanted.simpleString(), {"mode": "FAILFAST"}).alias(name)
     return column.cast(wanted).alias(name)
 

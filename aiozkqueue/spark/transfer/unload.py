@@ -45,7 +45,7 @@ _DRAFTS: Final = f"{OWN}/drafts"
 BATCH: Final = 20_000
 #: The number of tasks, and of files, of a batch. It is fixed, so that a retried batch is divided in the same way.
 _TASKS: Final = 4
-_COLUMNS: Final = ("id", "body", "attempt", "enqueued_at", "headers", "key", "group", "priority")
+_COLUMNS: Final = ("id", "body", "attempt", "enqueued_at", "headers", "key", "group", "priority", "tags")
 _PREFIX: Final = "unload-"
 
 
