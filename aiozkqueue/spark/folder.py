@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import InvalidOptionError
 
+from .files import files_of
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from pyspark.sql import SparkSession
 
@@ -23,15 +25,11 @@ _PART: Final = re.compile(r"part-([0-9]+)-.*c([0-9]+)[.]")
 
 
 class Folder:
-    """A folder, accessed through the file systems of Spark's JVM."""
+    """A folder that Spark writes to."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the file systems that Spark writes to
-        java: Any = spark.sparkContext._jsc  # noqa: SLF001 - so too
-        self._path = jvm.org.apache.hadoop.fs.Path
-        given = self._path(path)
-        self._system = given.getFileSystem(java.hadoopConfiguration())
-        self.path: str = str(self._system.makeQualified(given))
+        self._files = files_of(spark, path)
+        self.path: str = self._files.path
         """Its path, with the scheme."""
 
     @property
@@ -45,50 +43,32 @@ class Folder:
 
     def exists(self, place: str) -> bool:
         """Whether it exists."""
-        return bool(self._system.exists(self._path(self.at(place))))
+        return self._files.exists(place)
 
     def names(self, place: str = "") -> list[str]:
         """List a path below the folder, or the folder itself; empty if it does not exist."""
-        path = self._path(self.at(place) if place else self.path)
-        return [one.getPath().getName() for one in self._system.listStatus(path)] if self._system.exists(path) else []
+        return self._files.names(place)
 
     def data(self, place: str = "") -> list[str]:
         """The Parquet files below a path, by their relative paths, in order."""
-        root = self._path(self.at(place) if place else self.path)
-        if not self._system.exists(root):
-            return []
-        start = len(str(self._system.makeQualified(root))) + 1
-        found = self._system.listFiles(root, True)  # noqa: FBT003 - Hadoop's: and all below
-        return sorted(path[start:] for path in _paths(found) if path.endswith(_DATA))
+        return sorted(path for path in self._files.below(place) if path.endswith(_DATA))
 
     def remove(self, place: str) -> None:
         """Remove it recursively if it exists."""
-        self._system.delete(self._path(self.at(place)), True)  # noqa: FBT003 - Hadoop's: and all below
+        self._files.remove(place)
 
     def rename(self, place: str, to: str) -> bool:
         """Move it, atomically if the file system can. Return whether this call moved it."""
-        target = self._path(self.at(to))
-        self._system.mkdirs(target.getParent())
-        source = self._path(self.at(place))
-        return bool(self._system.exists(source)) and bool(self._system.rename(source, target))
+        return self._files.rename(place, to)
 
     def note(self, place: str, text: str) -> None:
         """Write a small file completely or not at all."""
-        draft = self._path(self.at(f"{place}.new"))
-        stream = self._system.create(draft, True)  # noqa: FBT003 - Hadoop's: over one that was left behind
-        stream.write(bytearray(text.encode()))
-        stream.close()
+        self._files.write(f"{place}.new", text.encode())
         self.rename(f"{place}.new", place)
 
     def noted(self, place: str) -> str | None:
         """Read a small file; None if it does not exist."""
-        if not self.exists(place):
-            return None
-        stream = self._system.open(self._path(self.at(place)))
-        try:
-            return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
+        return self._files.read(place).decode() if self.exists(place) else None
 
     def publish(self, place: str, prefix: str) -> None:
         """Publish a job's files. Each name is the prefix and the number of the task.
@@ -129,11 +109,6 @@ def _outlive(paths: Iterable[Path]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _paths(found: Any) -> Iterator[str]:  # noqa: ANN401 - Hadoop's iterator of files
-    while found.hasNext():
-        yield str(found.next().getPath())
 
 
 def named(files: Iterable[str], prefix: str) -> list[str]:

@@ -99,7 +99,7 @@ def move(
     clean-up does not shorten them. Records that are added while it runs are left for the next audit.
 
     Args:
-        spark: a session of the classic kind, with any cluster.
+        spark: a Spark session, with any cluster. With Spark Connect this process must reach the folder, too.
         folder: the target on any file system of Spark; a new folder, or the folder of earlier audits.
         options: ``hosts`` and the other options for the ZooKeeper servers, as for the format ``aiozkqueue``.
         queues: the queues to audit; None: all.
@@ -183,8 +183,8 @@ class _Audit:
         for name in self._folder.names(OWN):
             if f"{OWN}/{name}" != _MARK:
                 self._folder.remove(f"{OWN}/{name}")  # files of runs that were interrupted before their commit
-        rows = self._spark.sparkContext.parallelize([(task,) for task in tasks], len(tasks))
-        frame = self._spark.createDataFrame(rows, "hours string").mapInArrow(Reading(self._servers), SCHEMA)
+        numbers = self._spark.range(0, len(tasks), 1, len(tasks))
+        frame = numbers.mapInArrow(Reading(self._servers, list(tasks)), SCHEMA)
         place = f"{OWN}/{run.name}"
         frame.write.partitionBy("queue", "day").parquet(self._folder.at(place))
         self._folder.keep(place)

@@ -86,15 +86,16 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads hours of history."""
+    """A task that reads hours of history: those of the tasks with the given numbers."""
 
     servers: Servers
+    tasks: Sequence[str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the rows of the given hours. Raises: AccessDeniedError, ConnectionLostError."""
         schema = to_arrow_schema(SCHEMA, timezone="UTC")
         with opened(self.servers) as (portal, session):
-            for hour in _hours(batches):
+            for hour in self._hours(batches):
                 link = Link.of(portal, session, self.servers.of(hour.queue))
                 pages = _pages(link, hour)
                 waiting: list[dict[str, object]] = []
@@ -106,17 +107,16 @@ class Reading:
                 if waiting:
                     yield pa.RecordBatch.from_pylist(waiting, schema=schema)
 
+    def _hours(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Hour]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from (Hour(*fields) for fields in json.loads(self.tasks[number]))
+
 
 async def _pages(link: Link, hour: Hour) -> AsyncIterator[list[dict[str, object]]]:
     share = FolderShare(link.state.paths.record(hour.name), hour.share, hour.of, ids=None)
     async for page in history_pages(link, share):
         yield page
-
-
-def _hours(batches: Iterator[pa.RecordBatch]) -> Iterator[Hour]:
-    for batch in batches:
-        for text in batch.column(0).to_pylist():
-            yield from (Hour(*fields) for fields in json.loads(text))
 
 
 def _day(values: dict[str, object]) -> object:

@@ -75,7 +75,7 @@ def unload(
     `QueueAdmin.release_ledger` releases them. Consumers, and unloads into other folders, continue at the same time.
 
     Args:
-        spark: a classic Spark session (not Spark Connect), with any cluster.
+        spark: a Spark session, with any cluster. With Spark Connect this process must reach the folder, too.
         folder: the target on any file system of Spark; a new folder, or the folder of earlier unloads.
         options: the options of ``readStream.format("aiozkqueue")`` except ``group``; a batch has up to
             ``maxOffsetsPerTrigger`` messages, 20,000 by default.
