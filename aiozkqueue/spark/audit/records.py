@@ -110,7 +110,7 @@ class Reading:
     def _hours(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Hour]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from (Hour(*fields) for fields in json.loads(self.tasks[number]))
+                yield from (Hour(*fields) for fields in json.loads(self.tasks[int(number)]))
 
 
 async def _pages(link: Link, hour: Hour) -> AsyncIterator[list[dict[str, object]]]:
