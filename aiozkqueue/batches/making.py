@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError, NotFoundError
@@ -59,6 +60,8 @@ class Making(Removing):
         self._begun: Begun | None = None  # this process has filled it last
         self._unsealed = False  # it has begun to fill one, and not sealed it
         self._halted = False
+        self.most_bytes: int | None = None
+        """The size at which a batch ends, bytes; None: any size. A batch has at least one item or bundle."""
 
     def halt(self) -> None:
         """Add no further pages to a batch that is being filled."""
@@ -75,13 +78,34 @@ class Making(Removing):
             if begun is None and not self._left:
                 self._unsealed = False
                 return None
-            begun = await self._fill(begun or Begun(await self._new()), most)
+            begun = begun or Begun(await self._new())
+            if self.most_bytes is None:
+                begun = await self._fill(begun, most)
+            elif not begun.messages:
+                begun = await self._fill(begun, await self._fitting(most, self.most_bytes))
         if begun.messages:
             self._begun = begun
             return begun
         await self._delete(self._manifest(begun.number))
         self._unsealed = False
         return None
+
+    async def _fitting(self, most: int, size: int) -> int:
+        """Return how many of the next messages, up to ``most``, have a stored size of up to ``size`` bytes together.
+
+        An item or bundle counts as a whole. Those that other clients take now are replaced by others of any size.
+        """
+        places = chain((one.place for one in self._again), self._candidates)
+        messages = total = 0
+        while messages < most and (together := list(islice(places, PAGE))):
+            paths = [self._state.paths.at(place) for place in together]
+            stats = await asyncio.gather(*map(self._zookeeper.exists, paths))
+            for place, stat in zip(together, stats, strict=True):
+                total += 0 if stat is None else stat.data_length
+                if total > size and messages:
+                    return min(most, messages)
+                messages += Entry(place).messages
+        return min(most, messages)
 
     async def _known(self, number: int) -> Begun:
         """Return the contents of an unsealed batch. While the ledger is ours, only this process changes them."""

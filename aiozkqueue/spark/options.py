@@ -87,6 +87,7 @@ _KNOWN: Final = {
         "putTimeout",
         "group",
         "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
         "startingOffsets",
         "failOnDataLoss",
         "maxBatchAttempts",
@@ -95,6 +96,7 @@ _KNOWN: Final = {
 _MOST_ROWS: Final = 900
 _MOST_PARTITIONS: Final = 10_000
 _LONGEST_ID: Final = 1024
+_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 #: As in Delta: a signed number of 64 bits.
 _MOST_VERSION: Final = 2**63 - 1
 
@@ -147,6 +149,8 @@ class Options(Servers):
     """The group of the stream. Each group has its own ledger."""
     max_offsets: int | None = None
     """The maximum number of messages in a micro-batch."""
+    max_bytes: int | None = None
+    """The size of the stored messages at which a micro-batch ends, bytes."""
     starting: Starting | None = None
     """The start of a new checkpoint with a used ledger; None: the ledger is refused."""
     max_attempts: int | None = None
@@ -197,6 +201,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         put_timeout=_seconds(options, "putTimeout", 60.0, zero=True),
         group=_group(options),
         max_offsets=_count(options, "maxOffsetsPerTrigger", None),
+        max_bytes=_size(options, "maxBytesPerTrigger"),
         starting=Starting(_choice(options, "startingOffsets", Starting)) if "startingoffsets" in options else None,
         max_attempts=_count(options, "maxBatchAttempts", None),
         fail_on_loss="failondataloss" not in options or _choice(options, "failOnDataLoss", _Switch) == "true",
@@ -269,6 +274,17 @@ def _count(options: Mapping[str, str], name: str, most: int | None) -> int | Non
             f"{name}={value!r}: give an integer of at least 1{f', at most {most}' if most else ''}"
         )
     return int(value)
+
+
+def _size(options: Mapping[str, str], name: str) -> int | None:
+    """Return a number of bytes, which may be given in KiB, MiB or GiB, as in ``64m``."""
+    value = options.get(name.lower())
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,15})([kmg]?)b?", value.strip().lower())
+    if found is None or not int(found[1]):
+        raise InvalidOptionError(f"{name}={value!r}: give a number of bytes, such as 1048576 or 64m")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def _seconds(options: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:

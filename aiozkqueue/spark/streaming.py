@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -105,9 +106,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return BEGINNING.encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a batch."""
-        most = self._options.max_offsets
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return the limit of a batch. Spark knows one; ``maxBytesPerTrigger`` holds in addition."""
+        most, size = self._options.max_offsets, self._options.max_bytes
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on, take only messages that are in the queue now."""
@@ -295,7 +298,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 async def _ledger_of(link: Link) -> Ledger:
-    return Ledger(QueueHandle(link.runtime, link.state), link.options.group)
+    ledger = Ledger(QueueHandle(link.runtime, link.state), link.options.group)
+    ledger.most_bytes = link.options.max_bytes
+    return ledger
 
 
 async def _lag_of(link: Link) -> Lag:

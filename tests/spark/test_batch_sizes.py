@@ -1,0 +1,67 @@
+"""Batches of a limited size in bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.spark.options import parse_options
+from tests.spark.test_batch import put
+from tests.spark.test_ledger import driver
+from tests.spark.test_parts import use_bundles
+from tests.spark.test_stream import Files, left
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+async def test_a_batch_ends_before_its_size_exceeds_the_limit(zookeeper: str, queue_root: str) -> None:
+    sizes = [400, 400, 400, 5000, 10, 10, 2000]
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        await session.queue("orders").configure(zq.QueueConfig(bundle=1))
+        for size in sizes:
+            await session.queue("orders").put(b"x" * size)
+        async with driver(zookeeper, queue_root) as ledger:
+            ledger.most_bytes = 1000
+            found, number = [], -1
+            while (after := await ledger.next_batch(number, None)) != number:
+                found.append(sum(page.items for page in await ledger.pages(after)))
+                await ledger.acknowledge(after)
+                number = after
+            assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one
+
+
+@pytest.mark.parametrize("bundles", [False, True], ids=["single items", "bundles"])
+def test_a_stream_with_a_limit_in_bytes_writes_each_message_once(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path, *, bundles: bool
+) -> None:
+    if bundles:
+        use_bundles(options)
+    bodies = [b"%04d" % n * 250 for n in range(600)]  # a thousand bytes each
+    put(options, *bodies)
+    files = Files(spark, options, tmp_path)
+    query = files.start(once=True, maxBytesPerTrigger="200k", maxOffsetsPerTrigger="500")
+    assert query.awaitTermination(240)
+    batches = [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+    assert sum(batches) == 600
+    assert max(batches) <= 204
+    assert len(batches) <= (6 if bundles else 3)
+    assert sorted(files.bodies()) == sorted(bodies)
+    assert left(options) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("given", "size"), [("1", 1), ("64m", 64 * 2**20), ("2KB", 2048)])
+def test_a_size_is_given_in_bytes_or_with_a_unit(given: str, size: int) -> None:
+    assert parse_options({"hosts": "h:1", "queue": "q", "maxBytesPerTrigger": given}).max_bytes == size
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "64x", "", "1.5m"])
+def test_other_sizes_are_refused(given: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="give a number of bytes"):
+        parse_options({"hosts": "h:1", "queue": "q", "maxBytesPerTrigger": given})
