@@ -80,8 +80,10 @@ class SlowDataSource(AiozkqueueDataSource):
     def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:  # noqa: FBT001 - Spark's signature
         folder = Path(self.options.pop("folder"))
         writer = super().writer(schema, overwrite)
+        assert isinstance(writer, QueueWriter)
         writer.__class__ = SlowWriter
-        writer.folder = folder  # type: ignore[attr-defined]
+        assert isinstance(writer, SlowWriter)
+        writer.folder = folder
         return writer
 
 
