@@ -1,0 +1,95 @@
+"""Calls that wait for the replies of handlers, some of which fail after they have replied."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.errors import NoReplyError
+from tests.simulation.history import Status
+from tests.simulation.programs import Feature, join
+from tests.simulation.recorder import STATUS, HandlerError
+
+if TYPE_CHECKING:
+    from tests.simulation.history import Unit
+    from tests.simulation.recorder import Recorder
+
+ASKED = "asked"
+
+
+@dataclass
+class Calls:
+    """The calls, and the replies of handlers."""
+
+    got: dict[str, str] = field(default_factory=dict[str, str])
+    """By token of the message, the reply that its caller got."""
+    missed: dict[str, float] = field(default_factory=dict[str, float])
+    """By token, when a call without a reply ended."""
+    given: dict[str, Unit] = field(default_factory=dict[str, "Unit"])
+    """By reply, the commit that it belongs to."""
+
+
+async def prepare(run: Recorder, session: zq.QueueSession) -> None:
+    policy = zq.AtLeastOnce(backoff=zq.Fixed(run.random.choice([0, 0.1])))
+    await run.configure(session, ASKED, zq.QueueConfig(policy=policy))
+
+
+async def call(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    random, calls = run.random, run.history.part(Calls)
+
+    async def one() -> None:
+        await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
+        unit, token = run.unit(client), run.token()
+        unit.puts = {token: ASKED}
+        async with run.told(unit):
+            try:
+                reply = await session.queue(ASKED).call(token.encode(), timeout=random.choice([0.5, 80]))
+                calls.got[token] = reply.decode()
+            except NoReplyError:
+                calls.missed[token] = run.loop.time()
+            run.decide(unit, Status.COMMITTED)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(random.randint(1, 5)):
+            group.create_task(one())
+
+
+async def answer(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    random, calls = run.random, run.history.part(Calls)
+    units: list[tuple[Unit, zq.Delivery[bytes]]] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        unit = run.unit(client)
+        units.append((unit, delivery))
+        token = run.show(unit, client, session, delivery)
+        reply = f"{token} {len(calls.given)}"
+        try:
+            delivery.reply(reply.encode())
+            calls.given[reply] = unit
+            await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
+            if random.random() < 0.2:
+                raise HandlerError
+        finally:
+            run.release_unseen(unit)
+
+    listener = session.listener(session.queue(ASKED), handler, concurrency=4)
+    run.loop.call_later(1 + random.random() * 4, random.choice([listener.stop, listener.abort]))
+    await run.perhaps_cancelled(listener.run())
+    run.history.interrupted += 4  # this many may have been about to be delivered
+    for unit, delivery in units:
+        run.release_unseen(unit)
+        if delivery.outcome is zq.Outcome.UNKNOWN:
+            await delivery._settling.work.decision(None)  # type: ignore[attr-defined]
+        run.decide(unit, STATUS[delivery.outcome])
+
+
+async def work(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    """Call and answer at the same time."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call(run, client, session))
+        group.create_task(answer(run, client, session))
+
+
+join(Feature("replies", prepare, [call, work, work]))

@@ -1,0 +1,40 @@
+"""Replies: a caller gets the reply of the commit that has ended its message, and no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.checker import rule
+from tests.simulation.history import Status
+from tests.simulation.programs.replies import Calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.history import History
+
+#: Seconds within which a reply arrives: a session may be lost and its process paused in between.
+PROMPTLY = 40.0
+
+
+@rule
+def a_reply_belongs_to_the_commit_that_ended_its_message(history: History) -> Iterator[str]:
+    calls = history.part(Calls)
+    for token, reply in calls.got.items():
+        unit = calls.given.get(reply)
+        if unit is None or reply.split()[0] != token:
+            yield f"the call of {token} got {reply!r}"
+        elif unit.status is Status.NOT_COMMITTED:
+            yield f"the call of {token} got {reply!r} of {unit.client}, whose commit failed: {unit.why}"
+        elif history.final.there()[token]:
+            yield f"the call of {token} got {reply!r}, and the message is still stored"
+
+
+@rule
+def a_caller_that_waits_gets_the_reply_of_a_commit(history: History) -> Iterator[str]:
+    calls = history.part(Calls)
+    for reply, unit in calls.given.items():
+        token = reply.split()[0]
+        missed = calls.missed.get(token, 0.0)
+        if unit.status is Status.COMMITTED and missed > unit.takes[0].at + PROMPTLY:
+            yield f"the call of {token} ended at {missed} without {reply!r}, given at {unit.takes[0].at}"
