@@ -7,6 +7,7 @@ data of each version. It reads, takes and settles the messages of the story, and
 from __future__ import annotations
 
 from .deliveries import Attempts, Bundled, DeadLetters, Grouped, Held, Leased, PastEnds
+from .ended import CancelledInHand, Deleted
 from .payloads import Keyed, Payloads, Scheduled, Spread, Tagged
 from .services import (
     Called,
@@ -50,5 +51,7 @@ STORIES: list[Story] = [
     Called(),
     Bundled(),
     SparkBundles(),
+    Deleted(),
+    CancelledInHand(),
     Held(),  # the last: what comes after it would be inside its transaction
 ]
