@@ -24,7 +24,7 @@ from aiozkqueue.session.connect import _Connecting
 from aiozkqueue.session.internals import handle_of, state_of
 from aiozkqueue.session.transaction import TransactionBlock
 from aiozkqueue.testing.simulator import Cluster, SimulatedClient
-from tests.simulation import bundles_subjects, dialects_subjects, features_subjects
+from tests.simulation import bundles_subjects, dialects_subjects, features_subjects, handlers_subjects
 from tests.simulation.features_subjects import Ready
 
 if TYPE_CHECKING:
@@ -206,6 +206,7 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     **features_subjects.SUBJECTS,
     **dialects_subjects.SUBJECTS,
     **bundles_subjects.SUBJECTS,
+    **handlers_subjects.SUBJECTS,
 }
 #: The objects of some coroutines that need another one.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
@@ -213,6 +214,7 @@ SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
     "QueueAdmin.unpin": _of_pin,
     "QueueAdmin.discard_unfinished": _of_writer,
     **bundles_subjects.SPECIAL,
+    **handlers_subjects.SPECIAL,
 }
 
 #: The arguments of parameters, by name; other parameters with a default keep it.
@@ -253,6 +255,7 @@ GRADUAL = {
     "ForeignQueue.put_many",
     "CuratorQueue.remove",
     *bundles_subjects.GRADUAL,
+    *handlers_subjects.GRADUAL,
 }
 #: Settlements that continue after a failure: the message is redelivered, and a warning is logged.
 ABSORBING = {"Consumer.__anext__"}

@@ -31,6 +31,8 @@ ENDLESS = {
     "aiozkqueue.run",
     "Listener.run",
     "Scheduler.run",
+    "Handlers.handle_batches",
+    "Handlers.handle_at_a_rate",
     "Consumer.__anext__",
     "Transaction.commit",
     "TransactionBlock.__aexit__",
