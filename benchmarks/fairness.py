@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 SESSIONS = 16
+#: Sessions of the fleets that all begin at once, all in this process: each of them hears of each put.
+FLEETS = (2, 8, 32, 64, 128)
 #: Seconds that a handler takes.
 WORK = 1.0
 #: Seconds that the slow handler takes.
@@ -105,6 +108,21 @@ async def one_for_each(hosts: str, bundle: int) -> list[Figure]:
     return [Figure("16 messages, 16 idle sessions: first to last begin", max(begun) - min(begun), 0.1, "s")]
 
 
+async def in_fleets(hosts: str, bundle: int) -> list[Figure]:
+    """As many messages as idle sessions, in fleets of several sizes: all are begun."""
+    figures: list[Figure] = []
+    for sessions in FLEETS:
+        fleet = Fleet(hosts, f"fleet-{sessions}", bundle, lambda *_: WORK)
+        queue = await fleet.start(sessions)
+        put = time.monotonic()
+        await queue.put_many([b"%d" % number for number in range(sessions)])
+        await _until(partial(_all_begun, fleet, sessions))
+        await fleet.stop()
+        case = f"{sessions} messages, {sessions} idle sessions: put to all begun"
+        figures.append(Figure(case, max(fleet.begun.values()) - put, 0.15, "s"))
+    return figures
+
+
 async def many_for_each(hosts: str, bundle: int) -> list[Figure]:
     """Forty messages for each session."""
     fleet = Fleet(hosts, "many", bundle, lambda *_: WORK)
@@ -176,6 +194,10 @@ async def worker(hosts: str) -> None:
         await asyncio.Event().wait()
 
 
+def _all_begun(fleet: Fleet, messages: int) -> bool:
+    return len(fleet.begun) == messages
+
+
 async def _until(condition: Callable[[], bool], patience: float = 60) -> None:
     for _ in range(int(patience / LOOK)):
         if condition():
@@ -183,7 +205,7 @@ async def _until(condition: Callable[[], bool], patience: float = 60) -> None:
         await asyncio.sleep(LOOK)
 
 
-CASES = (one_for_each, many_for_each, beside_a_slow_one, beside_a_fatal_one)
+CASES = (one_for_each, in_fleets, many_for_each, beside_a_slow_one, beside_a_fatal_one)
 
 
 async def measure(hosts: str, bundle: int) -> list[Figure]:

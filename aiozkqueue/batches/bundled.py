@@ -11,7 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import BundleRecord, LockRecord, MalformedError
+from aiozkqueue.layout import BundleRecord, LockRecord, MalformedError, single_place
 from aiozkqueue.operations.ledger_pages import Entry, read_page, write_page
 from aiozkqueue.queue.redelivery.bundles import (
     Dissolved,
@@ -20,7 +20,6 @@ from aiozkqueue.queue.redelivery.bundles import (
     read_bundle,
     removal,
     replacement,
-    single_place,
 )
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
@@ -176,4 +175,6 @@ def _singles(place: str, state: BundleState) -> list[Entry]:
         messages = state.messages()
     except MalformedError:
         return []
-    return [Entry(single_place(place, message.id), 1 if attempts else 0) for message, attempts in messages]
+    return [
+        Entry(single_place(place, message.id, message.position), 1 if attempts else 0) for message, attempts in messages
+    ]

@@ -13,6 +13,7 @@ another program wrote are read within bounds, and refused with `MalformedError`.
 from __future__ import annotations
 
 from .bundles import (
+    BUNDLE_BITS,
     DEFAULT_BUNDLE,
     ID_DIGITS,
     LARGEST_BUNDLED,
@@ -73,6 +74,8 @@ from .lanes import (
     priority_of,
 )
 from .names import (
+    LEFT_BUNDLE,
+    SEQUENCE_DIGITS,
     ItemName,
     ItemRef,
     batch_field,
@@ -86,6 +89,7 @@ from .names import (
     item_group,
     item_id,
     item_node,
+    item_number,
     item_prefix,
     item_sequence,
     key_hash,
@@ -97,6 +101,7 @@ from .names import (
     plain_prefix,
     priority_at,
     scheduled_prefix,
+    single_place,
     unscheduled_prefix,
     with_field,
     without_end,
@@ -124,6 +129,7 @@ from .settings import IN_FORCE, MOST_REAPED, QueueConfig, is_default
 from .tokens import lease_token, leased_place
 
 __all__ = [
+    "BUNDLE_BITS",
     "CLIENT_DIGITS",
     "DEFAULT_BUNDLE",
     "DELETED",
@@ -137,6 +143,7 @@ __all__ = [
     "LARGEST_BUNDLED",
     "LAST_MOMENT",
     "LAST_PRIORITY",
+    "LEFT_BUNDLE",
     "LONGEST_DELAY",
     "MAGIC",
     "MOST_BUNDLED",
@@ -144,6 +151,7 @@ __all__ = [
     "MOST_LANES",
     "MOST_REAPED",
     "MOST_SHARDS",
+    "SEQUENCE_DIGITS",
     "SPARE_LANES",
     "All",
     "AnyOf",
@@ -218,6 +226,7 @@ __all__ = [
     "item_group",
     "item_id",
     "item_node",
+    "item_number",
     "item_prefix",
     "item_sequence",
     "key_hash",
@@ -246,6 +255,7 @@ __all__ = [
     "read_table",
     "scheduled_prefix",
     "single_of",
+    "single_place",
     "tags_digest",
     "unscheduled_prefix",
     "with_field",

@@ -45,9 +45,13 @@ BUNDLE_MAGIC: Final = b"\xf5zqb"
 """The first bytes of a bundle's data."""
 
 MOST_BUNDLED: Final = 64
-#: The maximum of a queue made from now on, until it is configured.
-DEFAULT_BUNDLE: Final = 64
 """Maximum number of messages of a bundle."""
+
+DEFAULT_BUNDLE: Final = 64
+"""The maximum of a new queue, until it is configured."""
+
+BUNDLE_BITS: Final = 12
+"""The number of counters of the messages in bundles: counter ``n`` counts 2^n messages for each version."""
 
 LARGEST_BUNDLED: Final = 1024
 """Maximum bytes of a message in a bundle."""
@@ -98,10 +102,12 @@ class BundledMessage(NamedTuple):
     id: str
     data: bytes
     """The bytes that it would have as an item."""
+    position: int = 0
+    """Its position in the bundle, from 0."""
 
 
 #: Equal to the class itself, but implemented in C.
-_new_message: Callable[[tuple[str, bytes]], BundledMessage] = partial(
+_new_message: Callable[[tuple[str, bytes, int]], BundledMessage] = partial(
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
     BundledMessage,
 )
@@ -216,8 +222,8 @@ def decode_bundle(data: bytes) -> list[BundledMessage]:
     client = table.nonce.decode()
     ends = list(accumulate(table.lengths, initial=table.start))
     return [
-        _new_message((client + suffix.decode(), data[start:end]))
-        for suffix, start, end in zip(table.suffixes, ends, ends[1:], strict=False)
+        _new_message((client + suffix.decode(), data[start:end], position))
+        for position, (suffix, start, end) in enumerate(zip(table.suffixes, ends, ends[1:], strict=False))
     ]
 
 

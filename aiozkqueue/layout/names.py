@@ -1,7 +1,8 @@
 """The names of queues and of items. An item's name holds what a consumer needs to select it.
 
 ``item[-t<due ms>][-p<priority>][-e<end ms>][-g<group hash>][-k<key hash>][-u1][-b<batch>][-f<filter digest>]``,
-optionally ``-r<row>``, and then ``-i<id>-<sequence>``.
+optionally ``-r<row>``, and then ``-i<id>-<sequence>``. A message that has left a bundle is ``item-m<position>-i<id>-
+<sequence>``, with its position in the bundle in two digits, and the sequence of the bundle.
 
 - ``p``, the priority + 128 in three digits, appears only with ``t``. Other items have the priority of their lane.
 - ``e`` is the time of expiry. ``u1`` says that the key is unique: the item has a znode under ``keys/``.
@@ -48,6 +49,12 @@ _SCHEDULED: Final = re.compile(r"item-t[0-9]+-(?:p[0-9]{3}-)?")
 #: Matches the name of a delayed item up to its due time and, if it has one, its priority; cheaper than a parsed name.
 match_due: Final = re.compile(r"item-t([0-9]{1,15})-(p[0-9]{3}-)?").match
 
+#: The length of a sequence number that is not negative.
+SEQUENCE_DIGITS: Final = 10
+#: How the name of a message begins that has left a bundle.
+LEFT_BUNDLE: Final = "item-m"
+_POSITION: Final = slice(len(LEFT_BUNDLE), len(LEFT_BUNDLE) + 2)
+_MEMBER_AT: Final = re.compile(f"/{LEFT_BUNDLE}[0-9]{{2}}-i[^/]*$")
 _DUE_DIGITS: Final = 15
 _KEY_BYTES: Final = 20
 _LONGEST: Final = 1024
@@ -105,7 +112,12 @@ class ItemName:
         unknown: list[str] = []
         for field in text[len("item-") : match.start(2) - len("-i")].split("-"):
             letter, value = field[:1], field[1:]
-            if not value or letter not in "tpgkbfeur" or letter in known or (letter in "tpe" and not _is_number(value)):
+            if (
+                not value
+                or letter not in "tpgkbfeurm"
+                or letter in known
+                or (letter in "tpe" and not _is_number(value))
+            ):
                 unknown.append(field)
             else:
                 known[letter] = value
@@ -340,8 +352,23 @@ def only_key(name: str) -> str | None:
 
 
 def is_plain_at(path: str) -> bool:
-    """Whether the item at a path or place has no other field in its name than its id."""
-    return "/item-i" in path
+    """Whether the item at a path or place has no other field in its name than its id, or its former position."""
+    return "/item-i" in path or _MEMBER_AT.search(path) is not None
+
+
+def single_place(place: str, message_id: str, position: int) -> str:
+    """Return the place of the single item that a message becomes when it leaves the bundle at ``place``."""
+    lane, name = ItemRef.parse(place)
+    return f"{lane}/{LEFT_BUNDLE}{position:02d}-i{message_id}-{name.rpartition('-')[2]}"
+
+
+def item_number(name: str) -> int:
+    """Return the number by which an item is dealt to a consumer: its sequence, plus its position in a former bundle.
+
+    Raises: ValueError: it has none.
+    """
+    number = int(name[-SEQUENCE_DIGITS:])
+    return number + int(name[_POSITION]) if name.startswith(LEFT_BUNDLE) else number
 
 
 def item_node(name: str) -> str | None:

@@ -107,6 +107,11 @@ class QueuePaths:
         """The znode that names the messages that were cancelled in hand."""
         return f"{self.base}/cancelled"
 
+    @property
+    def bundled(self) -> str:
+        """The parent of the counters of the messages in bundles."""
+        return f"{self.base}/bundled"
+
     def item(self, name: str) -> str:
         """Return the path of an item of the plain lane, given its whole name."""
         return f"{self.items}/{name}"
@@ -137,6 +142,10 @@ class QueuePaths:
     def bundle_record(self, id: str) -> str:
         """Return the path of the record of a claimed bundle, given the bundle's id."""
         return f"{self.metas}/{_BUNDLE}{id}"
+
+    def bundle_count(self, bit: int) -> str:
+        """Return the path of the znode whose version counts ``2**bit`` messages in bundles for each write."""
+        return f"{self.bundled}/{bit}"
 
     def key(self, hash: str) -> str:
         """Return the path of a unique key, given its hash; the znode's data is the id of the message."""

@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.layout import LockRecord, MalformedError, decode
+from aiozkqueue.layout import LockRecord, MalformedError, decode, single_place
 from aiozkqueue.layout.cancelled import with_cancelled
 from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.unclaimed import removal
-from aiozkqueue.queue.redelivery.bundles import replacement, single_place
+from aiozkqueue.queue.redelivery.bundles import replacement
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
 from aiozkqueue.queue.state.claim import Claim
@@ -121,7 +121,7 @@ async def _taking_apart(
 def _claim_of(handle: QueueHandle[Runtime], found: Found) -> Claim:
     """Return a claim that stands for a message of a bundle, for end hooks."""
     state, bundle, message = handle.state, found.state, found.message
-    place, lock = single_place(found.place, message.id), handle.paths.lock(bundle.name.id)
+    place, lock = single_place(found.place, message.id, message.position), handle.paths.lock(bundle.name.id)
     client, path = handle.runtime.ids.client, handle.paths.at(place)
     claim = Claim(state, place, message.id, path, lock, client, 0, EphemeralBudget({}), 0)
     claim.raw, claim.created, claim.attempts = message.data, bundle.bundle.ctime, found.attempts

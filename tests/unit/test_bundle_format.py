@@ -30,14 +30,14 @@ NAME = "bundle-m2-sAAAAAAAAAAAA000001-lAAAAAAAAAAAA000002-iAAAAAAAAAAAA000003-00
 
 
 def test_the_bytes_of_a_bundle_are_fixed() -> None:
-    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"")]
+    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"", 1)]
     data = b"\xf5zqb\x01\x00\x02AAAAAAAAAAAA000001\x00\x00\x00\x03000002\x00\x00\x00\x00one"
     assert encode_bundle(messages) == data
     assert decode_bundle(data) == messages
 
 
 def test_the_name_of_a_bundle_is_fixed() -> None:
-    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"")]
+    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"", 1)]
     assert f"{bundle_prefix('AAAAAAAAAAAA000003', messages)}0000000007" == NAME
     name = BundleName.parse(NAME)
     assert name == (2, "AAAAAAAAAAAA000001", "AAAAAAAAAAAA000002", "AAAAAAAAAAAA000003", "0000000007")
@@ -47,7 +47,7 @@ def test_the_name_of_a_bundle_is_fixed() -> None:
 
 
 def test_the_name_of_a_bundle_of_a_pending_batch_is_fixed() -> None:
-    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"")]
+    messages = [BundledMessage("AAAAAAAAAAAA000001", b"one"), BundledMessage("AAAAAAAAAAAA000002", b"", 1)]
     stage = "b" + key_hash("a batch")
     assert batch_field(with_field(plain_prefix("AAAAAAAAAAAA000001"), stage)) == f"{stage}-"
     staged = f"{bundle_prefix('AAAAAAAAAAAA000003', messages, f'{stage}-')}0000000007"
@@ -82,7 +82,7 @@ def test_the_bytes_of_a_record_are_fixed() -> None:
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=MOST_BUNDLED), st.binary(min_size=16, max_size=16))
 def test_every_bundle_is_read_as_it_was_written(bodies: list[bytes], entropy: bytes) -> None:
     ids = IdSource(lambda size: entropy[:size])
-    messages = [BundledMessage(ids.next(), body) for body in bodies]
+    messages = [BundledMessage(ids.next(), body, position) for position, body in enumerate(bodies)]
     assert decode_bundle(encode_bundle(messages)) == messages
 
 

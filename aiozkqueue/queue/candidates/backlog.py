@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.layout import ItemRef, MalformedError, candidate_id, is_bundle_at, messages_in, name_at
+from aiozkqueue.layout import SEQUENCE_DIGITS, ItemRef, MalformedError, candidate_id, is_bundle_at, messages_in, name_at
 from aiozkqueue.queue.runtime.strings import Strings
 
 from .collectors import Dealt, Earliest, Foremost
@@ -36,7 +36,6 @@ REFILL = 4096
 PASSED_OVER = 4096
 #: Candidates reported by watches that are kept until they are taken.
 HEARD_LIMIT = 10_000
-SEQUENCE_DIGITS = 10
 #: Other consumers' items that are examined one by one for stealing; if there are more, a listing is used instead.
 STEALABLE_LIMIT = 2_000
 #: Seconds after which even a consumer with enough own items takes others' items; each further consumer in line

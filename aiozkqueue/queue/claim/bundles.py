@@ -168,7 +168,7 @@ class HeldBundles:
             hold.lose()  # it becomes a dead letter
             return
         self._claimer.expect(len(bundle.data))
-        for position, (message_id, data) in enumerate(messages):
+        for message_id, data, position in messages:
             claim = BundledClaim(hold, message_id, data, position)
             if data.startswith(MAGIC) and not self._decode(claim):
                 continue

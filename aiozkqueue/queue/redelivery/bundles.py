@@ -30,6 +30,7 @@ from aiozkqueue.layout import (
     plain_prefix,
     read_table,
     single_of,
+    single_place,
 )
 from aiozkqueue.zookeeper import (
     BadVersionError,
@@ -204,12 +205,6 @@ def log_obstructed(paths: QueuePaths, place: str) -> None:
     )
 
 
-def single_place(place: str, message_id: str) -> str:
-    """Return the place of the single item that a message of a bundle becomes."""
-    lane, name = ItemRef.parse(place)
-    return ItemRef(lane, plain_prefix(message_id) + name.rpartition("-")[2]).path
-
-
 def removal(paths: QueuePaths, place: str, state: BundleState, *, obstructed: bool) -> list[Operation]:
     """Return the operations that remove a bundle and its record, or record that none of its messages is left.
 
@@ -236,7 +231,7 @@ def replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, 
             for message, attempts in left
             for operation in _single(
                 paths,
-                paths.at(single_place(place, message.id)),
+                paths.at(single_place(place, message.id, message.position)),
                 message,
                 attempts,
                 state.bundle.ctime,

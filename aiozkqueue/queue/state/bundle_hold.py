@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, cast
 
-from aiozkqueue.layout import BundleName, BundleRecord, ItemRef, plain_prefix
+from aiozkqueue.layout import BundleName, BundleRecord, single_place
 from aiozkqueue.zookeeper import Check, Delete, NotEmptyError, SetData
 
 from .claim import Claim
@@ -96,7 +96,6 @@ class BundleHold:
         "_attempts",
         "_changes",
         "ahead",
-        "around_place",
         "budget",
         "claim_id",
         "created",
@@ -130,9 +129,6 @@ class BundleHold:
         self.state = state
         self.place = place
         self.name = name
-        place_head = ItemRef(ItemRef.parse(place).lane, plain_prefix("")[:-1]).path
-        self.around_place: tuple[str, str] = (place_head, f"-{name.digits}")
-        """The parts of the place of a message as a single item, around its id."""
         self.claim_id = claim_id
         self.generation = generation
         self.budget = budget
@@ -296,7 +292,7 @@ class BundledClaim(Claim):
 
     bundled: ClassVar[bool] = True
     size: int = 0
-    place: str = _on_demand(lambda claim: claim.id.join(claim.bundle.around_place))
+    place: str = _on_demand(lambda claim: single_place(claim.bundle.place, claim.id, claim.position))
     path: str = _on_demand(lambda claim: claim.state.paths.at(claim.place))
     lock: str = _on_demand(lambda claim: claim.state.paths.lock(claim.id))
     owner: str = _on_demand(lambda claim: claim.bundle.owner.client)

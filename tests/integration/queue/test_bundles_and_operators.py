@@ -259,7 +259,9 @@ async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_keep_the_
 ) -> None:
     await bundled(other)
     (first, _) = await stored.bundles()
-    await server_view.create(f"{queue_root}/jobs/items/item-i{first.last}-{first.digits}", b"of another program")
+    await server_view.create(
+        f"{queue_root}/jobs/items/item-m{first.size - 1}-i{first.last}-{first.digits}", b"of another program"
+    )
     await half_done(open_session, expire)
     assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted([*BODIES[50:], b"of another program"])
     assert "cannot be dissolved" in caplog.text

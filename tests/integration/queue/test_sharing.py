@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -96,6 +97,31 @@ async def test_four_sessions_share_a_backlog_with_few_failed_claims(
     in_vain = sum(counts(one).locks_in_vain + counts(one).ghosts for one in sessions)
     assert in_vain <= 0.2 * len(bodies), [counts(one) for one in sessions]
     assert all(took for took in crowd.took)
+
+
+async def test_idle_sessions_seldom_ask_for_the_same_message_of_a_bundle(
+    open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    """The session that claims the bundle has one taker, and returns the other messages: one for each other session."""
+    number = 32
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=64))
+    sessions = [await open_session() for _ in range(number)]
+    async with AsyncExitStack() as stack:
+        transactions = [await stack.enter_async_context(one.transaction()) for one in sessions]
+        taking = [
+            asyncio.create_task(tx.take(one.queue("jobs"), timeout=None))
+            for one, tx in zip(sessions, transactions, strict=True)
+        ]
+        await registered(server_view, queue_root, number)
+        await asyncio.sleep(1)  # until all have the whole registry
+        bodies = [b"%02d" % each for each in range(number)]
+        await jobs.put_many(bodies)
+        async with asyncio.timeout(30):
+            messages = await asyncio.gather(*taking)
+    assert sorted(message.value for message in messages if message is not None) == bodies
+    in_vain = [counts(one).locks_in_vain + counts(one).ghosts for one in sessions]
+    assert sum(in_vain) <= 4 * number, in_vain  # if all ask for the oldest message: half the square of their number
 
 
 async def test_an_item_whose_consumer_is_busy_is_taken_by_another(

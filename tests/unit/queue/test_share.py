@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from random import Random
 
 CONSUMERS = st.lists(st.text("abcdef0123456789-", min_size=1, max_size=8), unique=True, min_size=1, max_size=12)
-ITEM = st.integers(0, 10**9).map(lambda number: f"item-iID{number}-{number:010d}")
+SINGLE = st.integers(0, 10**9).map(lambda number: f"item-iID{number}-{number:010d}")
+MEMBER = st.builds("item-m{1:02d}-iID{0}-{0:010d}".format, st.integers(0, 10**9), st.integers(0, 63))
+ITEM = SINGLE | MEMBER
 
 
 def shares(consumers: list[str]) -> list[Partition]:
@@ -45,6 +47,14 @@ def test_consumers_at_a_greater_distance_wait_longer(consumers: list[str], item:
 @given(st.integers(1, 200), st.integers(0, 10**9), st.integers(0, 10**6))
 def test_consecutive_messages_are_divided_one_to_each_consumer(count: int, first: int, offset: int) -> None:
     items = [f"item-iID{number}-{number:010d}" for number in range(first, first + count)]
+    assert sorted(len(Partition(rank, count).own(items, offset)) for rank in range(count)) == [1] * count
+
+
+@given(st.integers(1, 64), st.integers(0, 10**9), st.integers(0, 10**6))
+def test_messages_that_have_left_a_bundle_are_divided_one_to_each_consumer(
+    count: int, number: int, offset: int
+) -> None:
+    items = [f"item-m{position:02d}-iID{position}-{number:010d}" for position in range(count)]
     assert sorted(len(Partition(rank, count).own(items, offset)) for rank in range(count)) == [1] * count
 
 
