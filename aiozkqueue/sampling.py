@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError
 from aiozkqueue.layout import check_queue_name
-from aiozkqueue.operations.bundles import count_bundled
+from aiozkqueue.operations.bundles import count_bundled, count_put_more
 from aiozkqueue.operations.ended_locks import count_ended
 from aiozkqueue.operations.oldest import Oldest, oldest_waiting
 from aiozkqueue.operations.stats import configuration, count, count_scheduled, count_staged, lanes_of, put_into
@@ -262,7 +262,7 @@ class Sampler:
             scheduled=scheduled,
             dead=dead,
             consumers=consumers,
-            put=sum(map(put_into, stats.values())),
+            put=sum(map(put_into, stats.values())) + await count_put_more(handle),
             oldest=None,
             paused=config is not None and bool(config.paused),
             max_size=None if config is None else config.max_size or None,

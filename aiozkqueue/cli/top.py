@@ -49,7 +49,7 @@ async def top(
     """Show all queues live; q or Ctrl-C ends it.
 
     Keys: s sorts by another column, / filters by name, p holds the figures. Rates include all producers and
-    consumers, as ZooKeeper counts them; a bundle counts as one. In a pipe, it prints one table and exits. Each refresh
+    consumers, as ZooKeeper counts them. In a pipe, it prints one table and exits. Each refresh
     lists the queues, which costs the servers time for deep queues; name the queues you need.
 
     Exit status 1: with --once or in a pipe, a named queue does not exist or cannot be read.

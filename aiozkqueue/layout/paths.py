@@ -143,9 +143,12 @@ class QueuePaths:
         """Return the path of the record of a claimed bundle, given the bundle's id."""
         return f"{self.metas}/{_BUNDLE}{id}"
 
-    def bundle_count(self, bit: int) -> str:
-        """Return the path of the znode whose version counts ``2**bit`` messages in bundles for each write."""
-        return f"{self.bundled}/{bit}"
+    def bundle_count(self, bit: int, *, left: bool = False) -> str:
+        """Return the path of the znode whose version counts ``2**bit`` messages in bundles for each write.
+
+        ``left``: it counts messages that have left their bundle as single items.
+        """
+        return f"{self.bundled}/left-{bit}" if left else f"{self.bundled}/{bit}"
 
     def key(self, hash: str) -> str:
         """Return the path of a unique key, given its hash; the znode's data is the id of the message."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError, ConfigConflictError
 from aiozkqueue.layout import (
+    BUNDLE_BITS,
     BundleName,
     BundleRecord,
     ItemRef,
@@ -33,7 +34,7 @@ from aiozkqueue.queue.redelivery.bundles import ATTEMPTS, Dissolved, dissolve, r
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.runtime.strings import Names
 from aiozkqueue.queue.state.config_rules import excludes_bundles
-from aiozkqueue.zookeeper import Create, Delete, SetData
+from aiozkqueue.zookeeper import Create, Delete, SetData, below
 
 from .listing import SLICE, by_rank, collect_children, seen
 
@@ -76,6 +77,20 @@ class Found(NamedTuple):
     state: BundleState
     message: BundledMessage
     attempts: int
+
+
+async def count_put_more(handle: QueueHandle[Runtime]) -> int:
+    """Return how many messages were ever put, beyond the number of znodes created. Raises: AccessDeniedError."""
+    zookeeper, paths = handle.zookeeper, handle.paths
+    with translate_denials(handle.name):
+        names = await below(zookeeper, paths.bundled)
+        kinds = [(bit, left) for bit in range(BUNDLE_BITS) for left in (False, True)]
+        counters = {paths.bundle_count(bit, left=left): (-1 if left else 1) << bit for bit, left in kinds}
+        present = [path for path in counters if name_at(path) in names]
+        stats = await asyncio.gather(*map(zookeeper.exists, present))
+    return sum(
+        stat.version % 2**32 * counters[path] for path, stat in zip(present, stats, strict=True) if stat is not None
+    )
 
 
 async def count_bundled(handle: QueueHandle[Runtime], folders: Sequence[str]) -> Bundled:

@@ -32,7 +32,7 @@ from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.zookeeper import NoNodeError
 
 from .budget import BUDGET, Budget
-from .bundles import Bundled, count_bundled
+from .bundles import Bundled, count_bundled, count_put_more
 from .ended_locks import count_ended
 from .ledgers import count_ledgers
 from .listing import closed_stages, list_children, locked_ids, walk
@@ -89,9 +89,10 @@ class QueueStats:
     waiting_producers: int = 0
     """Sessions that wait for room to put."""
     put: int = 0
-    """Messages ever put into the current lanes: two readings give a rate. A bundle counts as one."""
+    """Messages ever put into the current lanes: two readings give a rate. The messages of a bundle whose consumer
+    died count again."""
     removed: int = 0
-    """Those of them that are no longer in the queue; a bundle counts as one."""
+    """Those of them that are no longer in the queue."""
     paused: bool = False
     """Whether it is paused, so that nothing is claimed (`QueueConfig.paused`)."""
     ledgers: int = 0
@@ -241,7 +242,7 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
         max_size=None if config is None else config.max_size or None,
         waiting_producers=waiting,
         put=look.put,
-        removed=look.put - look.znodes,
+        removed=max(0, look.put - sum(look.held.values())),
         paused=config is not None and bool(config.paused),
         ledgers=look.ledgers,
         staged=look.staged,
@@ -263,6 +264,7 @@ class _Look:
         self._config = config
         self._found: dict[str, Stat] = {}
         self.oldest: datetime | None = None
+        self._put_more = 0
         self.scheduled = 0
         self.ended = 0
         self.staged = 0
@@ -278,6 +280,7 @@ class _Look:
         """
         parts: list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]] = [
             (self._read_lanes, ("size", "put", "removed", "priorities")),
+            (self._count_put_more, ("put", "removed")),
             (self._count_staged, ("staged", "in_flight")),
             (self._count_ledgers, ("ledgers",)),
             (self._count_records, ("records",)),
@@ -298,14 +301,9 @@ class _Look:
         return {folder: stat.num_children + more.get(folder, 0) for folder, stat in self._found.items()}
 
     @property
-    def znodes(self) -> int:
-        """The number of znodes in all lanes and hours: a bundle counts as one."""
-        return sum(stat.num_children for stat in self._found.values())
-
-    @property
     def put(self) -> int:
-        """How many items have been put into them."""
-        return sum(map(put_into, self._found.values()))
+        """How many messages have been put into them."""
+        return sum(map(put_into, self._found.values())) + self._put_more
 
     @property
     def _used(self) -> list[str]:
@@ -315,6 +313,9 @@ class _Look:
     async def _read_lanes(self) -> None:
         folders = await lanes_of(self._handle, self._config)
         await _stat_folders(self._handle, folders, self._found)
+
+    async def _count_put_more(self) -> None:
+        self._put_more = await count_put_more(self._handle)
 
     async def _count_bundled(self) -> None:
         self.bundled = await count_bundled(self._handle, list(self._found))

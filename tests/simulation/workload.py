@@ -260,7 +260,7 @@ def left_in(base: str, path: str, nodes: Mapping[str, bytes]) -> list[str]:
     record = nodes.get(f"{base}meta/bundle-{bundle.id}")
     done = 0 if record is None else BundleRecord.decode(record).done
     messages = decode_bundle(nodes[path])
-    return [decode(data)[1].decode() for position, (_, data) in enumerate(messages) if not done >> position & 1]
+    return [decode(data)[1].decode() for _, data, position in messages if not done >> position & 1]
 
 
 def _innermost(error: BaseException | None) -> BaseException | None:

@@ -104,6 +104,7 @@ class BundledPuts:
                 messages = puts[start:end]
                 prefix = bundle_prefix(self._ids.next(), messages, batch_field(messages[0].prefix) or "")
                 self._create(composition, prefix, encode_bundle(messages), state, members[start:end])
+                composition.count(state, end - start - 1, dict.fromkeys([write for write, _ in members[start:end]]))
 
     def note_sequences(self, results: Sequence[Result]) -> None:
         """Note the sequence numbers of the new znodes."""

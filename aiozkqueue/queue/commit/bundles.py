@@ -31,7 +31,7 @@ log: Final = logging.getLogger(__name__)
 
 
 def end_bundled(
-    claim: BundledClaim, disposition: Disposition, due: int | None
+    claim: BundledClaim, disposition: Disposition, due: int | None, composition: Composition
 ) -> Iterator[tuple[RefusalHandler | None, Operation]]:
     """Record the end of one message in its bundle; return the other operations of the end, each with its owner.
 
@@ -50,6 +50,7 @@ def end_bundled(
         record = None
         if claim.handed:
             record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
+        composition.count(claim.state, -1)
         for operation in set_apart(claim, record, disposition.rewrite):
             yield claim.state, operation
         if due is not None:
@@ -105,6 +106,7 @@ class ReturnRest(Part):
             record = AttemptRecord(attempts, claim.id, retries=claim.retries) if attempts else None
             composition.operations += set_apart(claim, record)
             hold.end(claim.position)
+        composition.count(hold.state, -len(self._claims))
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Give up a hold that is lost; keep one whose messages ZooKeeper does not let this user store."""

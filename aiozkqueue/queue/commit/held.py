@@ -134,7 +134,7 @@ class EndClaims(Part):
         kind = disposition.kind
         if isinstance(claim, BundledClaim):
             composition.join(claim.bundle, self)
-            parts = end_bundled(claim, disposition, self._due(disposition) if disposition.delay else None)
+            parts = end_bundled(claim, disposition, self._due(disposition) if disposition.delay else None, composition)
             if kind == "dead" and not claim.bundle.gone:
                 composition.add(bury(claim, disposition.reason, self._now), Ended(self, claim, claim.state))
         elif claim.group_lock is not None:

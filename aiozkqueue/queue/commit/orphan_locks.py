@@ -57,7 +57,7 @@ class CountAttempt(Part):
         sent += [Check(claim.path, claim.version)] if claim.group_lock is None else claim.group_lock.checks(claim)
         sent.append(write_meta(claim, record))
 
-    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Raise the loss of the claim, or the reason why its attempts cannot be counted."""
         claim = self._claim
         if isinstance(claim, BundledClaim) and isinstance(error, NoNodeError | BadVersionError):

@@ -121,7 +121,7 @@ class Puts(Part):
         for put in live:
             composition.add(create(put), put.state)
 
-    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Have the queue of plain puts repair the cause, such as a missing znode or a full lane."""
         return self.stores[0].repair(operation, error)
 

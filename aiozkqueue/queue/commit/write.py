@@ -96,6 +96,17 @@ class PutRun(Protocol):
         ...
 
 
+class _Counted:
+    """The messages of one queue that a multi counts."""
+
+    __slots__ = ("messages", "shared")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.shared = SharedOps()
+        """Has the queue answer a refusal for all writes with such messages."""
+
+
 class Composition:
     """The operations of one multi in their order, and the handlers of their refusals.
 
@@ -103,7 +114,7 @@ class Composition:
     of a write before its first named handler are answered by the write's part.
     """
 
-    __slots__ = ("_clock", "_handlers", "_now", "_starts", "chains", "operations", "run", "write")
+    __slots__ = ("_clock", "_counted", "_handlers", "_now", "_starts", "chains", "operations", "run", "write")
 
     def __init__(self, clock: ServerClock) -> None:
         self.operations: list[Operation] = []
@@ -118,6 +129,7 @@ class Composition:
         """The puts that may be stored together; None: each item has its own znode."""
         self.chains: dict[Chain, SharedOps] = {}
         """The chains that this multi continues, with the handler of their operations."""
+        self._counted: dict[QueueState, _Counted] = {}
 
     def answer_with(self, handler: RefusalHandler) -> None:
         """Name the handler of all operations from here on."""
@@ -146,6 +158,21 @@ class Composition:
         for chain, shared in self.chains.items():
             self.answer_with(shared)
             self.operations += chain.operations()
+        for state, counted in self._counted.items():
+            self.answer_with(counted.shared)
+            self.operations += state.bundle_setup.count(counted.messages)
+
+    def count(self, state: QueueState, messages: int, writes: Iterable[AtomicWrite] = ()) -> None:
+        """Count messages that are put beyond the number of znodes that are created; see `BundleSetup`.
+
+        ``writes`` put them; by default the current one.
+        """
+        counted = self._counted.get(state)
+        if counted is None:
+            self._counted[state] = counted = _Counted()
+        counted.messages += messages
+        current = () if self.write is None else (self.write,)
+        counted.shared.members += [(write, state) for write in writes or current]
 
     def handler_of(self, index: int, start: int) -> RefusalHandler | None:
         """Return the last handler named for an operation; None if there is none since the operation ``start``."""

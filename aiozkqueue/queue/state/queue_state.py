@@ -56,6 +56,7 @@ from aiozkqueue.zookeeper import (
     until_answered,
 )
 
+from .bundle_setup import BundleSetup
 from .config_rules import PolicyChoice, check_change, with_lane
 from .generations import open_next_generation
 from .lanes import PutLanes
@@ -136,8 +137,8 @@ class QueueState:
         """Whether `open` has nothing to do."""
         self._choice = PolicyChoice(name)
         self._groups_expected = False
-        self._allowing_bundles = False
         self._missing_lanes = MissingLanes(zookeeper, self.paths)
+        self.bundle_setup: BundleSetup = BundleSetup(zookeeper, self.paths)
         self._features = tuple(links.features(self))
         self._config_listeners: list[Callable[[], None]] = []
 
@@ -364,9 +365,9 @@ class QueueState:
         A failure leaves the configuration as it is, and must not end the session, whose task this is: messages are
         then stored one by one, and the next commit tries again, unless an ACL refuses the change.
         """
-        if self._allowing_bundles:
+        if self.bundle_setup.allowing:
             return
-        self._allowing_bundles = True
+        self.bundle_setup.allowing = True
         try:
             opened = self.ready or await self.open_existing()
             if opened and self.config.bundle_limit > 1 and not self.config.bundled:
@@ -375,7 +376,7 @@ class QueueState:
             return  # this user will not be allowed to later either
         except (QueueError, ZooKeeperError) as error:
             log.debug("queue %s: bundles are not allowed yet: %s", self.name, error, extra={"queue": self.name})
-        self._allowing_bundles = False
+        self.bundle_setup.allowing = False
 
     async def replace_config(self, config: StoredConfig, operations: Sequence[Operation] = ()) -> bool:
         """Replace the known configuration; return whether that is known to have worked.
@@ -394,14 +395,19 @@ class QueueState:
         self.invalidate()
         return applied
 
-    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Return the repair for a refusal: of a changed configuration, a missing znode, or an exhausted lane.
+
+        None: the write does without the operation from now on.
 
         Raises:
             AccessDeniedError: a znode's ACL refuses access.
             NotCommittedError: no repair is known.
         """
         if isinstance(error, NoAuthError):
+            if operation.path.startswith(self.paths.bundled):
+                self.bundle_setup.refuse(error)
+                return None
             raise access_denied(self.name, error)
         if isinstance(error, BadVersionError | NoNodeError):
             self.invalidate()
@@ -543,6 +549,8 @@ class QueueState:
         if config.lifetime is not None:
             await self._links.clock.learned(paths.due)  # every put computes the time when its message expires
         await complete(self._zookeeper, paths, self._folders(), config, stat.version)
+        if config.bundled:
+            await self.bundle_setup.complete(Check(paths.base, stat.version))
         same = await self._missing_lanes.make(config, stat)
         locks = await self._zookeeper.exists(paths.locks)
         if invalidations != self._invalidations or not same:

@@ -1,0 +1,76 @@
+"""The additions that a queue with bundles needs: its permission to have them, and counters of their messages.
+
+The server counts znodes, and a bundle is one.
+
+A multi with bundles also counts their messages beyond one for each bundle. The number is written in binary: each bit
+that is set writes ``<queue>/bundled/<bit>``, whose *version* counts; for messages that leave a bundle as single items,
+``<queue>/bundled/left-<bit>``. No version is named, so two sessions never refuse
+each other. The counters are exact, because each multi is applied once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import BUNDLE_BITS, name_at
+from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, SetData
+
+if TYPE_CHECKING:
+    from aiozkqueue.layout import QueuePaths
+    from aiozkqueue.zookeeper import Operation, ZooKeeper
+
+log: Final = logging.getLogger(__name__)
+
+
+class BundleSetup:
+    """The permission and the counters of one queue, for one session."""
+
+    def __init__(self, zookeeper: ZooKeeper, paths: QueuePaths) -> None:
+        self._zookeeper = zookeeper
+        self._paths = paths
+        self._refused = False
+        self.allowing: bool = False
+        """Whether a task adds to the configuration that there may be bundles, or this user may not."""
+
+    def count(self, more: int) -> list[Operation]:
+        """Return the operations that count messages beyond the number of znodes that are created.
+
+        It is negative for messages that leave a bundle. No operation is returned if an ACL forbids it.
+        """
+        if self._refused:
+            return []
+        number, last = abs(more), BUNDLE_BITS - 1
+        bits = [bit for bit in range(last) if number >> bit & 1] + [last] * (number >> last)
+        return [SetData(self._paths.bundle_count(bit, left=more < 0), b"") for bit in bits]
+
+    def refuse(self, error: NoAuthError) -> None:
+        """Stop counting, because an ACL forbids it: puts go on, and count a bundle as one."""
+        if not self._refused:
+            self._refused = True
+            log.info("queue %s: %s; a bundle of this session counts as one put", self._paths.name, error)
+
+    async def complete(self, guard: Operation) -> None:
+        """Create the missing counters, in a multi with the guard.
+
+        Raises: ZooKeeperError: MultiError also if another session has created some meanwhile, or the guard fails.
+        """
+        folder = self._paths.bundled
+        stat = await self._zookeeper.exists(folder)
+        if self._refused or (stat is not None and stat.num_children >= len(self._counters)):
+            return
+        missing = [] if stat is not None else [Create(folder)]
+        present = [] if stat is None else await self._zookeeper.children(folder)
+        missing += [Create(path) for path in self._counters if name_at(path) not in present]
+        try:
+            await self._zookeeper.multi([guard, *missing])
+        except NoAuthError as error:
+            self.refuse(error)
+        except MultiError as refusal:
+            if not isinstance(refusal.error, NoAuthError):
+                raise
+            self.refuse(refusal.error)
+
+    @property
+    def _counters(self) -> list[str]:
+        return [self._paths.bundle_count(bit, left=left) for bit in range(BUNDLE_BITS) for left in (False, True)]
