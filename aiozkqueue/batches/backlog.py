@@ -39,7 +39,7 @@ class Frozen(NamedTuple):
 
 
 class Children(NamedTuple):
-    """The state of a folder's children: it is another one after a child was created, and after one was deleted."""
+    """The state of a folder's children: each creation and deletion of a child changes it."""
 
     folder: int
     """The transaction that created the folder."""
