@@ -56,8 +56,8 @@ def main(folder: str) -> None:
     print(
         f"{found.select('message').distinct().count()} messages, {found.where('id is null').count()} without an order"
     )
-    ((cents,),) = found.agg(functions.sum("cents")).collect()
-    print(f"{cents} cents")
+    (total,) = found.agg(functions.sum("cents").alias("cents")).collect()
+    print(f"{total['cents']} cents")
     spark.stop()
 
 

@@ -396,8 +396,9 @@ async def _look(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, longe
     """Look once for claims. Raises: ConnectionLostError: no server has answered within ``longest`` seconds."""
     if longest >= work.runtime.operation_timeout:  # which limits it anyway, at a fraction of the cost
         return await _next(dispatcher, work, limit, 0)
+    limited = asyncio.timeout(longest)
     try:
-        async with asyncio.timeout(longest) as limited:
+        async with limited:
             return await _next(dispatcher, work, limit, 0)
     except TimeoutError:
         if not limited.expired():

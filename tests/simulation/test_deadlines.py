@@ -100,7 +100,8 @@ async def duration(cluster: Cluster, kind: type | ModuleType, name: str, number:
             took = loop.time() - began
             away.come_back()
             await asyncio.wait({task})
-            task.cancelled() or task.exception()
+            if not task.cancelled():
+                task.exception()  # marks it as retrieved
         return took, away.requests
 
 
