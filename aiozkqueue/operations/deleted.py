@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import MalformedError, is_deleted
+from aiozkqueue.layout import MalformedError, is_deleted, name_at
 from aiozkqueue.layout.rates import RatePaths, RateRecord
 from aiozkqueue.queue.state.znodes import clear
 from aiozkqueue.zookeeper import (
@@ -49,7 +49,7 @@ async def sweep_deleted(runtime: Runtime, moment: int) -> int:
             with suppress(MultiError):  # it was created again, or another session was faster
                 await apply_until_answered(zookeeper, [Delete(base, stat.version)])
                 removed += 1
-            await forget_rate(runtime, base.rpartition("/")[2], moment)
+            await forget_rate(runtime, name_at(base), moment)
     return removed
 
 

@@ -108,6 +108,7 @@ class Transaction:
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
+        self._runtime.check()
         tracing, begun, began = self._runtime.tracing, time_ns(), asyncio.get_running_loop().time()
         wait = _take_timeout(self._runtime, queue, timeout)
         wanted, condition = positive(limit, "limit"), check_condition(filters)
@@ -329,9 +330,8 @@ async def _claim_available(
 
     Raises: as `Transaction.take`; ConnectionLostError: no server has answered within ``longest`` seconds.
     """
-    begun = asyncio.get_running_loop().time()
     dispatcher = _dispatcher(work, queue, limit, condition)
-    left = longest
+    begun, left = asyncio.get_running_loop().time(), longest
     while left > 0:
         claims = dispatcher.at_hand(limit, work.generation)
         if not claims and not (claims := await _look(dispatcher, work, limit, left)):

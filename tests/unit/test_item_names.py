@@ -22,6 +22,7 @@ SPLITS = {
     "zookeeper/hosts.py": "a connection string",
     "dialects/curator.py": "a path that a user gives",
     "dialects/sharding.py": "a path that a user gives",
+    "spark/files.py": "files",
     "spark/folder.py": "files",
     "testing/simulator/loop.py": "files",
     "testing/simulator/tree.py": "the znodes of a simulated server",

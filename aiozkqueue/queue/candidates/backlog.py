@@ -201,10 +201,11 @@ class Backlog:
 
         A consumer that always finds its own items never reaches `steal`, and some of the others may be busy for
         good. Their own consumer may just be slow, so this consumer takes one part of as many as there are consumers:
-        those that it is nearest to in line, which other consumers seldom take, in random order.
+        those that it is nearest to in line, which other consumers seldom take, and of these the ones that it saw first:
+        otherwise the same ones would be left behind for as long as more are put.
         """
-        few = -(-len(late) // self._share.count)
-        late.sort(key=lambda name: self._distance(lane, name))
+        few, seen = -(-len(late) // self._share.count), self._others[lane]
+        late.sort(key=lambda name: (self._distance(lane, name), seen[name]))
         taken = self._random.sample(late[:few], few)
         self._front.extend(self._remove([(lane, name) for name in taken]))
 

@@ -48,7 +48,8 @@ class BundleSetup:
         """Stop counting, because an ACL forbids it: puts go on, and count a bundle as one."""
         if not self._refused:
             self._refused = True
-            log.info("queue %s: %s; a bundle of this session counts as one put", self._paths.name, error)
+            text = "queue %s: %s; a bundle of this session counts as one put"
+            log.info(text, self._paths.name, error, extra={"queue": self._paths.name})
 
     async def complete(self, guard: Operation) -> None:
         """Create the missing counters, in a multi with the guard.

@@ -46,6 +46,7 @@ def uses(session: zq.QueueSession, tx: zq.Transaction) -> list[Callable[[], obje
         enter_transaction,
         lambda: tx.put("jobs", b"1"),
         lambda: tx.take(queue),
+        lambda: tx.take_many(queue, 2),
         tx.commit,
     ]
 
