@@ -34,7 +34,7 @@ from aiozkqueue.queue.redelivery.bundles import ATTEMPTS, Dissolved, dissolve, r
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.runtime.strings import Names
 from aiozkqueue.queue.state.config_rules import excludes_bundles
-from aiozkqueue.zookeeper import Create, Delete, SetData, below
+from aiozkqueue.zookeeper import Create, Delete, SetData
 
 from .listing import SLICE, by_rank, collect_children, seen
 
@@ -80,17 +80,14 @@ class Found(NamedTuple):
 
 
 async def count_put_more(handle: QueueHandle[Runtime]) -> int:
-    """Return how many messages were ever put, beyond the number of znodes created. Raises: AccessDeniedError."""
+    """Return how many messages were ever put, beyond the number of znodes created."""
     zookeeper, paths = handle.zookeeper, handle.paths
-    with translate_denials(handle.name):
-        names = await below(zookeeper, paths.bundled)
-        kinds = [(bit, left) for bit in range(BUNDLE_BITS) for left in (False, True)]
-        counters = {paths.bundle_count(bit, left=left): (-1 if left else 1) << bit for bit, left in kinds}
-        present = [path for path in counters if name_at(path) in names]
-        stats = await asyncio.gather(*map(zookeeper.exists, present))
-    return sum(
-        stat.version % 2**32 * counters[path] for path, stat in zip(present, stats, strict=True) if stat is not None
-    )
+    if await zookeeper.exists(paths.bundled) is None:
+        return 0
+    kinds = [(bit, left) for bit in range(BUNDLE_BITS) for left in (False, True)]
+    stats = await asyncio.gather(*(zookeeper.exists(paths.bundle_count(bit, left=left)) for bit, left in kinds))
+    counts = [0 if stat is None else stat.version % 2**32 << bit for (bit, _), stat in zip(kinds, stats, strict=True)]
+    return sum(-count if left else count for (_, left), count in zip(kinds, counts, strict=True))
 
 
 async def count_bundled(handle: QueueHandle[Runtime], folders: Sequence[str]) -> Bundled:

@@ -45,7 +45,7 @@ def can_interrupt(found: ItemSnapshot, now: int) -> bool:
 
 
 async def interrupt(handle: QueueHandle[Runtime], found: ItemSnapshot, disposition: Disposition) -> ConditionalPart:
-    """Remove a message, held or not, and name it to its holder; the part tells whether it was as it was read.
+    """Remove a message, held or not, and name it to its holder. The result says whether it was still as read.
 
     Raises: as `settle`.
     """

@@ -166,7 +166,7 @@ class RecordedDelivery(Delivery[T]):
 
 
 class MessageFields(TypedDict, total=False):
-    """What a delivery of `delivery` has besides its value. Each has a default."""
+    """The properties of a delivery of `delivery` besides its value. Each has a default."""
 
     id: str
     """The id of the message; by default a new one."""

@@ -1,24 +1,31 @@
 """The additions that a queue with bundles needs: its permission to have them, and counters of their messages.
 
-The server counts znodes, and a bundle is one.
-
-A multi with bundles also counts their messages beyond one for each bundle. The number is written in binary: each bit
-that is set writes ``<queue>/bundled/<bit>``, whose *version* counts; for messages that leave a bundle as single items,
-``<queue>/bundled/left-<bit>``. No version is named, so two sessions never refuse
-each other. The counters are exact, because each multi is applied once.
+The server counts znodes, and a bundle is one. So a multi with bundles also counts their messages beyond one for each.
+The number is written in binary: each bit that is set writes ``<queue>/bundled/<bit>``, whose *version* counts; for
+messages that leave a bundle as single items, ``<queue>/bundled/left-<bit>``. No version is named, so two sessions never
+refuse each other. The counters are exact, because each multi is applied once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import BUNDLE_BITS, name_at
-from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, SetData
+from aiozkqueue.layout import BUNDLE_BITS
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Create,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+)
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import QueuePaths
-    from aiozkqueue.zookeeper import Operation, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 log: Final = logging.getLogger(__name__)
 
@@ -30,6 +37,7 @@ class BundleSetup:
         self._zookeeper = zookeeper
         self._paths = paths
         self._refused = False
+        self._examine = False  # whether each counter is looked for
         self.allowing: bool = False
         """Whether a task adds to the configuration that there may be bundles, or this user may not."""
 
@@ -44,33 +52,40 @@ class BundleSetup:
         bits = [bit for bit in range(last) if number >> bit & 1] + [last] * (number >> last)
         return [SetData(self._paths.bundle_count(bit, left=more < 0), b"") for bit in bits]
 
-    def refuse(self, error: NoAuthError) -> None:
-        """Stop counting, because an ACL forbids it: puts go on, and count a bundle as one."""
+    def refuse(self, error: ZooKeeperError) -> None:
+        """Stop counting, because ZooKeeper forbids it: puts go on, and count a bundle as one."""
         if not self._refused:
             self._refused = True
             text = "queue %s: %s; a bundle of this session counts as one put"
             log.info(text, self._paths.name, error, extra={"queue": self._paths.name})
+
+    def missing(self) -> None:
+        """Record that a counter is missing, although its folder seems full: it may hold other programs' znodes."""
+        self._examine = True
 
     async def complete(self, guard: Operation) -> None:
         """Create the missing counters, in a multi with the guard.
 
         Raises: ZooKeeperError: MultiError also if another session has created some meanwhile, or the guard fails.
         """
-        folder = self._paths.bundled
-        stat = await self._zookeeper.exists(folder)
-        if self._refused or (stat is not None and stat.num_children >= len(self._counters)):
+        folder = await self._zookeeper.exists(self._paths.bundled)
+        full = folder is not None and folder.num_children >= len(self._counters)
+        if self._refused or (full and not self._examine):
             return
-        missing = [] if stat is not None else [Create(folder)]
-        present = [] if stat is None else await self._zookeeper.children(folder)
-        missing += [Create(path) for path in self._counters if name_at(path) not in present]
+        stats = await asyncio.gather(*map(self._zookeeper.exists, self._counters))
+        missing = [Create(path) for path, stat in zip(self._counters, stats, strict=True) if stat is None]
+        if folder is None:
+            missing.insert(0, Create(self._paths.bundled))
         try:
-            await self._zookeeper.multi([guard, *missing])
+            if missing:
+                await self._zookeeper.multi([guard, *missing])
         except NoAuthError as error:
             self.refuse(error)
         except MultiError as refusal:
-            if not isinstance(refusal.error, NoAuthError):
+            if isinstance(refusal.error, NodeExistsError | BadVersionError | NoNodeError):
                 raise
             self.refuse(refusal.error)
+        self._examine = False
 
     @property
     def _counters(self) -> list[str]:

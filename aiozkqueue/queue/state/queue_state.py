@@ -411,6 +411,8 @@ class QueueState:
             raise access_denied(self.name, error)
         if isinstance(error, BadVersionError | NoNodeError):
             self.invalidate()
+            if operation.path.startswith(self.paths.bundled):
+                self.bundle_setup.missing()
             place = self.paths.place_of(operation.path)
             if isinstance(operation, Create) and is_later(place) and isinstance(error, NoNodeError):
                 return self.open_later(lane_at(place), priority_at(place))

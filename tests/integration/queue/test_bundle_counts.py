@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from kazoo.security import make_acl
 
+import aiozkqueue as zq
 from aiozkqueue.sampling import Sampler, rates_between
 from tests.faults.account import multi_of
 from tests.integration.queue.bundles import BODIES, NUMBER, Stored, bundled, drain
 
 if TYPE_CHECKING:
-    import aiozkqueue as zq
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
@@ -96,3 +96,29 @@ async def test_a_user_who_may_not_write_the_counters_stores_bundles_uncounted(
         await producer.queue("jobs").put_many(BODIES)
     assert len(await stored.bundles()) == 6
     assert await figures(queue) == (NUMBER + 4, 0, 3 * NUMBER)
+
+
+async def test_other_programs_znodes_beside_the_counters_stop_no_put(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    queue = await bundled(session)
+    counters = f"{queue_root}/jobs/bundled"
+    for name in await server_view.children(counters):
+        await server_view.delete_at_once(f"{counters}/{name}")
+    for number in range(30):
+        await server_view.create(f"{counters}/foreign-{number}", b"")
+    await queue.put_many(BODIES)
+    await other.queue("jobs").put_many(BODIES)
+    assert (await figures(queue))[::2] == (2 * NUMBER + 2, 3 * NUMBER)  # the first bundles are no longer counted
+
+
+async def test_a_counters_folder_that_may_have_no_children_stops_no_put(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    queue = session.queue("jobs")
+    await queue.put(b"first")
+    create = partial(server_view._client.create, f"{queue_root}/jobs/bundled", b"", ephemeral=True)
+    await server_view._ask(create)
+    await queue.configure(zq.QueueConfig(bundle=64))
+    await queue.put_many(BODIES)
+    assert await queue.size() == NUMBER + 1

@@ -52,7 +52,7 @@ class Visitor(NamedTuple):
         return hmac.digest(self.proof.encode(), text.encode("utf-8", "replace"), sha256).hex()
 
     def unsealed(self, query: Mapping[str, str]) -> str:
-        """Return the result of a change, which the link to this page tells; empty if there is none."""
+        """Return the result of the change that led to this page, from its address; empty without a change."""
         text, seal = query.get("done", ""), query.get("seal", "")
         sealed = bool(self.proof) and hmac.compare_digest(self.seal(text).encode(), seal.encode("utf-8", "replace"))
         return text if sealed else ""
