@@ -38,14 +38,19 @@ def end_bundled(
     ``due`` is when the message is redelivered, ms in ZooKeeper's time; None: immediately.
     """
     hold = claim.bundle
-    if hold.gone or disposition.kind == "unlock":
+    if hold.gone:
         return
-    if disposition.kind != "release":
+    if disposition.kind == "unlock":
+        # The fence: with a message that stays in a bundle, this write is refused if the bundle is lost.
+        hold.count_attempt(claim.position, claim.attempt if claim.handed else claim.attempts)
+    elif disposition.kind != "release":
         hold.end(claim.position)
     elif due is None and disposition.rewrite is None:
         if claim.handed and not claim.recorded:
             hold.count_attempt(claim.position, claim.attempts + 1)
     else:
+        for operation in hold.guard():
+            yield None, operation
         hold.end(claim.position)
         record = None
         if claim.handed:
@@ -101,6 +106,7 @@ class ReturnRest(Part):
             if self._wakes:  # a watch on items misses the removal of a lock
                 composition.operations.extend(hold.state.wakeup(hold.state.paths.items, hold.claim_id))
             return
+        composition.operations += hold.guard()
         for claim in self._claims:
             attempts = claim.attempts - claim.recorded
             record = AttemptRecord(attempts, claim.id, retries=claim.retries) if attempts else None

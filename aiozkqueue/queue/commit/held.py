@@ -136,6 +136,8 @@ class EndClaims(Part):
             composition.join(claim.bundle, self)
             parts = end_bundled(claim, disposition, self._due(disposition) if disposition.delay else None, composition)
             if kind == "dead" and not claim.bundle.gone:
+                for operation in claim.bundle.guard():
+                    composition.add(operation, Ended(self, claim, None))
                 composition.add(bury(claim, disposition.reason, self._now), Ended(self, claim, claim.state))
         elif claim.group_lock is not None:
             self._shared = True
@@ -232,9 +234,7 @@ class EndClaims(Part):
 
     def _settle_bundled(self, claim: BundledClaim, disposition: Disposition) -> None:
         """Settle a message of a bundle: it has left the bundle, or is at hand again."""
-        if disposition.kind == "unlock":
-            claim.settled(FREE)
-        elif disposition.kind != "release":
+        if disposition.kind not in {"release", "unlock"}:
             claim.settled(GONE)
         elif disposition.delay or disposition.rewrite is not None:
             claim.settled(LEFT)

@@ -9,7 +9,8 @@ so the number of refusals is bounded:
 3. ``[check locks znode, delete lock]``, after a read that shows that the lock is ours.
 4. Nothing: the lock stays until the session ends, and the log says so.
 
-A claim that is lost is left out immediately.
+A claim that is lost is left out immediately. A message of a bundle has only the first step; if its single item is
+refused, it stays in its bundle, and its attempt is recorded there, which is refused if the bundle is lost.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ class ReleaseClaims(EndClaims):
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:
         """Settle the claims of this portion, and continue with the next."""
+        for claim in [claim for claim, disposition in self._dispositions.items() if _is_stuck(claim, disposition)]:
+            self._leave_locked(claim, NotCommittedError("it can be neither ended nor stored as a single item"))
         super().applied(results, meter)
         self._dispositions: dict[Claim, Disposition] = {}
         self.unsent = bool(self._rest)
@@ -254,7 +257,10 @@ class ReleaseClaims(EndClaims):
         """Reduce one claim by one step."""
         disposition = self._dispositions.get(claim)
         if claim.bundled:
-            self._keep_bundled(claim, error)
+            if disposition is not None and disposition.kind not in {"release", "unlock"}:
+                self._put_aside(claim, error)
+            else:
+                self._keep_bundled(claim, error)
         elif disposition is None:  # the oldest of its group, which belongs to another portion
             self._lose(claim)
         elif disposition.kind == "unlock":
@@ -281,7 +287,7 @@ class ReleaseClaims(EndClaims):
         return None
 
     def _keep_bundled(self, claim: Claim, error: Exception) -> None:
-        """Keep a message in its bundle, at hand for the next taker of this session."""
+        """Keep a message in its bundle, at hand for the next taker of this session, if it still holds the bundle."""
         self._dispositions[claim] = PLAIN
         log.warning(
             "queue %s: message %s is redelivered without its delay or its record: ZooKeeper refuses to store it as a "
@@ -295,14 +301,18 @@ class ReleaseClaims(EndClaims):
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Delay a message that can be neither ended nor delivered for a long time."""
         self._dispositions[claim] = Disposition("release", delay=ASIDE)
+        remedy = (
+            "allow its dead letter to be stored"
+            if claim.bundled
+            else f"delete the znodes below {claim.path} manually (`aiozkqueue doctor` reports them)"
+        )
         log.error(
-            "queue %s: message %s cannot be removed, and is left alone for %d s: %s; delete the znodes below %s "
-            "manually (`aiozkqueue doctor` reports them)",
+            "queue %s: message %s cannot be removed, and is left alone for %d s: %s; %s",
             claim.state.name,
             claim.id,
             ASIDE,
             error,
-            claim.path,
+            remedy,
             extra=about(claim, self._transaction_id),
         )
 
@@ -370,6 +380,11 @@ class ReleaseClaims(EndClaims):
             self._leave_out(claim, GONE if gone else FREE)
         else:
             self._dispositions[claim] = Disposition("unlock", forced_version=forced_version, left=not gone)
+
+
+def _is_stuck(claim: Claim, disposition: Disposition) -> bool:
+    """Whether a message stays in its bundle although it may not be delivered again."""
+    return claim.bundled and disposition.kind == "unlock" and claim.used_up
 
 
 async def _all(repairs: Sequence[Coroutine[object, object, None]]) -> None:

@@ -71,7 +71,7 @@ def _on_demand(compose: Callable[[BundledClaim], T]) -> T:
 class _Changes:
     """The changes that one multi makes to a bundle."""
 
-    __slots__ = ("attempts", "consumed", "ended", "unlocked")
+    __slots__ = ("attempts", "consumed", "ended", "guarded", "unlocked")
 
     def __init__(self) -> None:
         self.ended: int = 0
@@ -82,6 +82,8 @@ class _Changes:
         """The new numbers of counted attempts, by position."""
         self.unlocked: bool = False
         """Whether the whole bundle is given back."""
+        self.guarded: bool = False
+        """Whether the multi asserts first that the bundle is held."""
 
     @property
     def any(self) -> bool:
@@ -197,6 +199,16 @@ class BundleHold:
     def begin(self) -> None:
         """Forget the changes of an earlier composition."""
         self._changes = _Changes()
+
+    def guard(self) -> Sequence[Operation]:
+        """Return the assertion that the bundle is held, once in a multi.
+
+        It comes before the operations that store its messages elsewhere: if the bundle is lost, those are refused too.
+        """
+        if self._changes.guarded or self.gone:
+            return ()
+        self._changes.guarded = True
+        return (Check(self.record, self.version),)
 
     def end(self, position: int) -> None:
         """Remove a message from the bundle."""

@@ -38,6 +38,44 @@ async def test_claims_released_by_force_are_lost_and_their_messages_are_redelive
     assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(BODIES[:40])
 
 
+async def test_a_message_that_another_session_has_taken_by_force_is_not_delivered_to_its_old_holder_again(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(2))
+    async with session.transaction() as tx:
+        await tx.take_many(queue, 40)
+        assert await other.queue("jobs").admin.release_claims() == 40
+        await other.queue("jobs").admin.unbundle()
+        await tx.rollback(delay=0.01)
+        async with other.transaction() as another:
+            assert len(await another.take_many(other.queue("jobs"), 40, timeout=10)) == 40
+            async with session.transaction() as again:
+                assert await again.take(queue, timeout=0.5) is None
+            await another.commit()
+    assert await queue.size() == 0
+
+
+async def test_a_message_that_cannot_be_stored_alone_is_delivered_as_often_as_its_policy_allows(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, stored: Stored, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(3, backoff=zq.Fixed(0.01)))
+    (bundle,) = await stored.bundles()
+    for folder in ("items", "dlq"):
+        allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be stored
+        await server_view._ask(lambda path=f"{queue_root}/jobs/{folder}": server_view._client.set_acls(path, allowed))
+    attempts: list[int] = []
+    for _ in range(5):
+        async with session.transaction() as tx:
+            message = await tx.take(queue, timeout=0.5)
+            if message is not None and message.id == bundle.first:
+                attempts.append(message.attempt)
+                await tx.rollback(delay=0.01)
+            elif message is not None:
+                await tx.commit()
+    assert attempts == [1, 2, 3]
+    assert "stays until this session ends" in caplog.text
+
+
 async def test_figures_count_messages_and_not_znodes(session: zq.QueueSession, other: zq.QueueSession) -> None:
     queue = await bundled(session)
     stats = await other.queue("jobs").stats()
