@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,9 +61,9 @@ async def test_a_message_that_cannot_be_stored_alone_is_delivered_as_often_as_it
 ) -> None:
     queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(3, backoff=zq.Fixed(0.01)))
     (bundle,) = await stored.bundles()
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be stored
     for folder in ("items", "dlq"):
-        allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be stored
-        await server_view._ask(lambda path=f"{queue_root}/jobs/{folder}": server_view._client.set_acls(path, allowed))
+        await server_view._ask(partial(server_view._client.set_acls, f"{queue_root}/jobs/{folder}", allowed))
     attempts: list[int] = []
     for _ in range(5):
         async with session.transaction() as tx:
