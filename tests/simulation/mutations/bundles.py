@@ -25,7 +25,10 @@ from aiozkqueue.zookeeper import Check, Create, Delete, Operation, SetData
 from tests.simulation.bundle_holders import killed_holders
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import replace_where
-from tests.simulation.stories.bundles import a_queue_is_counted_while_a_bundle_ends
+from tests.simulation.stories.bundles import (
+    a_queue_is_counted_while_a_bundle_ends,
+    messages_of_a_bundle_are_redelivered_after_their_delay,
+)
 from tests.simulation.stories.pausing import a_queue_is_paused_while_a_session_has_messages_of_a_bundle_at_hand
 from tests.simulation.struck import struck
 from tests.simulation.workload import run
@@ -131,7 +134,7 @@ def tenure_of_another_believed(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutation(bundled)
+@mutation(messages_of_a_bundle_are_redelivered_after_their_delay)
 def bundle_has_the_id_of_its_first_message(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         bundle_puts, "bundle_prefix", lambda _, messages, batch: bundle_prefix(messages[0].id, messages, batch)

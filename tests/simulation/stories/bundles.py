@@ -10,12 +10,14 @@ from aiozkqueue.testing.simulator import run_virtual
 from tests.simulation.history import Status, Unit
 from tests.simulation.stories import story
 from tests.simulation.stories.acts import end
+from tests.simulation.stories.clock import Waits
 from tests.simulation.workload import LIMIT, Run
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
 SIZE = 4
+DELAY = 30.0
 
 
 @story
@@ -45,6 +47,46 @@ def a_queue_is_counted_while_a_bundle_ends(seed: int | str) -> History:
         return run.history
 
     return run_virtual(main, limit=LIMIT)
+
+
+@story
+def messages_of_a_bundle_are_redelivered_after_their_delay(seed: int | str) -> History:
+    """A session takes the first messages of a bundle, and rolls back with a delay."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        waits = run.history.part(Waits)
+        waits.late = 0.1 + 100 * run.weather.scale
+        async with run.cluster.connect(name="taker") as session:
+            await run.configure(session, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=SIZE))
+            unit = run.unit("taker")
+            unit.puts = {run.token(): "a" for _ in range(2 * SIZE)}
+            queue = session.queue("a")
+            await queue.put_many([token.encode() for token in unit.puts])
+            run.decide(unit, Status.COMMITTED)
+            async with session.transaction(autocommit=False) as tx:
+                held = await tx.take_many(queue, run.random.randint(1, SIZE))
+                unit = _shown(run, session, held)
+                now = run.loop.time()
+                for message in held:
+                    waits.dues[message.value.decode(), 2] = now + DELAY - 2 * run.weather.scale
+                await tx.rollback(delay=DELAY)
+                run.decide(unit, Status.NOT_COMMITTED)
+            for _ in range(2 * SIZE):
+                async with session.transaction(autocommit=False) as tx:
+                    unit = _shown(run, session, await tx.take_many(queue, 1, timeout=2 * DELAY))
+                    waits.shown.update({one: run.loop.time() for one in waits.dues if one[0] in _tokens(unit)})
+                    await tx.commit()
+                    run.decide(unit, Status.COMMITTED)
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+def _tokens(unit: Unit) -> set[str]:
+    return {handed.token for handed in unit.takes}
 
 
 def _shown(run: Run, session: zq.QueueSession, messages: list[zq.Message[bytes]]) -> Unit:
