@@ -28,6 +28,7 @@ from tests.simulation.mutations.sending import replace_where
 from tests.simulation.stories.bundles import (
     a_queue_is_counted_while_a_bundle_ends,
     messages_of_a_bundle_are_redelivered_after_their_delay,
+    messages_of_a_returned_bundle_keep_their_attempts,
 )
 from tests.simulation.stories.pausing import a_queue_is_paused_while_a_session_has_messages_of_a_bundle_at_hand
 from tests.simulation.struck import struck
@@ -177,9 +178,9 @@ def partial_end_drops_the_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bundle_hold.BundleHold, "operations", unlocked)
 
 
-@mutation(bundled)
+@mutation(messages_of_a_returned_bundle_keep_their_attempts)
 def bundle_unlocked_after_it_was_written(patch: pytest.MonkeyPatch) -> None:
-    """The record is deleted while the bundle stays, although messages have ended."""
+    """The record is deleted while the bundle stays, although attempts have been recorded."""
     patch.setattr(bundle_hold.BundleHold, "untouched", property(lambda self: not self._changes.any))
 
 

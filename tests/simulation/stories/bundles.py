@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SIZE = 4
 DELAY = 30.0
+PATIENCE = 10.0
 
 
 @story
@@ -79,6 +80,36 @@ def messages_of_a_bundle_are_redelivered_after_their_delay(seed: int | str) -> H
                     waits.shown.update({one: run.loop.time() for one in waits.dues if one[0] in _tokens(unit)})
                     await tx.commit()
                     run.decide(unit, Status.COMMITTED)
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+@story
+def messages_of_a_returned_bundle_keep_their_attempts(seed: int | str) -> History:
+    """A session takes a whole bundle, releases it at once, and returns it because no taker comes."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        async with run.cluster.connect(name="taker") as taker, run.cluster.connect(name="other") as other:
+            await run.configure(other, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), bundle=SIZE))
+            unit = run.unit("other")
+            unit.puts = {run.token(): "a" for _ in range(SIZE)}
+            await other.queue("a").put_many([token.encode() for token in unit.puts])
+            run.decide(unit, Status.COMMITTED)
+            async with taker.transaction(autocommit=False) as tx:
+                unit = _shown(run, taker, await tx.take_many(taker.queue("a"), SIZE))
+                await tx.rollback()
+                run.decide(unit, Status.NOT_COMMITTED)
+            async with other.transaction(autocommit=False) as tx:
+                again = await tx.take_many(other.queue("a"), SIZE, timeout=PATIENCE)
+                unit = _shown(run, other, again)
+                await tx.commit()
+                run.decide(unit, Status.COMMITTED)
+            if any(message.attempt != 2 for message in again) or not again:
+                run.history.trouble.append(f"attempts of the second delivery: {[one.attempt for one in again]}")
             await end(run)
         return run.history
 
