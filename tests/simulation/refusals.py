@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from aiozkqueue.queue.commit.group_commit import GroupCommitter
 
@@ -42,7 +43,8 @@ def _state_of(run: Run, path: str) -> tuple[int, ...]:
     return tuple(number for node in found if node is not None for number in (node.czxid, node.mzxid, node.pzxid))
 
 
-_runs: dict[asyncio.AbstractEventLoop, Run] = {}
+#: Weak, since a worker makes thousands of runs, and a process that keeps them is several times slower.
+_runs: WeakValueDictionary[asyncio.AbstractEventLoop, Run] = WeakValueDictionary()
 _answer_refusal = GroupCommitter._answer_refusal
 
 
