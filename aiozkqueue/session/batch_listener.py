@@ -79,7 +79,7 @@ class BatchListener(Listener[T_co]):
             admitted = self._pace is None or await self._pace.admit()
         finally:
             if not admitted:
-                dispatcher.release(claims)
+                dispatcher.releases.release(claims)
         return admitted
 
     async def _collect(self, dispatcher: ClaimDispatcher) -> list[Claim]:
@@ -101,10 +101,10 @@ class BatchListener(Listener[T_co]):
         except SessionExpiredError:
             return []  # the locks have ended with the session
         except BaseException:
-            dispatcher.release(collected)
+            dispatcher.releases.release(collected)
             raise
         if self._stopped.is_set():
-            dispatcher.release(collected)
+            dispatcher.releases.release(collected)
             return []
         return self._fitting(dispatcher, collected)
 
@@ -121,7 +121,7 @@ class BatchListener(Listener[T_co]):
             if fitting and weight > self._runtime.surely_small:
                 break
             fitting += 1
-        dispatcher.release(claims[fitting:])
+        dispatcher.releases.release(claims[fitting:])
         return claims[:fitting]
 
     def _unstarted(self, jobs: list[Claim]) -> list[Claim]:

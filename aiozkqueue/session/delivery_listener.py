@@ -96,7 +96,7 @@ class DeliveryListener(Listener[T_co]):
                 while claims and await pace.admit():
                     self._start(claims.popleft(), handlers)
             finally:
-                dispatcher.release(list(claims))
+                dispatcher.releases.release(list(claims))
 
     async def _deliver(self, claim: Claim) -> None:  # noqa: C901, PLR0912, PLR0915 - one function call less for each message
         runtime, queue, running = self._runtime, self._queue, self._interruptions.running

@@ -233,7 +233,7 @@ class Listener(Generic[T_co]):
         dispatcher = self._dispatcher
         if self._runtime.closed or dispatcher is None:
             return
-        released = dispatcher.release(claims)
+        released = dispatcher.releases.release(claims)
         if released is not None:
             await wait_settled(released, limit=self._runtime.grace)
         await dispatcher.await_releases()

@@ -563,6 +563,6 @@ class UnitOfWork:
     async def _undo(self, claims: list[Claim]) -> None:
         """Release claims that came too late to be added."""
         dispatcher = self.runtime.dispatcher(claims[0].state) if claims else None
-        released = dispatcher.release(claims) if dispatcher is not None else None
+        released = dispatcher.releases.release(claims) if dispatcher is not None else None
         if released is not None:
             await wait_settled(released, limit=self.runtime.grace)

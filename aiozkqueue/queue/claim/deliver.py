@@ -114,9 +114,9 @@ async def _record(
     except BaseException:
         await wait_settled(_release_when_known(dispatcher, attempts, claims), limit=runtime.grace)
         raise
-    dispatcher.release(lost)  # a claim that is still ours after all had its attempt record changed by others
+    dispatcher.releases.release(lost)  # a claim that is still ours after all had its attempt record changed by others
     for claim, error in denied.items():
-        dispatcher.skip(claim, error)
+        dispatcher.releases.skip(claim, error)
     return [claim for claim in claims if claim not in lost and claim not in denied]
 
 
@@ -142,7 +142,7 @@ def _release_when_known(
             all_released.set_result(None)
 
     def counted(_: object) -> None:
-        released = dispatcher.release(claims)
+        released = dispatcher.releases.release(claims)
         if released is None:
             finish(None)
         else:

@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import ConnectionLostError, NotFoundError, PayloadError, QueueError, SessionClosedError
 from aiozkqueue.layout import is_bundle_at, messages_in, name_at
-from aiozkqueue.queue.commit.dispositions import RELEASE, Disposition
+from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.group_commit import CLOSED
-from aiozkqueue.queue.commit.release import ReleaseClaims
-from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.runtime.tasks import wait_settled
-from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.queue.state.hooks import FREE, GONE
-from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     ConnectionLossError,
@@ -43,10 +39,10 @@ from .foreign import Splitter
 from .groups import GroupLocks
 from .in_flight import ClaimBatches
 from .pause import ABSENT, PAUSED, Pause
+from .releases import Releases
 from .waiters import WaitQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from random import Random
 
     from aiozkqueue.layout import Condition, IdSource
@@ -89,10 +85,9 @@ class ClaimDispatcher:
     ) -> None:
         self.state = state
         self._zookeeper = zookeeper
-        self._committer = committer
+        self._ids = ids
         self._server_clock = server_clock
         self._delayed_releases = DelayedReleases(clock, self._release_unseen)
-        self._ids = ids
         self._budgets = budgets
         self._claimer = Claimer(
             state,
@@ -119,6 +114,21 @@ class ClaimDispatcher:
         self._wakeup = self._candidate_source.wakeup
         self._waiters = WaitQueue(state.name, clock, self._wakeup)
         self._pause: Pause | None = None
+        self._held_bundles = HeldBundles(
+            state,
+            zookeeper,
+            Services(committer, tasks, clock, server_clock, ids, budgets),
+            claimer=self._claimer,
+            candidate_source=self._candidate_source,
+            wanted=lambda: self._waiters.missing,
+        )
+        self.releases = Releases(
+            state,
+            committer=committer,
+            ids=ids,
+            candidate_source=self._candidate_source,
+            held_bundles=self._held_bundles,
+        )
         self._group_locks = GroupLocks(
             state,
             zookeeper,
@@ -131,15 +141,7 @@ class ClaimDispatcher:
             ids=ids,
             budgets=budgets,
             wanted=lambda: any(True for _ in self._waiters),
-            give_back=self.release,
-        )
-        self._held_bundles = HeldBundles(
-            state,
-            zookeeper,
-            Services(committer, tasks, clock, server_clock, ids, budgets),
-            claimer=self._claimer,
-            candidate_source=self._candidate_source,
-            wanted=lambda: self._waiters.missing,
+            give_back=self.releases.release,
         )
         self._splitter: Splitter | None = None
         if state.dialect is not None:
@@ -148,9 +150,9 @@ class ClaimDispatcher:
                 zookeeper,
                 committer=committer,
                 ids=ids,
-                release=self.release,
+                release=self.releases.release,
                 found=self._candidate_source.put_back,
-                returning=lambda: bool(self._returning),
+                returning=lambda: self.releases.any,
             )
         self._claim_batches = ClaimBatches(
             state,
@@ -161,10 +163,9 @@ class ClaimDispatcher:
             waiters=self._waiters,
             splitter=self._splitter,
             tasks=tasks,
-            give_back=self.release,
+            give_back=self.releases.release,
             fail=self._answer_failure,
         )
-        self._returning: set[AtomicWrite] = set()  # releases in flight of claims that no taker wanted
         self._generation = 0
         self._closed = False
         state.claim_listeners += (self,)
@@ -236,10 +237,10 @@ class ClaimDispatcher:
         future = waiter.future
         if future.done() and not future.cancelled():
             if future.exception() is None:
-                self.release(future.result())
+                self.releases.release(future.result())
         else:  # a cancelled caller has cancelled it too
             future.cancel()
-            self.release(waiter.claims)
+            self.releases.release(waiter.claims)
         self._return_idle()
 
     async def await_releases(self) -> None:
@@ -260,8 +261,7 @@ class ClaimDispatcher:
 
         def landed(_: object) -> None:
             self._return_idle()
-            returning = asyncio.gather(*(one.done for one in self._returning), return_exceptions=True)
-            returning.add_done_callback(finish)
+            self.releases.landed().add_done_callback(finish)
 
         self._claim_batches.landed().add_done_callback(landed)
         await wait_settled(released, limit=LEAVING)
@@ -269,49 +269,7 @@ class ClaimDispatcher:
     def _return_idle(self) -> None:
         """Return the messages at hand if no taker waits for any."""
         if self._held_bundles.at_hand and self._waiters.empty:
-            for atomic_write in self._held_bundles.return_all():
-                self._returning.add(atomic_write)
-                atomic_write.watch(self._returned)
-
-    def release(self, claims: Sequence[Claim]) -> asyncio.Future[None] | None:
-        """Release claims at once, as if they had never been made; the future is done when the locks are gone."""
-        atomic_write = self._release(claims)
-        return None if atomic_write is None else atomic_write.done
-
-    def _release(self, claims: Sequence[Claim]) -> AtomicWrite | None:
-        if not claims or self._closed:
-            return None
-        if claims[0].bundled:
-            self._held_bundles.give_back([claim for claim in claims if isinstance(claim, BundledClaim)])
-            claims = [claim for claim in claims if not claim.bundled]
-            if not claims:
-                return None
-        name = self._ids.next()
-        release = ReleaseClaims(name, dict.fromkeys(claims, RELEASE), claims[0].generation)
-        atomic_write = AtomicWrite(name, release)
-        self._committer.submit(atomic_write)
-        self._returning.add(atomic_write)
-        atomic_write.watch(self._returned)
-        return atomic_write
-
-    def skip(self, claim: Claim, error: QueueError) -> None:
-        """Release a claim whose attempt cannot be recorded, and do not deliver the message here for a while."""
-        log.warning(
-            "queue %s: message %s is skipped: this user may not write the record of its attempts: "
-            "%s; grant write access, or remove the message",
-            self.state.name,
-            claim.id,
-            error,
-            extra=about(claim),
-        )
-        claim.record_refused = True
-        lock = claim.id if claim.group_lock is None else claim.group_lock.group
-        if (atomic_write := self._release([claim])) is not None:
-            atomic_write.watch(lambda _: self._candidate_source.set_aside([lock]))
-
-    def _returned(self, atomic_write: AtomicWrite) -> None:
-        self._returning.discard(atomic_write)
-        self._wakeup.set()
+            self.releases.return_all_at_hand()
 
     def bury(self, claim: Claim, error: PayloadError) -> asyncio.Future[None] | None:
         """Move a claimed item that does not decode to the dead letters."""
@@ -326,6 +284,7 @@ class ClaimDispatcher:
     def close(self) -> None:
         """Fail every waiter because the session is closed."""
         self._closed = True
+        self.releases.close()
         self._claim_batches.close()
         self._delayed_releases.close()
         self._candidate_source.disarm()
@@ -363,7 +322,7 @@ class ClaimDispatcher:
 
     def _release_unseen(self, claim: Claim) -> None:
         if claim.generation == self._generation:  # otherwise the server has removed the lock
-            self.release([claim])
+            self.releases.release([claim])
 
     def state_changed(self, state: State, generation: int) -> None:
         """Fail the waiters that hold claims of an ended ZooKeeper session."""
@@ -540,7 +499,7 @@ class ClaimDispatcher:
 
         Either no taker wants them any more, so they would be released again, or earlier messages are about to be free.
         """
-        splitting = bool(self._returning) or (self._splitter is not None and self._splitter.busy)
+        splitting = self.releases.any or (self._splitter is not None and self._splitter.busy)
         wanted = 0 if splitting else max(0, self._waiters.wanted(self._claim_batches.promised))
         self._candidate_source.put_last(places[wanted:])
         return places[:wanted] or None
@@ -580,7 +539,7 @@ class ClaimDispatcher:
     @property
     def flying(self) -> bool:
         """Whether claims are in flight, or being released."""
-        return self._claim_batches.any or bool(self._returning) or self._group_locks.reading > 0
+        return self._claim_batches.any or self.releases.any or self._group_locks.reading > 0
 
     def _deliver_from_groups(self) -> bool:
         """Deliver messages of held groups to takers that may have them; return whether any is delivered or read."""

@@ -118,7 +118,7 @@ class Prefetcher:
         current = self._runtime.zookeeper.generation
         claims = [claim for claim in self.ready if claim.generation == current]
         self.ready.clear()
-        return self._dispatcher.release(claims)
+        return self._dispatcher.releases.release(claims)
 
     async def await_releases(self) -> None:
         """Wait until the claims in flight for a loop that has ended are free again; see `ClaimDispatcher`."""

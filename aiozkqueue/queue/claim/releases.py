@@ -1,0 +1,109 @@
+"""The claims of one dispatcher that no taker wants, and their releases in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.queue.commit.dispositions import RELEASE
+from aiozkqueue.queue.commit.release import ReleaseClaims
+from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.state.bundle_hold import BundledClaim
+from aiozkqueue.queue.state.log_context import about
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.errors import QueueError
+    from aiozkqueue.layout import IdSource
+    from aiozkqueue.queue.commit.group_commit import GroupCommitter
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.queue_state import QueueState
+
+    from .bundles import HeldBundles
+    from .discovery import CandidateSource
+
+log: Final = logging.getLogger(__name__)
+
+
+class Releases:
+    """Releases claims as if they had never been made, and counts the releases that are in flight."""
+
+    def __init__(
+        self,
+        state: QueueState,
+        *,
+        committer: GroupCommitter,
+        ids: IdSource,
+        candidate_source: CandidateSource,
+        held_bundles: HeldBundles,
+    ) -> None:
+        self._state = state
+        self._committer = committer
+        self._ids = ids
+        self._candidate_source = candidate_source
+        self._held_bundles = held_bundles
+        self._in_flight: set[AtomicWrite] = set()
+        self._closed = False
+
+    @property
+    def any(self) -> bool:
+        """Whether a release is in flight."""
+        return bool(self._in_flight)
+
+    def release(self, claims: Sequence[Claim]) -> asyncio.Future[None] | None:
+        """Release claims at once; the future is done when the locks are gone. None: there is nothing to wait for."""
+        atomic_write = self._release(claims)
+        return None if atomic_write is None else atomic_write.done
+
+    def _release(self, claims: Sequence[Claim]) -> AtomicWrite | None:
+        if not claims or self._closed:
+            return None
+        if claims[0].bundled:
+            self._held_bundles.give_back([claim for claim in claims if isinstance(claim, BundledClaim)])
+            claims = [claim for claim in claims if not claim.bundled]
+            if not claims:
+                return None
+        name = self._ids.next()
+        release = ReleaseClaims(name, dict.fromkeys(claims, RELEASE), claims[0].generation)
+        atomic_write = AtomicWrite(name, release)
+        self._committer.submit(atomic_write)
+        self._watch(atomic_write)
+        return atomic_write
+
+    def skip(self, claim: Claim, error: QueueError) -> None:
+        """Release a claim whose attempt cannot be recorded, and do not deliver the message here for a while."""
+        log.warning(
+            "queue %s: message %s is skipped: this user may not write the record of its attempts: "
+            "%s; grant write access, or remove the message",
+            self._state.name,
+            claim.id,
+            error,
+            extra=about(claim),
+        )
+        claim.record_refused = True
+        lock = claim.id if claim.group_lock is None else claim.group_lock.group
+        if (atomic_write := self._release([claim])) is not None:
+            atomic_write.watch(lambda _: self._candidate_source.set_aside([lock]))
+
+    def return_all_at_hand(self) -> None:
+        """Return the messages of bundles that no taker has received."""
+        for atomic_write in self._held_bundles.return_all():
+            self._watch(atomic_write)
+
+    def landed(self) -> asyncio.Future[list[object]]:
+        """Return a future that is done when the releases in flight have been answered."""
+        return asyncio.gather(*(one.done for one in self._in_flight), return_exceptions=True)
+
+    def close(self) -> None:
+        """Release nothing any more: the locks end with the session."""
+        self._closed = True
+
+    def _watch(self, atomic_write: AtomicWrite) -> None:
+        self._in_flight.add(atomic_write)
+        atomic_write.watch(self._done)
+
+    def _done(self, atomic_write: AtomicWrite) -> None:
+        self._in_flight.discard(atomic_write)
+        self._candidate_source.wakeup.set()
