@@ -145,8 +145,9 @@ async def serve(
         listening = stack.enter_context(_listening("--port", host, port))
         asking = stack.enter_context(_admin_listening(host, port, admin_port))
         session = await stack.enter_async_context(connection.open())
+        lister = await stack.enter_async_context(connection.open())
         address = address_of(listening)
-        app = create_app(lambda: nullcontext(session), settings)
+        app = create_app(lambda: nullcontext(session), settings, listing=lambda: nullcontext(lister))
         main = servers.server(
             app,
             host=host,

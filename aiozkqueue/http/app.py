@@ -48,22 +48,28 @@ class _Service(FastAPI):
 
 
 def create_app(
-    connecting: Callable[[], AbstractAsyncContextManager[QueueSession]], settings: Settings | None = None
+    connecting: Callable[[], AbstractAsyncContextManager[QueueSession]],
+    settings: Settings | None = None,
+    *,
+    listing: Callable[[], AbstractAsyncContextManager[QueueSession]] | None = None,
 ) -> FastAPI:
     """Return the service as an ASGI application, to be run by uvicorn or mounted in another.
 
     ``connecting`` opens the queue session when the application's lifespan begins, e.g. ``lambda:
-    aiozkqueue.connect(...)``; the session is closed when the lifespan ends. An application that mounts the service must
-    run the service's lifespan within its own: ``async with service.router.lifespan_context(service): ...``. Call
-    ``service.state.leave()`` before the server stops: requests that wait for messages then return immediately without
-    any, and ``/ready`` returns 503. ``service.state.admin`` is an ASGI application for an admin port, with the paths of
-    `health.PATHS`.
+    aiozkqueue.connect(...)``; the session is closed when the lifespan ends. ``listing`` opens a second session, in
+    which the dashboard lists queues with very many messages: ZooKeeper answers the requests of a session in their
+    order, so all others would wait behind such a listing. Without it, ``connecting`` opens both.
+
+    An application that mounts the service must run the service's lifespan within its own: ``async with
+    service.router.lifespan_context(service): ...``. Call ``service.state.leave()`` before the server stops: requests
+    that wait for messages then return immediately without any, and ``/ready`` returns 503. ``service.state.admin`` is
+    an ASGI application for an admin port, with the paths of `health.PATHS`.
     """
     backend = Backend(settings or Settings())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with backend.running(connecting):
+        async with backend.running(connecting, listing or connecting):
             yield
 
     app = _Service(

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+import aiozkqueue as zq
+from aiozkqueue import sampling
+from aiozkqueue.http import Settings
 from aiozkqueue.http.core import shared
+from aiozkqueue.http.dashboard.pages import dead_letters
+from aiozkqueue.http.dashboard.web import visit
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import Opcode, ZooKeeperProxy
 from aiozkqueue.zookeeper import Create
 from tests.http.conftest import NOBODY
 from tests.integration.queue.conftest import eventually
@@ -20,8 +27,7 @@ from tests.integration.queue.test_deep_listings import TURN, watched
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import aiozkqueue as zq
-    from tests.http.conftest import Service
+    from tests.http.conftest import Service, Starter
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -41,10 +47,17 @@ PAGES = (
 DEEP = 100_000
 
 
-@pytest.fixture
-async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+@asynccontextmanager
+async def browsing(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+    """Sign in; yield a client that follows redirects."""
     async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=60, verify=NOBODY) as client:
         assert (await client.post("/sign-in", data={"key": service.key})).status_code == 200
+        yield client
+
+
+@pytest.fixture
+async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+    async with browsing(service) as client:
         yield client
 
 
@@ -114,6 +127,37 @@ async def test_the_pages_of_a_deep_queue_answer_at_once_and_do_not_block_the_loo
         return "put by" in page.text and "waiting</span>" in page.text
 
     await eventually(found)
+
+
+@pytest.mark.parametrize("page", ["/queues/deep/messages", "/findings"])
+async def test_pages_do_not_wait_for_the_listing_of_a_deep_queue(
+    page: str, zookeeper: str, start: Starter, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper answers the requests of a connection in their order, so a long listing has a separate session."""
+    for module in (sampling, visit, dead_letters):
+        monkeypatch.setattr(module, "MOST_LISTED", 50)
+    monkeypatch.setattr(sampling, "LISTED", 50)
+    await session.queue("deep").configure(zq.QueueConfig(bundle=1))
+    await session.queue("deep").put_many([b"1"] * 60)
+    await session.queue("orders").put(b"1")
+    async with ZooKeeperProxy(zookeeper) as proxy, browsing(await start(Settings(patience=2), hosts=proxy.hosts)) as it:
+
+        async def shown() -> bool:
+            return "/queues/deep" in (await it.get("/")).text
+
+        await eventually(shown)
+        listing = proxy.hold_reply(lambda one: b"/deep/items" in one.body and one.opcode == Opcode.GET_CHILDREN)
+        assert (await it.get(page)).status_code == 200
+        assert listing.requests
+        assert "being read" in (await it.get("/queues/deep/messages")).text
+        for path in (*PAGES, "/servers", "/queues/deep", "/queues/deep/points", "/queues/deep/dead-letters"):
+            assert (await it.get(path)).status_code == 200, path
+        proxy.heal()
+
+        async def listed() -> bool:
+            return "of 60 messages" in (await it.get("/queues/deep/messages")).text
+
+        await eventually(listed)
 
 
 async def fill(session: zq.QueueSession, name: str, number: int) -> None:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
     from .metrics import Metrics
 
+    #: Opens a session for the duration of a block.
+    Connecting = Callable[[], AbstractAsyncContextManager[QueueSession]]
+
 P = ParamSpec("P")
 
 
@@ -102,11 +105,12 @@ class Settings:
 
 
 class Backend:
-    """The queue session of one server, while it is open."""
+    """The queue sessions of one server, while they are open."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._session: QueueSession | None = None
+        self._listing: QueueSession | None = None
         self._gate: Gate | None = None
         self._services: dict[Kind, QueueService] = {}
         self._sampler: Sampler | None = None
@@ -123,12 +127,13 @@ class Backend:
         """Set when the server is about to stop: requests that wait for messages are answered."""
 
     @asynccontextmanager
-    async def running(self, connecting: Callable[[], AbstractAsyncContextManager[QueueSession]]) -> AsyncIterator[None]:
-        """Open the session; close it at the end."""
-        async with connecting() as session:
+    async def running(self, connecting: Connecting, connecting_listing: Connecting) -> AsyncIterator[None]:
+        """Open the two sessions; close them at the end."""
+        async with connecting() as session, connecting_listing() as listing:
             settings = self.settings
             self.leaving.clear()
             self._session = session
+            self._listing = listing
             self._gate = Gate(
                 Keys(core_of(session)), anonymous=settings.anonymous, hosts=settings.hosts, rate=settings.rate
             )
@@ -150,7 +155,8 @@ class Backend:
             finally:
                 off()
                 self.leaving.set()
-                self._session = self._gate = self._sampler = self._charts = self._shared = self._purges = None
+                self._session = self._listing = self._gate = None
+                self._sampler = self._charts = self._shared = self._purges = None
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -168,6 +174,17 @@ class Backend:
         if self._session is None:
             raise problems.unavailable()
         return self._session
+
+    @property
+    def listing(self) -> QueueSession:
+        """The session for listings of deep queues. Raises: ProblemError: it is not open.
+
+        ZooKeeper answers the requests of a connection in their order, so all others would wait until a million names
+        have been sent.
+        """
+        if self._listing is None:
+            raise problems.unavailable()
+        return self._listing
 
     @property
     def gate(self) -> Gate:

@@ -34,12 +34,13 @@ async def of_all(visit: Visit) -> Response:
 async def show(visit: Visit, name: str) -> Response:
     """Show the dead letters of a queue, or those that a search finds, and how many have which reason.
 
-    Their reading may have to wait for the listing of a long queue; the page then says so.
+    While very many dead letters are listed, the page says so and loads again.
     """
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
+    queue = visit.listing_of(queue, figures.sample.dead)
     key, read = _reading(visit, queue, sought := sought_by(visit))
-    ask = visit.shared.soon if figures.sample.size > MOST_LISTED else visit.shared.get
+    ask = visit.shared.soon if figures.sample.dead > MOST_LISTED else visit.shared.get
     found = await ask(key, read)
     rows = [] if found is None else found.rows
     number = page_number(visit)

@@ -17,6 +17,7 @@ async def show(visit: Visit, name: str) -> Response:
     """Show a page of the messages. While a long queue is listed, the page says so and loads again."""
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
+    queue = visit.listing_of(queue, figures.sample.size)
     status = visit.query("status")
     wanted = Wanted(visit.query("id"), visit.query("text"), status if status in STATUSES else "")
     number = page_number(visit)

@@ -27,5 +27,5 @@ async def findings(visit: Visit) -> Response:
 async def _diagnosis(visit: Visit) -> Diagnosis | None:
     """Return the last examination; None while the first is made."""
     visit.require_all()
-    admin = visit.session.admin
+    admin = visit.listing.admin
     return await visit.shared.soon(("diagnosis",), lambda: admin.diagnose(budget=BUDGET))

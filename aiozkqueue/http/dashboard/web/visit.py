@@ -11,6 +11,7 @@ from aiozkqueue.http.core.service import is_there
 from aiozkqueue.http.core.shared import FRESH
 from aiozkqueue.http.dashboard.readings.figures import Figures, figures_of
 from aiozkqueue.operations.similar import similar_queue
+from aiozkqueue.sampling import MOST_LISTED
 from aiozkqueue.session.internals import core_of
 
 from . import sign_in
@@ -42,6 +43,11 @@ class Visit:
     def session(self) -> QueueSession:
         """The queue session of the server. Raises: ProblemError: it is not open."""
         return self._backend.session
+
+    @property
+    def listing(self) -> QueueSession:
+        """The session for readings that list deep queues. Raises: ProblemError: it is not open."""
+        return self._backend.listing
 
     @property
     def sampler(self) -> Sampler:
@@ -89,6 +95,10 @@ class Visit:
             hint = "" if similar is None else f" Did you mean {similar!r}?"
             raise PageError(404, "No such queue", f"There is no queue {name!r}.{hint}")
         return self.session.queue(name)
+
+    def listing_of(self, queue: Queue[bytes], names: int) -> Queue[bytes]:
+        """Return the queue for a reading of this many names; if they are very many, in the session for listings."""
+        return self.listing.queue(queue.name) if names > MOST_LISTED else queue
 
     # -- figures
 
