@@ -35,7 +35,7 @@ def draw(path: Path, results: Results, machine: Mapping[str, str]) -> bool:
         bars = plot.barh(names, [rates[name] for name in names], color=[_colour(name) for name in names])
         plot.bar_label(bars, [f"{rates[name]:,.0f}" for name in names], padding=3, fontsize=8)
         plot.set_xscale("log")
-        plot.set_xlim(left=10, right=1_000_000)
+        plot.set_xlim(left=10, right=5_000_000)
         plot.set_title(title, loc="left", fontsize=10, fontweight="bold")
         plot.spines[["top", "right"]].set_visible(False)
     plots[-1].set_xlabel("messages a second, logarithmic")
