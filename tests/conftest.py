@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,14 @@ def _no_blocking_calls_on_the_loop() -> Iterator[None]:
         for name in ("connect", "sendall", "recv"):  # this function blocks the loop on purpose
             watch.functions[f"socket.socket.{name}"].can_block_in("scripted_server.py", "close_elsewhere")
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen_heap() -> None:
+    """Exclude all tests and imported modules from garbage collection, which would block a loop for half a second."""
+    if not gc.get_freeze_count():  # the first module, or a test has thawed it
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
