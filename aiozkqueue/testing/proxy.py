@@ -12,7 +12,7 @@ import re
 import socket
 import struct
 import sys
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _CHUNK: Final = 65_536
 # Maximum chunks read ahead of a stall or a delay. Beyond it TCP's backpressure stops the sender, as in a full network.
 _AHEAD: Final = 64
+# Seconds for which a server may take to close its end of a reset connection.
+_LINGER: Final = 10.0
 
 
 class Direction(enum.Enum):
@@ -82,7 +84,7 @@ class Connection:
         """Reset the client's side; the server receives the data forwarded so far, then the end. Idempotent."""
         self.over = True
         reset(self._client)
-        self._server.close()
+        _end_sending(cast("asyncio.Transport", self._server.transport))
 
     def close(self) -> None:
         """Close both sides in order, after all forwarded data is delivered. Idempotent."""
@@ -95,6 +97,31 @@ class Connection:
         self.over = True
         reset(self._client)
         reset(self._server)
+
+
+class _Discarding(asyncio.Protocol):
+    """Discards what a server still sends; its transport closes when the server does."""
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+
+
+def _end_sending(transport: asyncio.Transport) -> None:
+    """Send the end after the data written so far, and read until the server closes.
+
+    A closed socket answers a late reply with RST, and a ZooKeeper server then ignores requests that it has received and
+    not read.
+    """
+    if transport.is_closing():
+        return
+    transport.set_protocol(_Discarding())
+    try:
+        transport.resume_reading()
+        transport.write_eof()
+    except OSError:  # the server has reset the connection, which the transport has not noticed
+        transport.abort()
+    else:
+        asyncio.get_running_loop().call_later(_LINGER, transport.abort)
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -281,6 +308,8 @@ class FaultProxy:
     async def _forward(self, connection: Connection, flow: Flow, read_at: float, data: bytes) -> None:
         """Forward the data read, subject to the faults of its direction."""
         await self._arrive(flow.direction, read_at)
+        if connection.over:  # reset by the other direction meanwhile
+            raise ConnectionAbortedError
         if flow.direction in self._dropping:
             return
         budget = self._budget.get(flow.direction)

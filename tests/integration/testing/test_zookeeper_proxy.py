@@ -67,14 +67,17 @@ async def test_a_fault_on_the_nth_request_leaves_earlier_requests_answered(
 async def test_only_the_pipelined_requests_before_the_lost_one_are_applied(
     zookeeper: str, zookeeper_proxy: ZooKeeperProxy, root: str
 ) -> None:
-    zookeeper_proxy.lose_before(lambda request: text(f"{root}/5") in request.body)
-    async with session(zookeeper_proxy.hosts) as client:
-        for number in range(10):
-            client.send_create(f"{root}/{number}")
-        await client.ended()
-    await becomes_applied(zookeeper, f"{root}/4")
-    assert not await applied(zookeeper, f"{root}/5")
-    assert not await applied(zookeeper, f"{root}/6")
+    """Also those that the server has not read when it sends its first replies."""
+    for attempt in range(10):
+        lost = text(f"{root}/{attempt}-40")
+        zookeeper_proxy.lose_before(lambda request, lost=lost: lost in request.body)  # type: ignore[misc]
+        async with session(zookeeper_proxy.hosts) as client:
+            for number in range(60):
+                client.send_create(f"{root}/{attempt}-{number}")
+            await client.ended()
+        await becomes_applied(zookeeper, f"{root}/{attempt}-39")
+        assert not await applied(zookeeper, f"{root}/{attempt}-40")
+        assert not await applied(zookeeper, f"{root}/{attempt}-41")
 
 
 async def test_a_fault_happens_the_given_number_of_times(zookeeper_proxy: ZooKeeperProxy, root: str) -> None:
