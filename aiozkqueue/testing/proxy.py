@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _CHUNK: Final = 65_536
 # Maximum chunks read ahead of a stall or a delay. Beyond it TCP's backpressure stops the sender, as in a full network.
 _AHEAD: Final = 64
-# Seconds for which a server may take to close its end of a reset connection.
-_LINGER: Final = 10.0
+# Seconds that a server may take to close its end of a reset connection.
+_LINGER: Final = 1.0
 
 
 class Direction(enum.Enum):
@@ -73,6 +73,7 @@ class Connection:
     ) -> None:
         self.number: Final = number  #: the position in order of arrival, from 1
         self.over: bool = False
+        self._ending: asyncio.Future[None] | None = None
         self._client = client[1]
         self._server = server[1]
         self.flows: Final = (
@@ -81,10 +82,30 @@ class Connection:
         )
 
     def reset(self) -> None:
-        """Reset the client's side; the server receives the data forwarded so far, then the end. Idempotent."""
+        """Reset the client's side; the server receives the data forwarded so far, then the end. Idempotent.
+
+        A closed socket answers a late reply with RST, and a ZooKeeper server then ignores requests that it has received
+        and not read. So replies are read until the server closes.
+        """
         self.over = True
         reset(self._client)
-        _end_sending(cast("asyncio.Transport", self._server.transport))
+        transport = cast("asyncio.Transport", self._server.transport)
+        if self._ending is not None or transport.is_closing():
+            return
+        discarding = _Discarding()
+        transport.set_protocol(discarding)
+        try:
+            transport.resume_reading()
+            transport.write_eof()
+        except OSError:  # the server has reset the connection, which the transport has not noticed
+            transport.abort()
+        self._ending = discarding.closed
+
+    async def ended(self) -> None:
+        """After `reset`, wait until the server has closed its end; close it after a second."""
+        if self._ending is not None:
+            await asyncio.wait([self._ending], timeout=_LINGER)
+            self._server.transport.abort()
 
     def close(self) -> None:
         """Close both sides in order, after all forwarded data is delivered. Idempotent."""
@@ -102,26 +123,16 @@ class Connection:
 class _Discarding(asyncio.Protocol):
     """Discards what a server still sends; its transport closes when the server does."""
 
+    def __init__(self) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
 
-
-def _end_sending(transport: asyncio.Transport) -> None:
-    """Send the end after the data written so far, and read until the server closes.
-
-    A closed socket answers a late reply with RST, and a ZooKeeper server then ignores requests that it has received and
-    not read.
-    """
-    if transport.is_closing():
-        return
-    transport.set_protocol(_Discarding())
-    try:
-        transport.resume_reading()
-        transport.write_eof()
-    except OSError:  # the server has reset the connection, which the transport has not noticed
-        transport.abort()
-    else:
-        asyncio.get_running_loop().call_later(_LINGER, transport.abort)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
+        """See `asyncio.Protocol`."""
+        if not self.closed.done():
+            self.closed.set_result(None)
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -151,6 +162,7 @@ class FaultProxy:
         self._owner: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._lingering: set[asyncio.Task[None]] = set()
         self._open = {direction: asyncio.Event() for direction in Direction}
         self._delay = dict.fromkeys(Direction, 0.0)
         self._dropping: set[Direction] = set()
@@ -251,6 +263,7 @@ class FaultProxy:
         if self._owner is not None:
             self._owner.cancel()
             await asyncio.wait([self._owner])
+            await asyncio.gather(*self._lingering)
             if not self._owner.cancelled():
                 self._owner.result()  # raises the error of a failed connection, including one of a test's own `match`
 
@@ -295,6 +308,9 @@ class FaultProxy:
             self._connections.pop(connection, None)
             if not connection.over:
                 connection.abort()
+            lingering = asyncio.create_task(connection.ended())
+            self._lingering.add(lingering)
+            lingering.add_done_callback(self._lingering.discard)
 
     async def _pump(self, connection: Connection, flow: Flow) -> None:
         while True:
