@@ -106,6 +106,7 @@ class Connection:
         if self._ending is not None:
             await asyncio.wait([self._ending], timeout=_LINGER)
             self._server.transport.abort()
+            await self._ending
 
     def close(self) -> None:
         """Close both sides in order, after all forwarded data is delivered. Idempotent."""
