@@ -39,13 +39,15 @@ class Bar:
 
 PUT = "put, a transaction each"
 TAKE = "take + commit, a transaction each"
-LISTENER = "listener, a result each, bundles"
+LISTENER = "listener, a result each"
 MULTIS, COMMITS_100, COMMITS_200 = (
     "raw: multis of 100 creates",
     "raw: lock, read, commit in 100s",
     "raw: lock, read, commit in 200s",
 )
 SAFE_8 = "Curator: consume, safe, 8 threads"
+LOCKING_QUEUE = "kazoo LockingQueue: get, consume"
+SAQ = "SAQ on Redis: no-op jobs"
 
 BARS = [
     # a queue with its default settings, to what a bare socket reaches with one znode for each message, and to peers
@@ -54,15 +56,22 @@ BARS = [
     Bar("put_many(1,000), 1 task, bundles", 3, MULTIS),
     Bar(f"{TAKE}, bundles", 1.1, COMMITS_200),
     Bar(f"{TAKE}, bundles", 45, SAFE_8),
-    Bar(f"{TAKE}, bundles", 200, "kazoo LockingQueue: get, consume"),
+    Bar(f"{TAKE}, bundles", 200, LOCKING_QUEUE),
     Bar("take_many(100), 1 task, bundles", 3, COMMITS_100),
-    Bar(LISTENER, 30, SAFE_8),
-    Bar(LISTENER, 25, "SAQ on Redis: no-op jobs"),
+    Bar(f"{LISTENER}, bundles", 30, SAFE_8),
+    Bar(f"{LISTENER}, bundles", 25, SAQ),
     Bar("async for, default settings, bundles", 20, SAFE_8),
     # one znode for each message
+    Bar(PUT, 4, "Curator: put in background"),
     Bar(PUT, 0.4, MULTIS),
+    Bar(TAKE, 20, SAFE_8),
+    Bar(TAKE, 80, LOCKING_QUEUE),
     Bar(TAKE, 0.4, COMMITS_200),
+    Bar(LISTENER, 12, SAFE_8),
+    Bar(LISTENER, 10, SAQ),
+    Bar("async for, default settings", 6, SAFE_8),
     Bar("take_many(100), 1 task", 0.45, COMMITS_100),
+    Bar("take_many(100), 1 task", 0.45, "raw: the same, one batch at a time"),
     Bar("take_many(100), 4 tasks", 0.45, COMMITS_100),
     Bar("put, direct, beside all features", 0.95, "put, direct"),
     Bar("take + commit, beside all features", 0.95, TAKE),
@@ -70,6 +79,7 @@ BARS = [
     Bar("1,000,000 waiting in 64 shards", 0.5, figure="first_s", at_most=True),
     Bar("1,000,000 waiting in 64 shards", 150, figure="grown_mb", at_most=True),
     Bar("16 sessions × 32 tasks", 1.3, "1 session × 32 tasks"),
+    Bar("16 sessions × 32 tasks", 0.05, figure="failed", at_most=True),
     Bar("16 sessions × 32 tasks", 0.02, figure="in_vain", at_most=True),
     Bar("64 sessions × 32 tasks", 1, "1 session × 32 tasks"),
     Bar("put → handler, 50 a second", 2.2, "raw write, 50 a second", "p50_ms", at_most=True),

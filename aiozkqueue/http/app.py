@@ -19,11 +19,10 @@ from .dashboard import routes as dashboard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
-    from contextlib import AbstractAsyncContextManager
 
     from starlette.types import Receive, Scope, Send
 
-    from aiozkqueue.session.session import QueueSession
+    from .core.backend import Connecting
 
 
 class _Service(FastAPI):
@@ -48,10 +47,7 @@ class _Service(FastAPI):
 
 
 def create_app(
-    connecting: Callable[[], AbstractAsyncContextManager[QueueSession]],
-    settings: Settings | None = None,
-    *,
-    listing: Callable[[], AbstractAsyncContextManager[QueueSession]] | None = None,
+    connecting: Connecting, settings: Settings | None = None, *, listing: Connecting | None = None
 ) -> FastAPI:
     """Return the service as an ASGI application, to be run by uvicorn or mounted in another.
 

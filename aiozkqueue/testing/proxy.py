@@ -130,7 +130,7 @@ class _Discarding(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio passes it by this name
         """See `asyncio.Protocol`."""
         if not self.closed.done():
             self.closed.set_result(None)

@@ -315,7 +315,7 @@ async def test_each_of_a_thousand_messages_is_either_consumed_by_curator_or_move
     await server_view.until(lambda: not server_view._children(path), 60)
     there = await emptied(session, target)
     async with asyncio.timeout(60):  # without locks, Curator deletes an item before it handles its ten messages
-        while len(shown := await curator.shown_until_now("c")) + len(there) < len(bodies):  # noqa: ASYNC110 -- Java
+        while len(shown := await curator.shown_until_now("c")) + len(there) < len(bodies):  # noqa: ASYNC110 -- Curator's process handles them
             await asyncio.sleep(0.1)
     assert sorted([*shown, *there]) == sorted(bodies)
     assert sum(status.moved for status in statuses) == len(there) > 0

@@ -129,16 +129,32 @@ async def test_the_pages_of_a_deep_queue_answer_at_once_and_do_not_block_the_loo
     await eventually(found)
 
 
-@pytest.mark.parametrize("page", ["/queues/deep/messages", "/findings"])
+@pytest.mark.parametrize(
+    ("page", "folder", "waiting"),
+    [
+        ("/queues/deep/messages", "items", "/queues/deep/messages"),
+        ("/findings", "items", "/queues/deep/messages"),
+        ("/queues/deep/dead-letters", "dlq", "/queues/deep/dead-letters"),
+    ],
+)
 async def test_pages_do_not_wait_for_the_listing_of_a_deep_queue(
-    page: str, zookeeper: str, start: Starter, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    folder: str,
+    waiting: str,
+    zookeeper: str,
+    start: Starter,
+    session: zq.QueueSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ZooKeeper answers the requests of a connection in their order, so a long listing has a separate session."""
     for module in (sampling, visit, dead_letters):
         monkeypatch.setattr(module, "MOST_LISTED", 50)
     monkeypatch.setattr(sampling, "LISTED", 50)
     await session.queue("deep").configure(zq.QueueConfig(bundle=1))
-    await session.queue("deep").put_many([b"1"] * 60)
+    await session.queue("deep").put_many([b"1"] * 120)
+    async with session.transaction() as tx:
+        for message in await tx.take_many(session.queue("deep"), 60):
+            tx.reject(message, "broken")
     await session.queue("orders").put(b"1")
     async with ZooKeeperProxy(zookeeper) as proxy, browsing(await start(Settings(patience=2), hosts=proxy.hosts)) as it:
 
@@ -146,18 +162,19 @@ async def test_pages_do_not_wait_for_the_listing_of_a_deep_queue(
             return "/queues/deep" in (await it.get("/")).text
 
         await eventually(shown)
-        listing = proxy.hold_reply(lambda one: b"/deep/items" in one.body and one.opcode == Opcode.GET_CHILDREN)
+        listed = f"/deep/{folder}".encode()
+        listing = proxy.hold_reply(lambda one: listed in one.body and one.opcode == Opcode.GET_CHILDREN)
         assert (await it.get(page)).status_code == 200
         assert listing.requests
-        assert "being read" in (await it.get("/queues/deep/messages")).text
+        assert "being read" in (await it.get(waiting)).text
         for path in (*PAGES, "/servers", "/queues/deep", "/queues/deep/points", "/queues/deep/dead-letters"):
             assert (await it.get(path)).status_code == 200, path
         proxy.heal()
 
-        async def listed() -> bool:
-            return "of 60 messages" in (await it.get("/queues/deep/messages")).text
+        async def read() -> bool:
+            return "being read" not in (await it.get(waiting)).text
 
-        await eventually(listed)
+        await eventually(read)
 
 
 async def fill(session: zq.QueueSession, name: str, number: int) -> None:

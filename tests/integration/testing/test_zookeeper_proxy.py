@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aiozkqueue.testing import Direction, Opcode, Request, ZooKeeperProxy
 from tests.integration.testing.raw import session, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOST = (ConnectionResetError, asyncio.IncompleteReadError)
 
@@ -24,6 +28,11 @@ async def applied(zookeeper: str, path: str) -> bool:
     """Whether the server has the path now, asked past the proxy."""
     async with session(zookeeper) as client:
         return await client.exists(path)
+
+
+def names(path: str) -> Callable[[Request], bool]:
+    """Match the requests that name this path."""
+    return lambda request: text(path) in request.body
 
 
 async def becomes_applied(zookeeper: str, path: str) -> None:
@@ -69,8 +78,7 @@ async def test_only_the_pipelined_requests_before_the_lost_one_are_applied(
 ) -> None:
     """Also those that the server has not read when it sends its first replies."""
     for attempt in range(10):
-        lost = text(f"{root}/{attempt}-40")
-        zookeeper_proxy.lose_before(lambda request, lost=lost: lost in request.body)  # type: ignore[misc]
+        zookeeper_proxy.lose_before(names(f"{root}/{attempt}-40"))
         async with session(zookeeper_proxy.hosts) as client:
             for number in range(60):
                 client.send_create(f"{root}/{attempt}-{number}")

@@ -23,6 +23,14 @@ async def put(run: Run, queue: zq.Queue[bytes], count: int, slowness: int = 2) -
         await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
 
 
+async def put_together(run: Run, name: str, queue: zq.Queue[bytes], count: int) -> None:
+    """Put this many messages in one request, by the client of this name."""
+    unit = run.unit(name)
+    unit.puts = {run.token(): "a" for _ in range(count)}
+    await queue.put_many([token.encode() for token in unit.puts])
+    run.decide(unit, Status.COMMITTED)
+
+
 async def take_and_commit(
     run: Run, name: str, slowness: int, patience: float = 0.2, times: int = 8, queue: str = "a"
 ) -> None:

@@ -1,4 +1,4 @@
-"""Bundles that end while an operator looks at the queue."""
+"""Bundles that end while they are counted, and that are released as a whole or with a delay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import aiozkqueue as zq
 from aiozkqueue.testing.simulator import run_virtual
 from tests.simulation.history import Status, Unit
 from tests.simulation.stories import story
-from tests.simulation.stories.acts import end
+from tests.simulation.stories.acts import end, put_together
 from tests.simulation.stories.clock import Waits
 from tests.simulation.workload import LIMIT, Run
 
@@ -30,10 +30,7 @@ def a_queue_is_counted_while_a_bundle_ends(seed: int | str) -> History:
         run.weather.calm = True
         async with run.cluster.connect(name="taker") as taker, run.cluster.connect(name="operator") as operator:
             await run.configure(operator, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=SIZE))
-            unit = run.unit("operator")
-            unit.puts = {run.token(): "a" for _ in range(2 * SIZE)}
-            await operator.queue("a").put_many([token.encode() for token in unit.puts])
-            run.decide(unit, Status.COMMITTED)
+            await put_together(run, "operator", operator.queue("a"), 2 * SIZE)
             queue = taker.queue("a")
             async with taker.transaction(autocommit=False) as first, taker.transaction(autocommit=False) as last:
                 ended = _shown(run, taker, await first.take_many(queue, SIZE - 1))
@@ -61,11 +58,8 @@ def messages_of_a_bundle_are_redelivered_after_their_delay(seed: int | str) -> H
         waits.late = 0.1 + 100 * run.weather.scale
         async with run.cluster.connect(name="taker") as session:
             await run.configure(session, "a", zq.QueueConfig(policy=zq.AtLeastOnce(), bundle=SIZE))
-            unit = run.unit("taker")
-            unit.puts = {run.token(): "a" for _ in range(2 * SIZE)}
             queue = session.queue("a")
-            await queue.put_many([token.encode() for token in unit.puts])
-            run.decide(unit, Status.COMMITTED)
+            await put_together(run, "taker", queue, 2 * SIZE)
             async with session.transaction(autocommit=False) as tx:
                 held = await tx.take_many(queue, run.random.randint(1, SIZE))
                 unit = _shown(run, session, held)
@@ -95,10 +89,7 @@ def messages_of_a_returned_bundle_keep_their_attempts(seed: int | str) -> Histor
         run.weather.calm = True
         async with run.cluster.connect(name="taker") as taker, run.cluster.connect(name="other") as other:
             await run.configure(other, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), bundle=SIZE))
-            unit = run.unit("other")
-            unit.puts = {run.token(): "a" for _ in range(SIZE)}
-            await other.queue("a").put_many([token.encode() for token in unit.puts])
-            run.decide(unit, Status.COMMITTED)
+            await put_together(run, "other", other.queue("a"), SIZE)
             async with taker.transaction(autocommit=False) as tx:
                 unit = _shown(run, taker, await tx.take_many(taker.queue("a"), SIZE))
                 await tx.rollback()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import aiozkqueue as zq
 from aiozkqueue.queue.claim.bundles import TICK
 from aiozkqueue.testing.simulator import run_virtual
-from tests.simulation.history import Status
 from tests.simulation.stories import story
-from tests.simulation.stories.acts import end, put, take_and_commit
+from tests.simulation.stories.acts import end, put, put_together, take_and_commit
 from tests.simulation.workload import LIMIT, Run
 
 if TYPE_CHECKING:
@@ -69,10 +68,7 @@ def a_queue_is_paused_while_a_session_has_messages_of_a_bundle_at_hand(seed: int
         async with run.cluster.connect(name="operator") as operator:
             policy = zq.AtLeastOnce(backoff=zq.Fixed(0))
             await run.configure(operator, "a", zq.QueueConfig(policy=policy, bundle=16))
-            unit = run.unit("operator")
-            unit.puts = {run.token(): "a" for _ in range(64)}
-            await operator.queue("a").put_many([token.encode() for token in unit.puts])
-            run.decide(unit, Status.COMMITTED)
+            await put_together(run, "operator", operator.queue("a"), 64)
 
             async def pause() -> None:
                 await asyncio.sleep(run.random.random() * 5 * TICK)

@@ -38,8 +38,7 @@ async def show(visit: Visit, name: str) -> Response:
     """
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
-    queue = visit.listing_of(queue, figures.sample.dead)
-    key, read = _reading(visit, queue, sought := sought_by(visit))
+    key, read = _reading(visit, queue, sought := sought_by(visit), figures.sample.dead)
     ask = visit.shared.soon if figures.sample.dead > MOST_LISTED else visit.shared.get
     found = await ask(key, read)
     rows = [] if found is None else found.rows
@@ -65,17 +64,19 @@ def sought_by(visit: Visit) -> Sought:
 
 async def find(visit: Visit, queue: Queue[bytes], sought: Sought) -> FoundLetters:
     """Search the dead letters of a queue. Visitors with the same permissions share the result."""
-    return await visit.shared.get(*_reading(visit, queue, sought))
+    figures = await visit.figures_of(queue.name)
+    return await visit.shared.get(*_reading(visit, queue, sought, figures.sample.dead))
 
 
 def _reading(
-    visit: Visit, queue: Queue[bytes], sought: Sought
+    visit: Visit, queue: Queue[bytes], sought: Sought, dead: int
 ) -> tuple[tuple[Hashable, ...], Callable[[], Coroutine[Any, Any, FoundLetters]]]:
-    """Return the key of a search, by which visitors share it, and the search."""
+    """Return the key of a search among ``dead`` dead letters, by which visitors share it, and the search."""
+    listed = visit.listing_of(queue, dead)
     payloads = bool(sought.text) and visit.visitor.may(Verb.POLL, queue.name)
 
     async def read() -> FoundLetters:
         async with _searches:
-            return await search(queue, sought, payloads=payloads)
+            return await search(listed, sought, payloads=payloads)
 
     return ("letters", queue.name, sought, payloads), read
