@@ -66,6 +66,9 @@ _HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 
 _STICKY: Final = "Sticky queues"
 
+#: What a stored policy decides. Without one, clients assume `AtLeastOnce`.
+_POLICY: Final = frozenset({"policy", "backoff", "exhausted"})
+
 #: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
 SETTINGS: Final = (
     Setting("shards", int, "The number of lanes for new messages."),
@@ -142,13 +145,20 @@ async def configure(
     if as_json:
         output.print_json(record)
     else:
-        output.print_table(["setting", "value", ""], [_row(name, value) for name, value in record.items()])
+        in_force = record | _shown_policy(config.policy or zq.AtLeastOnce())
+        assumed = _POLICY if config.policy is None else frozenset[str]()
+        output.print_table(
+            ["setting", "value", ""], [_row(name, value, name in assumed) for name, value in in_force.items()]
+        )
     return Exit.OK
 
 
-def _row(name: str, value: Json) -> tuple[str, Json, str]:
-    """Return a row of the table: a setting, the value in force, and whether that is the default."""
-    default = "default" if name in IN_FORCE and is_default(name, value) else ""
+def _row(name: str, value: Json, assumed: bool) -> tuple[str, Json, str]:
+    """Return a row of the table: a setting, the value in force, and whether that is the default.
+
+    ``assumed``: the queue stores no such setting, and this is what its clients assume.
+    """
+    default = "default" if assumed or (name in IN_FORCE and is_default(name, value)) else ""
     if value is None:
         return name, IN_FORCE.get(name, "-"), default
     return name, {True: "yes", False: "no"}[value] if isinstance(value, bool) else value, default

@@ -61,7 +61,7 @@ def _now(state: MessageState, stats: QueueStats) -> str:
     said = {
         zq.Status.UNKNOWN: "unknown: it was never in this queue, or it has ended and the queue keeps no record of it",
         zq.Status.WAITING: _waiting(stats),
-        zq.Status.CLAIMED: f"claimed by {name_process(state.claimed_by, 'another program')}, "
+        zq.Status.IN_FLIGHT: f"in flight: claimed by {name_process(state.claimed_by, 'another program')}, "
         "which has not settled it yet",
         zq.Status.DELAYED: f"delayed until {output.when(state.due)}, "
         + ("before its next attempt, or leased" if state.attempts else "as it was put"),

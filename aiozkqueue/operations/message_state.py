@@ -35,8 +35,8 @@ class Status(enum.Enum):
     """It can be taken now."""
     DELAYED = "delayed"
     """It can only be taken later: it is scheduled, or waits for a retry."""
-    CLAIMED = "claimed"
-    """It is in flight: a transaction, a delivery or a ledger holds it."""
+    IN_FLIGHT = "in flight"
+    """It is claimed: a transaction, a delivery or a ledger holds it."""
     DEAD = "dead-lettered"
     FINISHED = "finished"
     FAILED = "failed"
@@ -120,7 +120,7 @@ async def _bundled(handle: QueueHandle[Runtime], message_id: str) -> MessageStat
         return state
     owner = LockRecord.decode(lock.data).owner
     consumer = await _consumer(handle, owner) if owner else None
-    return replace(state, status=Status.CLAIMED, claimed_at=moment_at(lock.ctime), claimed_by=consumer)
+    return replace(state, status=Status.IN_FLIGHT, claimed_at=moment_at(lock.ctime), claimed_by=consumer)
 
 
 async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str]) -> Placed | None:
@@ -162,7 +162,7 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
     )
     if lock is not None and (held := LockRecord.decode(lock.data)).end is None:
         consumer = await _consumer(handle, held.owner) if held.owner else None
-        return replace(state, status=Status.CLAIMED, claimed_at=moment_at(lock.stat.ctime), claimed_by=consumer)
+        return replace(state, status=Status.IN_FLIGHT, claimed_at=moment_at(lock.stat.ctime), claimed_by=consumer)
     due = due_of(placed.item, lock)
     if due is not None and due > handle.runtime.server_clock.now():
         return replace(state, status=Status.DELAYED, due=moment_at(due))

@@ -37,10 +37,10 @@ def tell(state: MessageState, records: Sequence[HistoryRecord]) -> list[Event]:
     if state.ended_at is not None and not records:
         events.append(Event(state.ended_at, _end(state.status.value, state.attempts, state.reason)))
     events.sort(key=lambda one: one.at or _OVER)
-    if state.status in (Status.WAITING, Status.DELAYED, Status.CLAIMED) and state.attempts:
+    if state.status in (Status.WAITING, Status.DELAYED, Status.IN_FLIGHT) and state.attempts:
         failed = f", the last time it failed: {state.error}" if state.error else ""
         events.append(Event(None, f"{_delivered(state.attempts)} before{failed}"))
-    if state.claimed_at is not None and state.status is Status.CLAIMED:
+    if state.claimed_at is not None and state.status is Status.IN_FLIGHT:
         events.append(Event(state.claimed_at, f"claimed by {name_process(state.claimed_by, 'another program')}"))
     return events
 

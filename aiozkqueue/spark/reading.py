@@ -384,7 +384,7 @@ def item_values(one: ItemSnapshot, now: int, layout: Layout) -> dict[str, object
     due = due_of(item, one.lock)
     later = due is not None and due > now
     values["attempt"] = attempts_of(one.meta)
-    values["state"] = "claimed" if one.in_flight else "delayed" if later else "waiting"
+    values["state"] = "in flight" if one.in_flight else "delayed" if later else "waiting"
     values["owner"] = owner_of(one) if one.in_flight else None
     values["due"] = 1000 * due if later and due is not None else None
     return values
@@ -426,7 +426,7 @@ def bundled_values(
         values = payload_values(message.id, message.data, state.bundle.ctime)
         if layout.reads_locks:
             values["attempt"] = attempts
-            values["state"] = "waiting" if state.lock is None else "claimed"
+            values["state"] = "waiting" if state.lock is None else "in flight"
             values["owner"] = None if state.lock is None else LockRecord.decode(state.lock.data).owner
             values["due"] = None
         rows.append(values)

@@ -46,7 +46,7 @@ async def test_a_message_is_shown_as_waiting_then_claimed_then_finished(
     async with other.transaction() as tx:
         assert await tx.take(other.queue("jobs"), timeout=10)
         claimed = await jobs.state(job)
-        assert claimed.status is zq.Status.CLAIMED
+        assert claimed.status is zq.Status.IN_FLIGHT
         assert claimed.claimed_by is not None
         assert claimed.claimed_by.pid == os.getpid()
         assert claimed.claimed_at is not None

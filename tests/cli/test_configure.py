@@ -33,11 +33,28 @@ def test_configure_without_options_shows_the_configuration(cli: Cli) -> None:
     assert shown["max_size"] == 7
     assert (shown["policy"], shown["backoff"], shown["exhausted"]) == ("at-least-once", "2", None)
     assert shown["shards"] is None
-    cells = [line.split("│") for line in cli("configure", "q").text.splitlines() if "│" in line]
-    values = {name.strip(): (value.strip(), default.strip()) for _, name, value, default, _ in cells}
+    values = _table(cli("configure", "q").text)
     assert values["max_size"] == ("7", "")
     assert values["ttl"] == ("unlimited", "default")  # the value in force, although none is stored
     assert values["paused"] == ("no", "default")
+
+
+def _table(text: str) -> dict[str, tuple[str, str]]:
+    """Return the value and the note of each setting."""
+    cells = [line.split("│") for line in text.splitlines() if "│" in line]
+    return {name.strip(): (value.strip(), default.strip()) for _, name, value, default, _ in cells}
+
+
+def test_configure_shows_the_policy_that_is_in_force_without_a_choice(cli: Cli) -> None:
+    cli("configure", "q", "--create")
+    values = _table(cli("configure", "q").text)
+    in_force = zq.AtLeastOnce().backoff
+    assert isinstance(in_force, zq.Exponential)
+    assert values["policy"] == ("at-least-once", "default")
+    assert values["backoff"] == (f"{in_force.initial:g}..{in_force.maximum:g}", "default")
+    cli("configure", "q", "--backoff", "2")
+    values = _table(cli("configure", "q").text)
+    assert (values["policy"], values["backoff"]) == (("at-least-once", ""), ("2", ""))
 
 
 @pytest.mark.parametrize("backoff", ["5", "1,5,60", "1..3600"])

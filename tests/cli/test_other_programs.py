@@ -140,7 +140,7 @@ def test_a_message_held_by_a_kazoo_client_is_shown_as_claimed_by_another_program
     assert theirs.get(timeout=10) == b"held"
     [message] = cli("peek", "--kazoo", path, "--json").records
     [told] = cli("why", message["id"], "--kazoo", path, "--json").records
-    assert told["status"] == "claimed"
+    assert told["status"] == "in flight"
     assert "claimed by another program" in told["now"]
     [stats] = cli("stats", "--kazoo", path, "--json").records
     assert (stats["size"], stats["in_flight"]) == (1, 1)

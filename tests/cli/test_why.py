@@ -34,7 +34,7 @@ async def test_why_shows_each_step_of_a_message_with_client_and_reason(
             assert await tx.take(queue, timeout=30)
             await queue.configure(zq.QueueConfig(paused=True))
             status, events, now = await _why(cli, message_id)
-            assert status == "claimed"
+            assert status == "in flight"
             assert events[-1].startswith("claimed by ")
             assert "has not settled it yet" in now
             await tx.rollback(delay=0)

@@ -100,7 +100,7 @@ def test_a_snapshot_reads_all_messages_and_claims_none(spark: SparkSession, opti
     held = asyncio.run(prepare())
     assert {body: row.state for body, row in states.items()} == {
         b"held": "waiting",
-        b"urgent": "claimed",
+        b"urgent": "in flight",
         b"tomorrow": "delayed",
     }
     urgent = states[b"urgent"]

@@ -101,7 +101,7 @@ async def test_a_message_is_found_by_its_id(session: zq.QueueSession, other: zq.
     assert (state.id, state.status) == (ids[60], zq.Status.WAITING)
     async with session.transaction() as tx:
         await tx.take_many(queue, NUMBER)
-        assert (await other.queue("jobs").state(ids[60])).status is zq.Status.CLAIMED
+        assert (await other.queue("jobs").state(ids[60])).status is zq.Status.IN_FLIGHT
 
 
 async def test_consumers_hold_the_messages_that_are_left_in_their_bundles(

@@ -65,7 +65,7 @@ class Held:
         (holder,) = await queue.admin.consumers()
         assert holder.host == "old-host"
         assert holder.messages == (now.known["held"],)
-        assert (await queue.state(now.known["held"])).status is zq.Status.CLAIMED
+        assert (await queue.state(now.known["held"])).status is zq.Status.IN_FLIGHT
         async with now.session.transaction() as tx:
             assert await tx.take(queue) is None
         await now.gone()
@@ -204,7 +204,7 @@ class Bundled:
         again = await take(now.session, left, 3)  # in no order: the program that stored them is registered as well
         assert sorted((one.body, one.attempt) for one in again) == [(body, 2) for body in self.bodies[1:]]
         assert await held.claimed() == 3
-        assert (await held.state(now.known["bundled-held"])).status is zq.Status.CLAIMED
+        assert (await held.state(now.known["bundled-held"])).status is zq.Status.IN_FLIGHT
         async with now.session.transaction() as tx:
             assert await tx.take(held) is None
         await now.gone()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiozkqueue.session.queue import Queue
 
 #: The states in which a message can be taken or will be.
-ALIVE = frozenset({Status.WAITING, Status.DELAYED, Status.CLAIMED})
+ALIVE = frozenset({Status.WAITING, Status.DELAYED, Status.IN_FLIGHT})
 
 
 class Stored(NamedTuple):
