@@ -42,6 +42,7 @@ from .batching import Batches
 from .bundle_arrays import Columns
 from .columns import Layout
 from .connection import linked
+from .dividing import Piece, divide, weigh
 from .meanwhile import Meanwhile
 from .offsets import BEGINNING, Offset, require_beginning, require_same
 from .options import Content, Mode
@@ -167,7 +168,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise CheckpointError(msg)
         link, ledger = self._ledger()
         again = batch == self._handed
-        shares = link.call(self._divide, ledger, batch)
+        shares = link.call(self._divide, link, ledger, batch)
         total = sum(stop - begin for share in shares for _, begin, stop in share.parts)
         if not again and total >= limit_of(self._limit):  # otherwise the next batch may wait for more messages
             self._beside().prepare(batch.seq, self._limit)
@@ -259,7 +260,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return True
 
-    async def _divide(self, ledger: Ledger, end: Offset) -> list[LedgerShare]:
+    async def _divide(self, link: Link, ledger: Ledger, end: Offset) -> list[LedgerShare]:
         state = await ledger.state()
         try:
             require_same(end, state._replace(done=-1), self._options)
@@ -273,15 +274,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warn(error)
             return [LedgerShare([])]
         total = sum(page.items for page in pages)
-        shares = max(self._options.min_partitions, -(-total // SHARE))
-        size = max(1, -(-total // shares))
+        least = self._options.min_partitions
+        pieces = await weigh(QueueHandle(link.runtime, link.state), pages) if least > 1 else [Piece(total)]
         divided: list[LedgerShare] = []
+        sizes = iter(divide(pieces, max(least, -(-total // SHARE))))
         passed, room = 0, 0
         for page in pages:
             begin = 0
             while begin < page.items:
                 if not room:
-                    room = min(size, total - passed)
+                    room = next(sizes)
                     divided.append(LedgerShare([], reading.of(passed, passed + room), attempt))
                 stop = min(page.items, begin + room)
                 divided[-1].parts.append((page.path, begin, stop))

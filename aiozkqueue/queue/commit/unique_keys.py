@@ -76,7 +76,7 @@ def key_taken(state: QueueState, holder: str) -> DuplicateKeyError:
     """Return the error for a key that another message holds."""
     return DuplicateKeyError(
         f"queue {state.name!r}: message {holder} already has this unique key, and is waiting or being handled; "
-        "cancel or update it, or set the option unique to ignore to keep it"
+        "cancel or update it, or give the option unique the value ignore to keep it"
     )
 
 

@@ -1,0 +1,69 @@
+"""The division of a batch among tasks: by the number of its messages, or by their size."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.operations.ledger_pages import read_page
+from aiozkqueue.zookeeper import NoNodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.batches.manifests import Page
+    from aiozkqueue.queue.commit.handle import QueueHandle
+    from aiozkqueue.queue.commit.runtime import Runtime
+
+#: The maximum number of items and bundles whose size is read. Of more, each k-th is read and stands for k.
+_SAMPLE: Final = 2_000
+#: The size that counts for a message besides its data, bytes: a task has work for each.
+_MESSAGE: Final = 256
+
+
+class Piece(NamedTuple):
+    """Consecutive messages of the same size."""
+
+    messages: int
+    size: float = _MESSAGE
+    """The size of each, bytes."""
+
+
+def divide(pieces: Sequence[Piece], shares: int) -> list[int]:
+    """Return the number of messages of each share, in order: ``shares`` shares of about the same size, none empty.
+
+    There are fewer only if there are fewer messages. A share exceeds the average by at most the largest message.
+    """
+    messages = list(accumulate((piece.messages for piece in pieces), initial=0))
+    sizes = list(accumulate((piece.messages * piece.size for piece in pieces), initial=0.0))
+    total, number = messages[-1], min(shares, messages[-1])
+    divided: list[int] = []
+    begin = 0
+    for share in range(1, number + 1):
+        ideal = sizes[-1] * share / number
+        piece = min(bisect_left(sizes, ideal), len(pieces)) - 1  # the one with the ideal end
+        nearest = messages[piece] + math.floor((ideal - sizes[piece]) / pieces[piece].size + 0.5)
+        end = min(max(nearest, begin + 1), total - (number - share))  # each share has a message
+        divided.append(end - begin)
+        begin = end
+    return divided
+
+
+async def weigh(handle: QueueHandle[Runtime], pages: Sequence[Page]) -> list[Piece]:
+    """Return the messages of these pages with their sizes, which are estimated for some of a large batch."""
+    zookeeper, paths = handle.runtime.zookeeper, handle.state.paths
+    try:
+        contents = await asyncio.gather(*(read_page(zookeeper.read, page.path) for page in pages))
+    except NoNodeError:  # the batch was released just now: its tasks will say so
+        return [Piece(page.items) for page in pages]
+    entries = [entry for content in contents for entry in content]
+    step = max(1, math.ceil(len(entries) / _SAMPLE))
+    stats = await asyncio.gather(*(zookeeper.exists(paths.at(entry.place)) for entry in entries[::step]))
+    pieces: list[Piece] = []
+    for start, stat in zip(range(0, len(entries), step), stats, strict=True):
+        size = 0 if stat is None else stat.data_length / entries[start].messages
+        pieces.append(Piece(sum(entry.messages for entry in entries[start : start + step]), _MESSAGE + size))
+    return pieces

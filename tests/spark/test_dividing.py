@@ -1,0 +1,98 @@
+"""Batches that are divided among tasks by size."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import aiozkqueue as zq
+from aiozkqueue.spark import dividing
+from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.dividing import Piece, divide
+from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.streaming import QueueStreamReader
+from tests.spark.test_batch import put
+from tests.spark.test_parts import use_bundles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.timeout(300)
+
+pieces = st.lists(st.builds(Piece, st.integers(1, 50), st.integers(1, 100_000)), max_size=20)
+
+
+@given(pieces, st.integers(1, 40))
+def test_shares_have_about_the_same_size_and_none_is_empty(pieces: Sequence[Piece], shares: int) -> None:
+    sizes = [piece.size for piece in pieces for _ in range(piece.messages)]
+    divided = divide(pieces, shares)
+    assert sum(divided) == len(sizes)
+    assert len(divided) == min(shares, len(sizes))
+    begin = 0
+    for count in divided:
+        assert count > 0
+        share = sizes[begin : begin + count]
+        assert sum(share) <= sum(sizes) / len(divided) + max(sizes) + 1e-3
+        begin += count
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shares", "divided"),
+    [
+        ([], 3, []),
+        ([Piece(10)], 4, [3, 2, 3, 2]),
+        ([Piece(3)], 5, [1, 1, 1]),
+        ([Piece(1, 1000), Piece(9, 1)], 4, [1, 1, 1, 7]),
+        ([Piece(9, 1), Piece(1, 1000)], 4, [7, 1, 1, 1]),
+        ([Piece(100, 10), Piece(10, 100)], 2, [100, 10]),
+    ],
+)
+def test_some_divisions(pieces: Sequence[Piece], shares: int, divided: list[int]) -> None:
+    assert divide(pieces, shares) == divided
+
+
+#: The large ones are in the first third.
+BODIES = [b"x" * 50_000, *[b"y"] * 40, b"x" * 50_000, *[b"y"] * 80]
+
+
+@pytest.mark.parametrize("bundles", [False, True], ids=["single items", "bundles"])
+@pytest.mark.parametrize("sample", [2_000, 64], ids=["each size is read", "some sizes are read"])
+def test_tasks_of_a_stream_read_about_as_many_bytes(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, bundles: bool, sample: int
+) -> None:
+    monkeypatch.setattr(dividing, "_SAMPLE", sample)
+    if bundles:
+        use_bundles(options)
+    else:
+        single_items(options)
+    ids = put(options, *BODIES)
+    parsed = parse_options({**options, "minPartitions": "2"})
+    reader = QueueStreamReader(default_schema(parsed.content), parsed)
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        shares = reader.partitions(start, end)
+        read = [
+            [(one["id"], len(one["body"])) for batch in reader.read(share) for one in batch.to_pylist()]
+            for share in shares
+        ]
+    finally:
+        reader.stop()
+    assert [one for share in read for one, _ in share] == ids
+    sizes = [sum(size for _, size in share) for share in read]
+    assert len(sizes) == 2
+    assert max(sizes) < 60_000
+    assert min(sizes) >= 50_000
+
+
+def single_items(options: dict[str, str]) -> None:
+    async def configure() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            await session.queue("orders").configure(zq.QueueConfig(bundle=1))
+
+    asyncio.run(configure())
