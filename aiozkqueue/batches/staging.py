@@ -162,11 +162,14 @@ class BatchWriter:
             lanes += [lane for shard in tier.shard_lanes for lane in shard if lane in there][:1]
         return [paths.at(lane) for lane in dict.fromkeys(lanes)]
 
-    async def abort(self, batch: int) -> int:
-        """Discard a batch, and remove its messages; return how many."""
+    async def abort(self, batch: int, run: str | None = None) -> int:
+        """Discard a batch, and remove its messages; return how many.
+
+        ``run``: only if this run is writing it, and no other has taken it over.
+        """
         if (await self._read())[0] is None:
             return 0
-        return await give_up(self._handle, self.writer, batch)
+        return await give_up(self._handle, self.writer, batch, run)
 
     async def parts(self) -> list[str]:
         """Return the records of the parts of its batches, by name."""

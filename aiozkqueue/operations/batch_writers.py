@@ -194,10 +194,11 @@ async def _records(handle: QueueHandle[Runtime]) -> list[tuple[str, Stat, Writer
     ]
 
 
-async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None = None) -> int:
+async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None = None, run: str | None = None) -> int:
     """Remove the messages of a writer's pending batch; return how many.
 
-    No consumer has seen any of them. Further puts of that batch are refused. ``batch``: discard only this batch.
+    No consumer has seen any of them. Further puts of that batch are refused. ``batch``, ``run``: discard only this
+    batch, and only while this run is writing it.
 
     Raises: NotFoundError: there is no such writer; AccessDeniedError.
     """
@@ -211,7 +212,7 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
             msg = f"queue {handle.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows the writers"
             raise NotFoundError(msg) from error
         record = WriterRecord.decode(node.data)
-        if record is None or record.stage is None or batch not in (None, record.batch):
+        if record is None or record.stage is None or batch not in (None, record.batch) or run not in (None, record.run):
             break
         left = replace(record, stage=None, aborted=(*record.aborted, record.stage))
         if await _write(handle, [SetData(path, left.encode(), node.stat.version)]):

@@ -83,7 +83,7 @@ class QueueWriter(DataSourceArrowWriter):
         """Remove the rows of a failed job."""
         with linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)
-            removed = link.call(staging.abort, self._options.txn_version)
+            removed = link.call(staging.abort, self._options.txn_version, self._run)
             self._forget(link, staging)
         log.error(
             "queue %s: the write failed; the %d rows that were put are removed",

@@ -1,0 +1,248 @@
+"""Numbered writes and rejections whose requests or replies are lost, or whose program is replaced meanwhile.
+
+Each multi of a run is chosen in turn. The tests use the classes that Spark calls, without Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+import aiozkqueue as zq
+from aiozkqueue.spark import writing
+from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.rejecting import DeadLetterWriter
+from aiozkqueue.spark.streaming import QueueStreamReader
+from aiozkqueue.spark.writing import QueueWriter
+from aiozkqueue.testing import Opcode, ZooKeeperProxy
+from tests.faults.account import multi_of
+from tests.spark.test_attempts import dead
+from tests.spark.test_batch import drained, put, state
+from tests.spark.test_stream import left
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+    from aiozkqueue.testing import Fault
+
+pytestmark = pytest.mark.timeout(180)
+
+BODY = StructType([StructField("body", BinaryType())])
+DECISION = StructType([StructField("id", StringType()), StructField("reason", StringType())])
+
+
+class _Partition:
+    """What Spark tells a task."""
+
+    @staticmethod
+    def get() -> _Partition:
+        return _Partition()
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "TaskContext", _Partition)
+    monkeypatch.setattr("aiozkqueue.batches.rejections.TOGETHER", 2)
+
+
+@pytest.fixture
+async def proxy(zookeeper: str) -> AsyncIterator[ZooKeeperProxy]:
+    async with ZooKeeperProxy(zookeeper) as between:
+        yield between
+
+
+def lose(proxy: ZooKeeperProxy, when: str, nth: int) -> Fault:
+    return (proxy.lose_before if when == "before" else proxy.lose_after)(Opcode.MULTI, nth=nth)
+
+
+def hold(proxy: ZooKeeperProxy, when: str, nth: int) -> Fault:
+    return (proxy.hold_request if when == "before" else proxy.hold_reply)(Opcode.MULTI, nth=nth)
+
+
+def writer_of(options: dict[str, str], version: int) -> QueueWriter:
+    parsed = parse_options({**options, "txnAppId": "app", "txnVersion": str(version), "rowsPerTransaction": "2"})
+    return QueueWriter(BODY, parsed)
+
+
+def rows_of(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"body": list(bodies)}, schema=pa.schema([("body", pa.binary())]))
+
+
+def write_version(options: dict[str, str], version: int, bodies: Sequence[bytes]) -> None:
+    """Write one partition as Spark does."""
+    writer = writer_of(options, version)
+    try:
+        writer.commit([writer.write(rows_of(bodies))])
+    except zq.QueueError:
+        writer.abort([])
+        raise
+
+
+def bodies_of(version: int) -> list[bytes]:
+    return [b"%d.%d" % (version, n) for n in range(5)]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_version_is_written_once_if_any_of_its_requests_or_replies_is_lost(
+    zookeeper: str, queue_root: str, proxy: ZooKeeperProxy, when: str
+) -> None:
+    for nth in count(1):
+        direct = {"hosts": zookeeper, "root": f"{queue_root}/{nth}", "queue": "orders"}
+        await asyncio.to_thread(write_version, direct, 1, bodies_of(1))
+        fault = lose(proxy, when, nth)
+        through = {**direct, "hosts": proxy.hosts}
+        await asyncio.to_thread(write_version, through, 2, bodies_of(2))
+        lost = len(fault.requests)
+        proxy.heal()
+        await asyncio.to_thread(write_version, direct, 2, bodies_of(2))  # skipped
+        assert Counter(await asyncio.to_thread(drained, direct)) == Counter([*bodies_of(1), *bodies_of(2)]), nth
+        if not lost:
+            break
+    assert nth > 5  # it begins, puts thrice, and completes
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_version_whose_writer_was_replaced_at_any_request_is_written_once(
+    zookeeper: str, queue_root: str, proxy: ZooKeeperProxy, when: str
+) -> None:
+    refused = 0
+    for nth in count(1):
+        direct = {"hosts": zookeeper, "root": f"{queue_root}/{nth}", "queue": "orders"}
+        await asyncio.to_thread(write_version, direct, 1, bodies_of(1))
+        fault = hold(proxy, when, nth)
+        through = {**direct, "hosts": proxy.hosts}
+        zombie = asyncio.ensure_future(asyncio.to_thread(write_version, through, 2, bodies_of(2)))
+        struck = asyncio.ensure_future(fault.struck(60))
+        await asyncio.wait({zombie, struck}, return_when=asyncio.FIRST_COMPLETED)
+        if not struck.done():
+            struck.cancel()
+            await zombie
+            break
+        await asyncio.to_thread(write_version, direct, 2, bodies_of(2))
+        assert (await asyncio.to_thread(state, direct))[0] == 10, nth  # visible, although the zombie is not over
+        fault.release()
+        proxy.heal()
+        with suppress(zq.NotCommittedError):
+            refused += 1
+            await zombie
+            refused -= 1
+        await asyncio.to_thread(write_version, direct, 2, bodies_of(2))
+        assert Counter(await asyncio.to_thread(drained, direct)) == Counter([*bodies_of(1), *bodies_of(2)]), nth
+    assert nth > 5
+    assert refused > 0
+
+
+async def test_a_failed_writer_does_not_remove_the_rows_of_the_one_that_replaced_it(
+    zookeeper: str, queue_root: str, proxy: ZooKeeperProxy
+) -> None:
+    direct = {"hosts": zookeeper, "root": queue_root, "queue": "orders"}
+    await asyncio.to_thread(write_version, direct, 1, bodies_of(1))
+    fault = proxy.hold_request(multi_of(b"/items/item-"))
+    zombie = asyncio.ensure_future(asyncio.to_thread(write_version, {**direct, "hosts": proxy.hosts}, 2, bodies_of(2)))
+    await fault.struck()
+    heir = writer_of(direct, 2)
+    written = await asyncio.to_thread(heir.write, rows_of(bodies_of(2)))
+    fault.release()
+    with pytest.raises(zq.NotCommittedError):
+        await zombie
+    await asyncio.to_thread(heir.commit, [written])
+    assert Counter(await asyncio.to_thread(drained, direct)) == Counter([*bodies_of(1), *bodies_of(2)])
+
+
+class Query:
+    """The source as a query uses it."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        parsed = parse_options(options)
+        self._reader = QueueStreamReader(default_schema(parsed.content), parsed)
+        self._begin = self._reader.initialOffset()
+
+    def hand_out(self) -> None:
+        """Begin an attempt at the first batch."""
+        self._end = self._reader.latestOffset(self._begin, ReadAllAvailable())
+        self._shares = self._reader.partitions(self._begin, self._end)
+
+    def read(self) -> list[str]:
+        batches = [batch for share in self._shares for batch in self._reader.read(share)]
+        return [one for batch in batches for one in batch["id"].to_pylist()]
+
+    def finish(self) -> None:
+        """Commit the batch, and end."""
+        self._reader.latestOffset(self._end, ReadAllAvailable())
+        self._reader.stop()
+
+    def stop(self) -> None:
+        self._reader.stop()
+
+
+def reject(options: dict[str, str], ids: Iterable[str], reason: str) -> None:
+    parsed = parse_options({**options, "content": "deadLetters"})
+    rows = pa.RecordBatch.from_pylist([{"id": one, "reason": reason} for one in ids])
+    DeadLetterWriter(DECISION, parsed).write(iter([rows]))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_messages_are_rejected_once_if_any_request_or_reply_is_lost(
+    zookeeper: str, queue_root: str, proxy: ZooKeeperProxy, when: str
+) -> None:
+    for nth in count(1):
+        options = {"hosts": zookeeper, "root": f"{queue_root}/{nth}", "queue": "orders"}
+        ids = await asyncio.to_thread(put, options, *(b"%d" % n for n in range(8)))
+        query = Query(options)
+        await asyncio.to_thread(query.hand_out)
+        assert await asyncio.to_thread(query.read) == ids
+        fault = lose(proxy, when, nth)
+        await asyncio.to_thread(reject, {**options, "hosts": proxy.hosts}, ids[1:6], "unpaid")
+        lost = len(fault.requests)
+        proxy.heal()
+        await asyncio.to_thread(query.finish)
+        letters = await asyncio.to_thread(dead, options)
+        assert sorted(letters) == [(b"%d" % n, "stream 'spark': unpaid") for n in range(1, 6)], nth
+        assert await asyncio.to_thread(left, options) == (0, 0, 0)
+        if not lost:
+            break
+    assert nth == 4  # five messages, two a multi
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_decision_of_an_attempt_that_was_replaced_at_any_request_does_not_count(
+    zookeeper: str, queue_root: str, proxy: ZooKeeperProxy, when: str
+) -> None:
+    for nth in range(1, 4):
+        options = {"hosts": zookeeper, "root": f"{queue_root}/{nth}", "queue": "orders", "startingOffsets": "earliest"}
+        ids = await asyncio.to_thread(put, options, *(b"%d" % n for n in range(8)))
+        first = Query(options)
+        await asyncio.to_thread(first.hand_out)
+        fault = hold(proxy, when, nth)
+        through = {**options, "hosts": proxy.hosts}
+        zombie = asyncio.ensure_future(asyncio.to_thread(reject, through, ids[1:6], "of the first attempt"))
+        await fault.struck()
+        await asyncio.to_thread(first.stop)
+        second = Query(options)
+        await asyncio.to_thread(second.hand_out)
+        if when == "before":
+            fault.release()
+            with pytest.raises(zq.ClaimLostError, match="another attempt at it has begun"):
+                await zombie
+        assert await asyncio.to_thread(second.read) == ids
+        await asyncio.to_thread(reject, options, ids[:1], "of the second attempt")
+        if when == "after":
+            fault.release()
+            with suppress(zq.ClaimLostError):  # the last multi has no other behind it
+                await zombie
+        proxy.heal()
+        await asyncio.to_thread(second.finish)
+        assert await asyncio.to_thread(dead, options) == [(b"0", "stream 'spark': of the second attempt")], nth
+        assert await asyncio.to_thread(left, options) == (0, 0, 0)
