@@ -41,7 +41,7 @@ DECISION = StructType([StructField("id", StringType()), StructField("reason", St
 
 
 class _Partition:
-    """What Spark tells a task."""
+    """The context of a task."""
 
     @staticmethod
     def get() -> _Partition:
