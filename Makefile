@@ -81,7 +81,7 @@ test: $(ARCHIVE) $(PROMTOOL) browser
 	  $(PYTEST) tests/soak & wait $$!; soak=$$?; \
 	  nice -n 10 $(PYTEST) -n 2 --timeout=600 $(SIMULATED) & wait $$! && exit $$soak; } >$$beside 2>&1 & background=$$!; \
 	trap 'kill $$background; rm -f $$beside; exit 130' INT TERM; \
-	$(PYTEST) -n 3 --ignore=tests/soak $(addprefix --ignore=,$(SIMULATED)) || status=1; \
+	$(PYTEST) -n 4 --ignore=tests/soak $(addprefix --ignore=,$(SIMULATED)) || status=1; \
 	wait $$background || status=1; cat $$beside; rm -f $$beside; \
 	exit $$status
 endif

@@ -87,7 +87,7 @@ class SlowDataSource(AiozkqueueDataSource):
         return writer
 
 
-def cluster(folder: Path) -> SparkSession:
+def cluster(folder: Path, *, cores: int = 1) -> SparkSession:
     """Start a master and two workers in the JVM of this process; Spark tries nothing twice on one host."""
     from pyspark import SparkContext  # noqa: PLC0415 - takes a second, and not for Spark's workers
     from pyspark.sql import SparkSession  # noqa: PLC0415 - so too
@@ -103,7 +103,7 @@ def cluster(folder: Path) -> SparkSession:
     for number, host in enumerate(("127.0.0.1", "localhost")):
         work = str(folder / f"worker-{number}")
         deploy.worker.Worker.startRpcEnvAndEndpoint(
-            host, 0, 0, 1, 512, masters, work, jvm.scala.Some(number), conf, no_file
+            host, 0, 0, cores, 512, masters, work, jvm.scala.Some(number), conf, no_file
         )
     builder = SparkSession.builder.master(master).appName("aiozkqueue tests")
     events = folder / EVENTS
