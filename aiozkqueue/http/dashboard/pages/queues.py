@@ -72,6 +72,7 @@ async def show(visit: Visit) -> Response:
         sick=sum(bool(one.signs) for one in everything),
         totals=_totals(found),
         unreadable=unreadable,
+        hidden=not everything and bool(visit.sampler.latest),
         old=OLD,
     )
 
