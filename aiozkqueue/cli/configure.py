@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
@@ -15,6 +15,7 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.layout import IN_FORCE, is_default
+from aiozkqueue.operations.settings_text import kind_of, policy_settings, setting_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +61,6 @@ def _backoff(text: str) -> zq.Backoff:
         raise typer.BadParameter(message) from error
 
 
-#: The growth of a delay per failure if an option sets the backoff.
-_GROWTH: Final = 2
 _HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 
 _STICKY: Final = "Sticky queues"
@@ -140,12 +139,12 @@ async def configure(
         if changed or new:
             await target.configure(zq.QueueConfig(**changed))  # type: ignore[arg-type]  # checked by its own hand
         config = await target.configuration()
-    record: dict[str, Json] = {"queue": queue, **_shown_policy(config.policy)}
-    record |= {setting.field: _shown(getattr(config, setting.field)) for setting in SETTINGS}
+    record: dict[str, Json] = {"queue": queue, **policy_settings(config.policy)}
+    record |= {setting.field: setting_text(getattr(config, setting.field)) for setting in SETTINGS}
     if as_json:
         output.print_json(record)
     else:
-        in_force = record | _shown_policy(config.policy or zq.AtLeastOnce())
+        in_force = record | policy_settings(config.policy or zq.AtLeastOnce())
         assumed = _POLICY if config.policy is None else frozenset[str]()
         output.print_table(
             ["setting", "value", ""], [_row(name, value, name in assumed) for name, value in in_force.items()]
@@ -196,44 +195,15 @@ def _policy(now: zq.Policy, policy: str | None, backoff: zq.Backoff | None, exha
     rest = zq.Exponential() if isinstance(now, zq.ConsumeOnce) else now.backoff
     rest = backoff or rest
     end = exhausted or now.exhausted
-    kind, _, times = (policy or _kind(now)).partition("=")
+    kind, _, times = (policy or kind_of(now)).partition("=")
     if kind == "consume-times" and times.isdigit():
         return zq.ConsumeTimes(int(times), backoff=rest, exhausted=end)
     if kind == "consume-once" and not times and backoff is None:
         return zq.ConsumeOnce(exhausted=end)
     if kind == "at-least-once" and not times and exhausted is None:
         return zq.AtLeastOnce(backoff=rest)
-    given = f"--policy {policy}" if policy else f"the queue's policy is {_kind(now)}"
+    given = f"--policy {policy}" if policy else f"the queue's policy is {kind_of(now)}"
     message = (
         f"{given}: give at-least-once (with --backoff), consume-once (with --exhausted) or consume-times=N (with both)"
     )
     raise typer.BadParameter(message)
-
-
-def _kind(policy: zq.Policy) -> str:
-    if isinstance(policy, zq.ConsumeTimes):
-        return f"consume-times={policy.times}"
-    return "consume-once" if isinstance(policy, zq.ConsumeOnce) else "at-least-once"
-
-
-def _shown_policy(policy: zq.Policy | None) -> dict[str, Json]:
-    """Return a policy as the options that set it."""
-    if policy is None:
-        return {"policy": None, "backoff": None, "exhausted": None}
-    backoff = None if isinstance(policy, zq.ConsumeOnce) else _shown_backoff(policy.backoff)
-    exhausted = None if isinstance(policy, zq.AtLeastOnce) else policy.exhausted
-    return {"policy": _kind(policy), "backoff": backoff, "exhausted": exhausted}
-
-
-def _shown_backoff(backoff: zq.Backoff) -> str:
-    if isinstance(backoff, zq.Exponential):
-        growth = "" if backoff.factor == _GROWTH else f" (times {backoff.factor:.15g})"
-        return f"{backoff.initial:.15g}..{backoff.maximum:.15g}{growth}"
-    delays = [backoff.seconds] if isinstance(backoff, zq.Fixed) else cast("zq.Schedule", backoff).delays
-    return ",".join(f"{delay:.15g}" for delay in delays)
-
-
-def _shown(value: object) -> Json:
-    if isinstance(value, zq.History):
-        return f"{value.seconds:.15g},most={value.most}{',payload' if value.payload else ''}"
-    return value if isinstance(value, int | float | str) or value is None else str(value)

@@ -221,7 +221,10 @@ async def test_a_queue_shows_its_configuration_its_times_and_its_consumers(
             break
         await page.goto("/queues/orders")
         settings = page.locator(".settings")
-        await expect(settings).to_contain_text("policyConsumeTimes")
+        await expect(settings).to_contain_text("policyconsume-times=5")
+        await expect(settings).to_contain_text("backoff3600")
+        await expect(settings).to_contain_text("exhausteddead-letter")
+        await expect(settings).to_contain_text("history604800,most=100000,payload")
         await expect(settings).to_contain_text("max_sizeunlimited")
         await expect(page.get_by_role("row", name="Wait until claimed")).to_be_visible()
         await expect(page.get_by_role("row", name="Handling")).to_be_visible()

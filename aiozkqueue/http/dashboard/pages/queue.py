@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.http.dashboard.pages.consumers import consumers_of
 from aiozkqueue.http.dashboard.readings import series, times
-from aiozkqueue.layout import IN_FORCE, QueueConfig, is_default
+from aiozkqueue.layout import IN_FORCE, AtLeastOnce, QueueConfig, is_default
+from aiozkqueue.operations.settings_text import policy_settings, setting_text
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -50,6 +51,11 @@ def _settings(config: QueueConfig) -> list[tuple[str, object, bool]]:
     found: list[tuple[str, object, bool]] = []
     for setting in fields(QueueConfig):
         value = getattr(config, setting.name)
-        shown = IN_FORCE[setting.name] if value is None or value is False else value
-        found.append((setting.name, shown, not is_default(setting.name, value)))
+        given = not is_default(setting.name, value)
+        if setting.name == "policy":
+            policy = policy_settings(config.policy or AtLeastOnce())
+            found += [(name, text, given) for name, text in policy.items() if text is not None]
+        else:
+            shown = IN_FORCE[setting.name] if value is None or value is False else setting_text(value)
+            found.append((setting.name, shown, given))
     return found
