@@ -14,6 +14,8 @@ from aiozkqueue.cli.commands import COMMANDS
 from aiozkqueue.cli.exits import EXPLAINED, Exit, expected, status_of
 from aiozkqueue.cli.lazy import LazyGroup
 
+#: The words with which the library that checks values begins its messages.
+_VALIDATOR: Final = "Value error, "
 _app: Final = typer.Typer(
     name="aiozkqueue", cls=LazyGroup, rich_markup_mode="rich", pretty_exceptions_enable=False, epilog=EXPLAINED
 )
@@ -68,7 +70,7 @@ def _told(error: typer.TyperException) -> str:
     """Return the error of a command line, with a reference to the help."""
     context = getattr(error, "ctx", None)
     if context is None or isinstance(error, typer.BadParameter):  # its message has the remedy
-        return error.format_message()
+        return error.format_message().replace(_VALIDATOR, "")
     misplaced = context.parent is None and hasattr(error, "option_name")
     behind = "; options stand behind the command" if misplaced else ""
     return f"{error.format_message().rstrip('.')}{behind}; see: {context.command_path} --help"

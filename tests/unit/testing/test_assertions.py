@@ -91,7 +91,7 @@ async def test_assert_empty_also_counts_claimed_messages(
     async with queue_session.transaction() as tx:
         assert await tx.take(parcels, timeout=30) is not None
         assert await failure(assert_empty(parcels)) == (
-            "queue 'parcels' is not empty; it has 1 message:\n  Parcel(order=1), claimed\nand no dead letters"
+            "queue 'parcels' is not empty; it has 1 message:\n  Parcel(order=1), in flight\nand no dead letters"
         )
     await assert_empty(parcels)
 
