@@ -126,7 +126,10 @@ async def _of_listener(session: zq.QueueSession) -> AsyncIterator[Ready]:
             listener.stop()
 
     listener = session.listener(session.queue("jobs"), handler, concurrency=2)
-    yield Ready(listener, session, {})
+    try:
+        yield Ready(listener, session, {})
+    finally:
+        listener.stop()  # it may never have run, on purpose
 
 
 @asynccontextmanager
