@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.operations.ledger_pages import Manifest, count_messages, is_page, read_page
@@ -14,15 +14,21 @@ from aiozkqueue.zookeeper import Create, Delete, NoNodeError, NotEmptyError, bel
 from .bundled import Bundles
 from .epoch import BATCH, RefusedError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.operations.ledger_pages import Entry
+
 #: Marks that are removed at a time.
 MARKS: Final = 250
 
 
 class Page(NamedTuple):
-    """A page of a manifest, and the number of messages of the items and bundles that it names."""
+    """A page of a manifest, the number of its messages, and the items and bundles that it names."""
 
     path: str
     items: int
+    entries: Sequence[Entry]
 
 
 class Manifests(Bundles):
@@ -45,7 +51,7 @@ class Manifests(Bundles):
             paths = await self._pages_of(number)
             with suppress(NoNodeError):  # it is being acknowledged
                 contents = await asyncio.gather(*(read_page(self._zookeeper.read, path) for path in paths))
-                pages = [Page(path, count_messages(one)) for path, one in zip(paths, contents, strict=True)]
+                pages = [Page(path, count_messages(one), one) for path, one in zip(paths, contents, strict=True)]
                 if not sealed or sum(page.items for page in pages) == state.items:
                     return pages
         msg = (

@@ -8,9 +8,6 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.operations.ledger_pages import read_page
-from aiozkqueue.zookeeper import NoNodeError
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.runtime import Runtime
 
 #: The maximum number of items and bundles whose size is read. Of more, each k-th is read and stands for k.
-_SAMPLE: Final = 2_000
+_SAMPLE: Final = 500
 #: The size that counts for a message besides its data, bytes: a task has work for each.
 _MESSAGE: Final = 256
 
@@ -54,14 +51,9 @@ def divide(pieces: Sequence[Piece], shares: int) -> list[int]:
 
 async def weigh(handle: QueueHandle[Runtime], pages: Sequence[Page]) -> list[Piece]:
     """Return the messages of these pages with their sizes, which are estimated for some of a large batch."""
-    zookeeper, paths = handle.runtime.zookeeper, handle.state.paths
-    try:
-        contents = await asyncio.gather(*(read_page(zookeeper.read, page.path) for page in pages))
-    except NoNodeError:  # the batch was released just now: its tasks will say so
-        return [Piece(page.items) for page in pages]
-    entries = [entry for content in contents for entry in content]
+    entries = [entry for page in pages for entry in page.entries]
     step = max(1, math.ceil(len(entries) / _SAMPLE))
-    stats = await asyncio.gather(*(zookeeper.exists(paths.at(entry.place)) for entry in entries[::step]))
+    stats = await asyncio.gather(*(handle.zookeeper.exists(handle.paths.at(entry.place)) for entry in entries[::step]))
     pieces: list[Piece] = []
     for start, stat in zip(range(0, len(entries), step), stats, strict=True):
         size = 0 if stat is None else stat.data_length / entries[start].messages
