@@ -13,6 +13,7 @@ from aiozkqueue.operations.ledger_pages import Manifest
 from aiozkqueue.zookeeper import Check, Create, SetData
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import replace_where
+from tests.simulation.stories.streams import a_driver_is_replaced_while_it_gives_its_prepared_batch_back
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def requested_batch_given_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "give_back", too_much)
 
 
-@mutation(of_streams)
+@mutation(a_driver_is_replaced_while_it_gives_its_prepared_batch_back)
 def prepared_batch_given_back_without_a_fence(patch: pytest.MonkeyPatch) -> None:
     give_back = Ledger.give_back
 
