@@ -134,6 +134,7 @@ class Started:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as error:
+                error.close()
                 if error.code != 503:
                     return error.code
             except OSError:

@@ -1,7 +1,8 @@
 """Very many strings, held so that neither the search for garbage nor their release blocks the event loop. Pure.
 
 Python searches each list and each set for garbage, with all that it holds. This takes a twentieth of a second for a
-million strings, at a moment that no code chooses. Python does not search strings and dictionaries of strings.
+million strings, at a moment that no code chooses. Python does not search strings, and up to 3.13 it does not search
+dictionaries of strings. Python 3.14 does, and has no other set that it leaves out.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 
 import pytest
 from hypothesis import given
@@ -44,12 +45,23 @@ def test_strings_are_a_set(added: list[str], removed: list[str]) -> None:
     assert not kept
 
 
-def test_a_search_for_garbage_visits_neither() -> None:
-    names = Names(f"item-{number}" for number in range(MANY))
-    strings = Strings(f"item-{number}" for number in range(MANY))
-    referred = [one for kept in (names, strings) for one in gc.get_referents(kept)]
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Names,
+        pytest.param(
+            Strings,
+            marks=pytest.mark.skipif(
+                sys.version_info >= (3, 14), reason="Python 3.14 searches dictionaries of strings for garbage"
+            ),
+        ),
+    ],
+)
+def test_a_search_for_garbage_does_not_visit_the_strings(kind: type[Names | Strings]) -> None:
+    kept = kind(f"item-{number}" for number in range(MANY))
+    referred = gc.get_referents(kept)
     assert sum(len(gc.get_referents(one)) for one in referred if gc.is_tracked(one)) < MANY // 20
-    assert len(names) == len(strings) == MANY
+    assert len(kept) == MANY
 
 
 def test_strings_are_released_while_other_tasks_run() -> None:
