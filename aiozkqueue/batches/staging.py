@@ -176,9 +176,16 @@ class BatchWriter:
         return sorted(await below(self._zookeeper, self.path))
 
     async def forget_parts(self) -> None:
-        """Remove the records of its parts; its current batch is unchanged."""
+        """Remove the records of its parts, unless a batch is pending: another run has begun it, and needs them.
+
+        Each multi asserts that no batch has begun since: without its record, a task that is tried again puts its rows
+        a second time.
+        """
+        record, version = await self._read()
+        if record is None or record.stage is not None:
+            return
         for name in await self.parts():
-            await self._write([Delete(f"{self.path}/{name}")])
+            await self._write([Check(self.path, version), Delete(f"{self.path}/{name}")])
 
     async def forget(self) -> None:
         """Remove its record. It must have no pending batch, which would otherwise begin again."""

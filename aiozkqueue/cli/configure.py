@@ -65,9 +65,6 @@ _HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 
 _STICKY: Final = "Sticky queues"
 
-#: What a stored policy decides. Without one, clients assume `AtLeastOnce`.
-_POLICY: Final = frozenset({"policy", "backoff", "exhausted"})
-
 #: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
 SETTINGS: Final = (
     Setting("shards", int, "The number of lanes for new messages."),
@@ -144,15 +141,13 @@ async def configure(
     if as_json:
         output.print_json(record)
     else:
-        in_force = record | policy_settings(config.policy or zq.AtLeastOnce())
-        assumed = _POLICY if config.policy is None else frozenset[str]()
-        output.print_table(
-            ["setting", "value", ""], [_row(name, value, name in assumed) for name, value in in_force.items()]
-        )
+        assumed = policy_settings(zq.AtLeastOnce()) if config.policy is None else {}
+        rows = [_row(name, value, assumed=name in assumed) for name, value in (record | assumed).items()]
+        output.print_table(["setting", "value", ""], rows)
     return Exit.OK
 
 
-def _row(name: str, value: Json, assumed: bool) -> tuple[str, Json, str]:
+def _row(name: str, value: Json, *, assumed: bool) -> tuple[str, Json, str]:
     """Return a row of the table: a setting, the value in force, and whether that is the default.
 
     ``assumed``: the queue stores no such setting, and this is what its clients assume.

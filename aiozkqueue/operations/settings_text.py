@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Backoff, Policy, Schedule
 
 #: The growth of a delay per failure, unless the text names another.
-GROWTH: Final = 2
+_GROWTH: Final = 2
 
 
 def kind_of(policy: Policy) -> str:
@@ -38,7 +38,7 @@ def setting_text(value: object) -> str | int | float | None:
 
 def _backoff(backoff: Backoff) -> str:
     if isinstance(backoff, Exponential):
-        growth = "" if backoff.factor == GROWTH else f" (times {backoff.factor:.15g})"
+        growth = "" if backoff.factor == _GROWTH else f" (times {backoff.factor:.15g})"
         return f"{backoff.initial:.15g}..{backoff.maximum:.15g}{growth}"
     delays = [backoff.seconds] if isinstance(backoff, Fixed) else cast("Schedule", backoff).delays
     return ",".join(f"{delay:.15g}" for delay in delays)

@@ -129,6 +129,20 @@ async def test_a_visitor_sees_only_the_queues_of_its_key(service: Service, sessi
         assert "secret payload" not in shown.text
 
 
+async def test_a_list_without_queues_says_why(service: Service, session: zq.QueueSession) -> None:
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
+        page = await client.post("/sign-in", data={"key": service.key})
+        assert "There are no queues yet." in page.text
+        await session.queue("salaries").put(b"1")
+        async with asyncio.timeout(60):
+            while "salaries" not in (await client.get("/")).text:  # noqa: ASYNC110 - the server takes a sample every ten seconds
+                await asyncio.sleep(0.2)
+        key = await Keys(core_of(session)).create("orders", ["queue|get_status|orders*"])
+        client.cookies.clear()
+        page = await client.post("/sign-in", data={"key": key})
+        assert "This key may not see any queue." in page.text
+
+
 async def test_a_payload_is_shown_escaped(browser: httpx.AsyncClient, dead: list[str]) -> None:
     shown = await browser.get(f"/queues/jobs/messages/{dead[0]}")
     assert "dead-lettered" in shown.text

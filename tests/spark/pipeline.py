@@ -3,7 +3,7 @@
 ``python -m tests.spark.pipeline [--rows 500000] [--seed 1]`` starts an ensemble of three servers, and a driver with its
 own cluster of two executors with speculative execution. Two queries run in it; one that fails is started again. At
 random, the driver with its cluster, an executor, the workers of the tasks, the process of a source, or a server is
-killed. Consumers commit the messages that they take. The exit status is 1 if a row did not come, or came twice.
+killed. Consumers commit the messages that they take. The exit status is 1 if a row did not arrive, or arrived twice.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Driver:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself: its cluster gives up after a number of executors have died."""
+        """Whether it was killed, or has ended: its cluster gives up after a number of executors have died."""
         return self._process is not None and self._process.poll() is not None
 
     def kill(self) -> None:
@@ -106,10 +106,9 @@ class Pipeline:
         self.faults: Counter[str] = Counter()
         self.seen: Counter[bytes] = Counter()
         self.uncommitted = 0
-        self.ended = 0
 
     async def run(self, deadline: float) -> None:
-        """Run until each row has come, or until the deadline."""
+        """Run until all rows have arrived, or until the deadline."""
         await asyncio.to_thread(write_files, self._folder / "in", self._rows)
         self._driver.start()
         try:
@@ -117,16 +116,15 @@ class Pipeline:
                 consumers = [asyncio.ensure_future(self._consume()) for _ in range(2)]
                 killer = asyncio.ensure_future(self._kill())
                 while len(self.seen) < self._rows:
-                    done, _ = await asyncio.wait({killer, *consumers}, timeout=10)
+                    done, _ = await asyncio.wait({killer, *consumers}, timeout=5)
                     for one in done:
                         one.result()
                     if self._driver.ended:
-                        self.ended += 1
                         self._driver.start()
                     say(f"{time.strftime('%X')} {len(self.seen):,} rows, {dict(self.faults)}")
-                await asyncio.sleep(10)  # what comes twice comes now
+                await asyncio.sleep(10)  # for rows that arrive twice
         except TimeoutError:
-            say("not all rows have come in time")
+            say("some rows have not arrived in time")
         finally:
             killer.cancel()
             for one in consumers:
@@ -150,7 +148,7 @@ class Pipeline:
             "dead": dead,
             "faults": dict(self.faults),
             "drivers": self._driver.starts,
-            "drivers that ended by themselves": self.ended,
+            "drivers that ended by themselves": self._driver.starts - 1 - self.faults["driver"],
             "tried twice": sum(file.read_bytes().count(b'"Speculative":true') for file in events) // 2,
             "transactions not committed": self.uncommitted,
         }
@@ -177,8 +175,7 @@ class Pipeline:
     async def _kill_driver(self) -> bool:
         if time.monotonic() < self._driver.ready:
             return False
-        await asyncio.to_thread(self._driver.kill)
-        self._driver.start()
+        await asyncio.to_thread(self._driver.kill)  # `run` starts the next one, and nobody else does
         return True
 
     async def _kill_executor(self) -> bool:
@@ -231,7 +228,7 @@ def write_files(folder: Path, rows: int) -> None:
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Pass rows on, in some tasks after a time."""
-    from pyspark import TaskContext  # noqa: PLC0415 - for Spark's workers
+    from pyspark import TaskContext  # noqa: PLC0415 - the parent process does without Spark
 
     context = TaskContext.get()
     if context is not None and not context.attemptNumber() and random.random() < SLOW:
@@ -241,11 +238,11 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def drive(hosts: str, folder: Path, own: Path) -> None:
     """Run both queries until this process is killed."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - not for Spark's workers
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - takes a second
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - the parent process does without Spark
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - the parent process does without Spark
 
-    from aiozkqueue.spark import register  # noqa: PLC0415 - so too
-    from tests.spark.speculating import cluster  # noqa: PLC0415 - so too
+    from aiozkqueue.spark import register  # noqa: PLC0415 - imports Spark
+    from tests.spark.speculating import cluster  # noqa: PLC0415 - imports Spark
 
     spark = cluster(own, cores=3)
     register(spark)
@@ -292,9 +289,9 @@ def main() -> int:
         hosts, folder, own = given.drive
         drive(hosts, Path(folder), Path(own))
         return 0
-    from aiozkqueue.testing import EmbeddedEnsemble, ServerOptions  # noqa: PLC0415 - not for Spark's workers
-    from aiozkqueue.testing.spark import java_home  # noqa: PLC0415 - so too
-    from tests.spark.local import environment  # noqa: PLC0415 - so too
+    from aiozkqueue.testing import EmbeddedEnsemble, ServerOptions  # noqa: PLC0415 - drivers start without servers
+    from aiozkqueue.testing.spark import java_home  # noqa: PLC0415 - drivers get it by their environment
+    from tests.spark.local import environment  # noqa: PLC0415 - drivers get it by their parent
 
     scratch = Path(tempfile.mkdtemp(prefix="pipeline-"))
     try:

@@ -71,9 +71,8 @@ def hold(proxy: ZooKeeperProxy, when: str, nth: int) -> Fault:
     return (proxy.hold_request if when == "before" else proxy.hold_reply)(Opcode.MULTI, nth=nth)
 
 
-def writer_of(options: dict[str, str], version: int) -> QueueWriter:
-    parsed = parse_options({**options, "txnAppId": "app", "txnVersion": str(version), "rowsPerTransaction": "2"})
-    return QueueWriter(BODY, parsed)
+def writer_of(options: dict[str, str]) -> QueueWriter:
+    return QueueWriter(BODY, parse_options({**options, "rowsPerTransaction": "2"}))
 
 
 def rows_of(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
@@ -82,7 +81,7 @@ def rows_of(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
 
 def write_version(options: dict[str, str], version: int, bodies: Sequence[bytes]) -> None:
     """Write one partition as Spark does."""
-    writer = writer_of(options, version)
+    writer = writer_of({**options, "txnAppId": "app", "txnVersion": str(version)})
     try:
         writer.commit([writer.write(rows_of(bodies))])
     except zq.QueueError:
@@ -144,21 +143,24 @@ async def test_a_version_whose_writer_was_replaced_at_any_request_is_written_onc
     assert refused > 0
 
 
-async def test_a_failed_writer_does_not_remove_the_rows_of_the_one_that_replaced_it(
-    zookeeper: str, queue_root: str, proxy: ZooKeeperProxy
+@pytest.mark.parametrize("ids", [{"txnAppId": "app", "txnVersion": "1"}, {"writeId": "once"}], ids=["version", "id"])
+async def test_a_failed_writer_removes_neither_rows_nor_progress_of_the_one_that_replaced_it(
+    zookeeper: str, queue_root: str, proxy: ZooKeeperProxy, ids: dict[str, str]
 ) -> None:
-    direct = {"hosts": zookeeper, "root": queue_root, "queue": "orders"}
-    await asyncio.to_thread(write_version, direct, 1, bodies_of(1))
+    direct = {"hosts": zookeeper, "root": queue_root, "queue": "orders", **ids}
+    heir = await asyncio.to_thread(writer_of, direct)
+    replaced = await asyncio.to_thread(writer_of, {**direct, "hosts": proxy.hosts})
     fault = proxy.hold_request(multi_of(b"/items/item-"))
-    zombie = asyncio.ensure_future(asyncio.to_thread(write_version, {**direct, "hosts": proxy.hosts}, 2, bodies_of(2)))
+    writing_too = asyncio.ensure_future(asyncio.to_thread(replaced.write, rows_of(bodies_of(1))))
     await fault.struck()
-    heir = writer_of(direct, 2)
-    written = await asyncio.to_thread(heir.write, rows_of(bodies_of(2)))
+    await asyncio.to_thread(heir.write, rows_of(bodies_of(1)))
     fault.release()
     with pytest.raises(zq.NotCommittedError):
-        await zombie
-    await asyncio.to_thread(heir.commit, [written])
-    assert Counter(await asyncio.to_thread(drained, direct)) == Counter([*bodies_of(1), *bodies_of(2)])
+        await writing_too
+    await asyncio.to_thread(replaced.abort, [])
+    again = await asyncio.to_thread(heir.write, rows_of(bodies_of(1)))  # Spark tries the task again
+    await asyncio.to_thread(heir.commit, [again])
+    assert Counter(await asyncio.to_thread(drained, direct)) == Counter(bodies_of(1))
 
 
 class Query:
