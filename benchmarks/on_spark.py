@@ -59,7 +59,7 @@ class Local:
             SPARK_LOCAL_IP="127.0.0.1",
         )
         before = set(descendants())
-        builder = SparkSession.builder.master("local[4]").appName("aiozkqueue benchmarks")
+        builder = SparkSession.builder.master("local[2]").appName("aiozkqueue benchmarks")
         for name, value in {
             "spark.ui.enabled": "false",
             "spark.driver.memory": "1g",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.layout import LockRecord, key_hash, with_field
+from aiozkqueue.layout import LockRecord, key_hash
 from aiozkqueue.operations.batch_writers import WriterRecord, clear_away, give_up, unlocking
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import Puts
@@ -52,10 +52,6 @@ class Fence(NamedTuple):
     def check(self) -> Operation:
         """Return the check that the batch is still pending."""
         return Check(self.path, self.version)
-
-    def staged(self, put: Put) -> Put:
-        """Return the put with the batch's field in its name."""
-        return put._replace(prefix=with_field(put.prefix, self.stage))
 
 
 class OvertakenError(NotCommittedError):

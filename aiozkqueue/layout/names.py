@@ -234,9 +234,12 @@ def item_prefix(
     return f"{head}i{id}-"
 
 
-def plain_prefix(id: str) -> str:
-    """Return the result of `item_prefix` for one of our own ids without options; it needs no check."""
-    return f"item-i{id}-"
+def plain_prefix(id: str, batch: str = "") -> str:
+    """Return the result of `item_prefix` for one of our own ids without options; it needs no check.
+
+    ``batch`` is the `batch_field` of the result.
+    """
+    return f"item-{batch}i{id}-"
 
 
 def batch_field(prefix: str) -> str | None:

@@ -9,18 +9,14 @@ This requires that Spark gives each attempt the same rows in the same order, whi
 from __future__ import annotations
 
 import json
-from collections import deque
-from hashlib import blake2b
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
-from aiozkqueue.layout import with_field
 from aiozkqueue.operations.batch_writers import marks_of
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.capacity import credits_of
-from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
 from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import (
     Create,
@@ -30,8 +26,10 @@ from aiozkqueue.zookeeper import (
     apply_until_answered,
 )
 
+from .row_digest import RowDigest
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from aiozkqueue.batches.staging import BatchWriter, Fence
     from aiozkqueue.queue.commit.puts import Put
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 #: Maximum size of the items in one write, bytes. A larger item gets its own write.
 MOST_BYTES: Final = 256 * 1024
-_NOTHING: Final = blake2b(digest_size=16).hexdigest()
+_NOTHING: Final = RowDigest().hexdigest()
 
 
 class Progress(NamedTuple):
@@ -72,8 +70,8 @@ class Part:
         self._path = f"{staging.path}/p{partition:05d}"
         self._progress = Progress(0, _NOTHING, -1)
         self._passed = 0  # number of rows that are known to be stored
-        self._digest = blake2b(digest_size=16)  # of those
-        self._waiting: deque[Row] = deque()
+        self._digest = RowDigest()  # of those
+        self._waiting: list[Row] = []
 
     async def open(self) -> None:
         """Read the progress."""
@@ -86,35 +84,26 @@ class Part:
         self._waiting.extend(rows)
         self._pass_over()
         while len(self._waiting) >= self._link.options.rows:
-            await self._state()
+            await self._store()
 
     async def finish(self) -> int:
         """Store the remaining rows, and return the total number."""
         while self._waiting:
-            await self._state()
+            await self._store()
         if self._passed < self._progress.rows:
             raise self._another()
         return self._passed
 
-    async def _state(self) -> None:
+    async def _store(self) -> None:
         link, state = self._link, self._link.state
         if not state.ready:
             await state.open_or_create()
         most = link.options.rows
         if state.snapshot.capacity is not None:
             most = min(most, credits_of(state.config.max_size or 1))
-        queue = link.session.queue(link.options.queue)
-        puts: list[Put] = []
-        size = 0
+        puts = _fitting(self._puts_of(self._waiting[:most]))
         digest = self._digest.copy()
-        for row in islice(self._waiting, most):
-            put = prepare(link.runtime, queue, row.body, row.options)
-            size += len(put.data)
-            if puts and size > MOST_BYTES:
-                break
-            put = self.fence.staged(put)
-            puts.append(put._replace(prefix=with_field(put.prefix, row.mark)) if row.mark else put)
-            _take_in(digest, row)
+        digest.update([row.body for row in self._waiting[: len(puts)]])
         await make_ready(puts)
         after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
@@ -129,8 +118,20 @@ class Part:
         except FencedError as error:
             await self._renew(error)
         else:
-            self._progress = after
+            self._progress, self._passed, self._digest = after, after.rows, digest
+            del self._waiting[: len(puts)]
         self._pass_over()
+
+    def _puts_of(self, rows: Sequence[Row]) -> Iterable[Put]:
+        """Return the puts of rows, each with the batch's field in its name, and the row's mark if it has one."""
+        runtime, stage = self._link.runtime, self.fence.stage
+        queue = self._link.session.queue(self._link.options.queue)
+        if not any(row.options or row.mark for row in rows):
+            return prepare_all(runtime, queue, [row.body for row in rows], f"{stage}-")
+        return (
+            prepare(runtime, queue, row.body, row.options).with_field(f"{stage}-{row.mark}" if row.mark else stage)
+            for row in rows
+        )
 
     async def _renew(self, cause: FencedError) -> None:
         """Continue if the batch is still the same. Raises: NotCommittedError."""
@@ -154,9 +155,10 @@ class Part:
 
     def _pass_over(self) -> None:
         """Drop the rows that are already stored, and check that they are the same."""
-        while self._waiting and self._passed < self._progress.rows:
-            _take_in(self._digest, self._waiting.popleft())
-            self._passed += 1
+        if stored := self._waiting[: max(0, self._progress.rows - self._passed)]:
+            self._digest.update([row.body for row in stored])
+            self._passed += len(stored)
+            del self._waiting[: len(stored)]
             self._compare()
 
     def _compare(self) -> None:
@@ -181,7 +183,7 @@ class MarkedPart(Part):
     async def finish(self) -> int:
         """Store the remaining rows, and return the number of rows that this partition has put."""
         while self._waiting:
-            await self._state()
+            await self._store()
         return self._progress.rows
 
     async def _read(self) -> None:
@@ -191,14 +193,23 @@ class MarkedPart(Part):
 
     def _pass_over(self) -> None:
         """Drop the rows that are already stored."""
-        while self._passed < self._progress.rows:  # just stored by this partition
-            self._waiting.popleft()
-            self._passed += 1
         if self._known:
-            self._waiting = deque(row for row in self._waiting if row.mark not in self._known)
+            self._waiting = [row for row in self._waiting if row.mark not in self._known]
 
     def _compare(self) -> None:
         """Accept any rows."""
+
+
+def _fitting(puts: Iterable[Put]) -> list[Put]:
+    """Return the first puts: as many as one write holds, and at least one."""
+    chosen: list[Put] = []
+    size = 0
+    for put in puts:
+        size += len(put.data)
+        if chosen and size > MOST_BYTES:
+            break
+        chosen.append(put)
+    return chosen
 
 
 def read_progress(data: bytes, stage: str) -> Progress | None:
@@ -211,11 +222,6 @@ def read_progress(data: bytes, stage: str) -> Progress | None:
 
 def _encode(stage: str, progress: Progress) -> bytes:
     return json.dumps({"stage": stage, "rows": progress.rows, "digest": progress.digest}).encode()
-
-
-def _take_in(digest: blake2b, row: Row) -> None:
-    digest.update(len(row.body).to_bytes(4, "big"))
-    digest.update(row.body)
 
 
 async def _create_once(link: Link, path: str) -> None:

@@ -49,6 +49,7 @@ from aiozkqueue.operations.stats import configuration, due_of, lanes
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import attempts_of, find_pages, item_pages, read_all
+from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import PAGE
 
 from .batching import Batches
@@ -139,7 +140,7 @@ class QueueReader(DataSourceReader):
         if not isinstance(partition, FolderShare):  # Spark makes a partition even if there are no folders
             return
         layout = Layout(self._schema, self._options)
-        with linked(self._options) as link:
+        with settled_heap(collect=False), linked(self._options) as link:
             pages = _PAGES[self._options.content](link, partition, layout)
             batches = Batches(layout)
             while (page := link.call(next_page, pages)) is not None:

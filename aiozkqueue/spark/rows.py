@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from pyspark.sql.types import (
@@ -54,6 +56,13 @@ class Row(NamedTuple):
     """The mark that identifies the row, a field of its item's name; empty: its position identifies it."""
 
 
+#: Equal to the class itself, but implemented in C.
+_new_row: Final[Callable[[tuple[bytes, dict[str, object], str]], Row]] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Row,
+)
+
+
 class RowEncoder:
     """Converts the rows of one schema to messages.
 
@@ -96,7 +105,7 @@ class RowEncoder:
     def rows(self, batch: pa.RecordBatch) -> list[Row]:
         """Encode a batch. Raises: PayloadError: a payload or an id is null, or is not JSON (NaN)."""
         if self._body and batch.num_columns == 1:
-            return [Row(_bytes(value), {}) for value in batch.column(0).to_pylist()]
+            return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
         return [self._row(values) for values in batch.to_pylist()]
 
     def _row(self, values: dict[str, object]) -> Row:

@@ -36,6 +36,7 @@ from aiozkqueue.operations.ledger_marks import Mark
 from aiozkqueue.operations.ledger_pages import mark, read_page, unmark
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
+from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import NoNodeError, below
 
 from .batching import Batches
@@ -178,7 +179,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read a share, in a task. Raises: ClaimLostError: a message no longer exists; PayloadError."""
         assert isinstance(partition, LedgerShare)  # noqa: S101 - made by `partitions`
         layout = Layout(self._schema, self._options)
-        with linked(self._options) as link:
+        with settled_heap(collect=False), linked(self._options) as link:
             pages, batches = _read(link, partition, layout), Batches(layout)
             while (page := link.call(next_page, pages)) is not None:
                 yield from batches.add(page)

@@ -19,6 +19,7 @@ from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.operations.batch_writers import name_of_application, name_of_write
 from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.worker.heap import settled_heap
 
 from .connection import linked
 from .parts import Batch, MarkedPart, Part, read_progress
@@ -105,7 +106,7 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark calls this in a task
     number, encoder = context.partitionId(), RowEncoder(schema, options.id_column)
-    with linked(options) as link:
+    with settled_heap(collect=False), linked(options) as link:
         staging = link.call(staging_of, link, batch.writer)
         fence = link.call(staging.begin, batch.number, batch.run, batch.origin)
         if fence is None:

@@ -15,14 +15,16 @@ YOUNG: Final = 10_000
 
 
 @contextmanager
-def settled_heap() -> Iterator[None]:
+def settled_heap(*, collect: bool = True) -> Iterator[None]:
     """Exclude the current objects from garbage collection, and collect new ones less often, during the block.
 
     For a long-running process that has started: objects of imports and set-up are no longer examined. A program that
-    has chosen rarer collections, or none, keeps its setting.
+    has chosen rarer collections, or none, keeps its setting. ``collect`` removes existing garbage first, which a short
+    block need not wait for.
     """
     before = gc.get_threshold()
-    gc.collect()
+    if collect:
+        gc.collect()
     gc.freeze()
     if 0 < before[0] < YOUNG:
         gc.set_threshold(YOUNG, *before[1:])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from operator import lt
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.layout import (
     CLIENT_DIGITS,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from .write import AtomicWrite, Composition
 
+#: Characters of the last field of a put's name, its id with a letter before it and a dash after it.
+_ID_FIELD: Final = ID_DIGITS + 2
 #: The fewest puts that are bundled, unless the queue's maximum is smaller.
 FEWEST = 32
 
@@ -147,8 +149,8 @@ def _may_bundle(puts: Sequence[PlainPut]) -> bool:
         and set(map(len, ids)) == {ID_DIGITS}
         and all(map(lt, ids, ids[1:]))
         and ids[0][:CLIENT_DIGITS] == ids[-1][:CLIENT_DIGITS]  # and so do all between them
-        and len(batches := {batch_field(put.prefix) for put in puts}) == 1
-        and None not in batches
+        and len({put.prefix[:-_ID_FIELD] for put in puts}) == 1
+        and batch_field(puts[0].prefix) is not None
     )
 
 

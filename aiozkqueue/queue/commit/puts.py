@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiozkqueue.layout import ItemRef
+from aiozkqueue.layout import ItemRef, with_field
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
@@ -34,6 +34,10 @@ class Put(NamedTuple):
     data: bytes
     plan: PutPlan | None = None
     """The additions to the create; None: the put has none."""
+
+    def with_field(self, field: str) -> Put:
+        """Return the put with a field in its item's name, before the id."""
+        return new_put((self.state, self.id, with_field(self.prefix, field), self.data, self.plan))
 
 
 #: Equal to the class itself, but implemented in C.

@@ -92,15 +92,19 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     return Put(state, message_id, prefix_of(message_id, header, unique=unique), data, plan)
 
 
-def prepare_all(runtime: Runtime, queue: Destination[Any], values: Iterable[object]) -> list[Put]:
+def prepare_all(runtime: Runtime, queue: Destination[Any], values: Iterable[object], batch: str = "") -> list[Put]:
     """Prepare puts to one of our own queues without options, in a session without tracing.
+
+    ``batch`` is the `batch_field` of a pending batch that they belong to.
 
     Raises: as `prepare`.
     """
-    return _prepare_plain(runtime, queue.name, binding_of(queue).codec, values)
+    return _prepare_plain(runtime, queue.name, binding_of(queue).codec, values, batch)
 
 
-def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], values: Iterable[object]) -> list[Put]:
+def _prepare_plain(
+    runtime: Runtime, name: str, codec: Codec[Any], values: Iterable[object], batch: str = ""
+) -> list[Put]:
     """Prepare puts without options."""
     state, encoded, next_id, limit = runtime.queue_state(name), codec.encode, runtime.ids.next, runtime.max_message
     if state.dialect is not None:
@@ -111,7 +115,7 @@ def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], values: Itera
         if len(data) > limit or data.startswith(MAGIC):
             data = _encoded(name, data, None, limit)
         message_id = next_id()
-        puts.append(new_put((state, message_id, plain_prefix(message_id), data, None)))
+        puts.append(new_put((state, message_id, plain_prefix(message_id, batch), data, None)))
     return puts
 
 
