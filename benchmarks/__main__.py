@@ -34,6 +34,7 @@ from . import (
     raw,
     report,
     scaling,
+    spark_targets,
 )
 from .measure import Server
 from .rounds import Results, run
@@ -82,6 +83,7 @@ def main() -> None:
                 *over_http.CASES,
                 *http_clients.CASES,
                 *on_spark.CASES,
+                *spark_targets.CASES,
                 *latency.CASES,
                 *killbill.CASES,
             ],

@@ -32,7 +32,7 @@ class Bar:
     def __str__(self) -> str:
         sign = "≤" if self.at_most else "≥"
         if self.other is None:
-            return f"{self.case}: {self.figure} {sign} {self.limit:g}"
+            return f"{self.case}: {self.figure} {sign} {self.limit:,g}"
         measure = "" if self.figure == "rate" else f", {self.figure}"
         return f"{self.case}{measure} {sign} {self.limit:g} × {self.other}"
 
@@ -48,6 +48,16 @@ MULTIS, COMMITS_100, COMMITS_200 = (
 SAFE_8 = "Curator: consume, safe, 8 threads"
 LOCKING_QUEUE = "kazoo LockingQueue: get, consume"
 SAQ = "SAQ on Redis: no-op jobs"
+READ, WRITE = "Spark: read, all columns, bundles", "Spark: write, bundles"
+IDLE_STREAM = "Spark: an idle stream"
+FIRST_BATCH = "Spark: first batch beside 1,000,000 delayed"
+MILLION = "Spark: 1,000,000 waiting"
+
+
+def stream_name(most: int) -> str:
+    """Return the name of the case of a stream with batches of this size."""
+    return f"Spark: stream, {most:,} a batch, bundles"
+
 
 BARS = [
     # a queue with its default settings, to what a bare socket reaches with one znode for each message, and to peers
@@ -85,6 +95,13 @@ BARS = [
     Bar("put → handler, 50 a second", 2.2, "raw write, 50 a second", "p50_ms", at_most=True),
     Bar("put → handler, 16 idle sessions, 100 a second", 3, "raw write, 100 a second", "p50_ms", at_most=True),
     Bar("put → handler, 16 idle sessions, 100 a second", 0.05, figure="failed", at_most=True),
+    Bar(stream_name(20_000), 45_000, figure="steady_rate"),
+    Bar(stream_name(100_000), 90_000, figure="steady_rate"),
+    Bar(READ, 120_000),
+    Bar(WRITE, 150_000),
+    Bar(IDLE_STREAM, 0, figure="writes_per_s", at_most=True),
+    Bar(FIRST_BATCH, 0.5, figure="batch_s", at_most=True),
+    Bar(MILLION, 0.5, figure="heap_GiB", at_most=True),
     Bar("event → handler, 150 a second", 10, figure="p99_ms", at_most=True),
     Bar("events put and handled, as many as can be", 20 * 150),
 ]

@@ -48,12 +48,12 @@ async def measure(server: EmbeddedZooKeeper, messages: int, bundle: int) -> list
         reference = await _shallow_rate(session, shallow)
         queue = session.queue("deep")
         await queue.configure(zq.QueueConfig(bundle=bundle))
-        before = await asyncio.to_thread(_heap, server)
+        before = await asyncio.to_thread(live_heap, server.nodes[0].pid)
         began = time.perf_counter()
         for _ in range(messages // PUT):
             await queue.put_many([BODY] * PUT)
         filled = time.perf_counter() - began
-        after = await asyncio.to_thread(_heap, server)
+        after = await asyncio.to_thread(live_heap, server.nodes[0].pid)
     figures = [Figure("put", messages / filled, "messages/s")]
     if before is not None and after is not None:
         figures.append(Figure("heap of the server for a waiting message", (after - before) / messages, "bytes"))
@@ -103,12 +103,12 @@ async def _drain(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int
     await asyncio.gather(*(work() for _ in range(TASKS)))
 
 
-def _heap(server: EmbeddedZooKeeper) -> int | None:
+def live_heap(process: int) -> int | None:
     """Return the bytes of live objects in the server's heap; None if there is no ``jcmd``."""
     jcmd = shutil.which("jcmd")
     if jcmd is None:
         return None
-    pid = str(server.nodes[0].pid)
+    pid = str(process)
     subprocess.run([jcmd, pid, "GC.run"], check=True, capture_output=True)  # noqa: S603 - the JDK's own command
     shown = subprocess.run([jcmd, pid, "GC.heap_info"], check=True, capture_output=True, text=True).stdout  # noqa: S603
     return 1024 * sum(int(used) for used in GENERATIONS.findall(shown))

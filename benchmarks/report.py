@@ -31,6 +31,7 @@ SUBJECTS = {
     "million": "A deep queue in shards",
     "http": "Over HTTP, beside the direct API",
     "spark": "Spark beside the direct API",
+    "spark targets": "Spark with bundles, beside the direct API and Spark's floor",
     "latency": "Latency on an idle queue",
     "killbill": "killbill-queue's figure",
     "ensemble": "Three nodes",

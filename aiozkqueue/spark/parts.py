@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 #: Maximum size of the items in one write, bytes. A larger item gets its own write.
 MOST_BYTES: Final = 256 * 1024
-_NOTHING: Final = RowDigest().hexdigest()
+_NOTHING: Final = RowDigest.empty().hexdigest()
 
 
 class Progress(NamedTuple):
@@ -70,7 +70,7 @@ class Part:
         self._path = f"{staging.path}/p{partition:05d}"
         self._progress = Progress(0, _NOTHING, -1)
         self._passed = 0  # number of rows that are known to be stored
-        self._digest = RowDigest()  # of those
+        self._digest = RowDigest.empty()  # of those
         self._waiting: list[Row] = []
 
     async def open(self) -> None:

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import struct
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class RowDigest:
-    """The digest of the rows so far: one of their lengths, and one of their bytes. It does not depend on the chunks."""
+class RowDigest(NamedTuple):
+    """The digests of the rows' lengths and of their bytes. They do not depend on how many rows are added at a time."""
 
-    __slots__ = ("_bodies", "_lengths")
+    lengths: blake2b
+    bodies: blake2b
 
-    def __init__(self) -> None:
-        self._lengths = blake2b(digest_size=16)
-        self._bodies = blake2b(digest_size=16)
+    @classmethod
+    def empty(cls) -> RowDigest:
+        """Return the digest of no rows."""
+        return cls(blake2b(digest_size=16), blake2b(digest_size=16))
 
     def update(self, bodies: Sequence[bytes]) -> None:
         """Add rows."""
-        self._lengths.update(struct.pack(f">{len(bodies)}I", *map(len, bodies)))
-        self._bodies.update(b"".join(bodies))
+        self.lengths.update(struct.pack(f">{len(bodies)}I", *map(len, bodies)))
+        self.bodies.update(b"".join(bodies))
 
-    def copy(self) -> Self:
+    def copy(self) -> RowDigest:
         """Return a digest of the same rows, to add other rows to."""
-        other = type(self)()
-        other._lengths, other._bodies = self._lengths.copy(), self._bodies.copy()
-        return other
+        return RowDigest(self.lengths.copy(), self.bodies.copy())
 
     def hexdigest(self) -> str:
         """Return the digest of the rows."""
-        return blake2b(self._lengths.digest() + self._bodies.digest(), digest_size=16).hexdigest()
+        return blake2b(self.lengths.digest() + self.bodies.digest(), digest_size=16).hexdigest()

@@ -1,0 +1,158 @@
+"""What a stream, a read and a write through Spark must reach, beside the floor that Spark sets.
+
+All cases run in ``local[2]`` with bundles of 64. The floor is a stream whose source reads nothing: its tasks make the
+rows. The other cases measure what does not depend on throughput: the writes of an idle stream, the first batch beside
+many delayed messages, and the server's heap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import aiozkqueue as zq
+from aiozkqueue.testing.node import four_letters
+
+from .absent import AbsentError
+from .bars import FIRST_BATCH, IDLE_STREAM, MILLION, READ, WRITE, stream_name
+from .deep import live_heap
+from .measure import BODY, Case, Sample, Stopwatch
+from .on_spark import TASKS, TOGETHER, batches_of, drain, measured, next_queue, read, spark, started, stream_of, write
+from .ours import BUNDLED, remove, spread, take_many
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .measure import Server
+    from .on_spark import Local
+
+BUNDLE: Final = 64
+#: Messages that are ready, and that are delayed, where the first batch is measured.
+READY, DELAYED = 1000, 1_000_000
+#: Seconds for which an idle stream is observed.
+IDLE: Final = 5.0
+HOUR: Final = 3600
+
+
+def floor(local: Local, options: Mapping[str, str], messages: int, *, most: int) -> Mapping[str, float]:
+    """Run a stream of rows that no server has stored."""
+    from .nothing_source import NothingSource  # noqa: PLC0415 - imports Spark, which takes a second
+
+    local.session.dataSource.register(NothingSource)
+    stream = local.session.readStream.format("nothing").option("messages", messages).option("most", most)
+    _, steady = batches_of(local, stream, options["queue"], messages)
+    return {"steady_rate": steady}
+
+
+def idle(server: Server, messages: int) -> Sample:
+    """Observe a stream that has read these messages, and waits for more."""
+    local = spark()
+    options = next_queue(server)
+    try:
+        asyncio.run(_put(options, messages))
+        query = started(local, stream_of(local, options), options["queue"])
+        try:
+            while sum(one["numInputRows"] for one in query.recentProgress) < messages:
+                time.sleep(0.01)
+            time.sleep(2)
+            with Stopwatch(server) as watch:
+                before = _transactions(server)
+                time.sleep(IDLE)
+                after = _transactions(server)
+        finally:
+            query.stop()
+        return watch.sample(messages, writes_per_s=(after - before) / IDLE)
+    finally:
+        remove(server)
+
+
+def first_batch(server: Server, messages: int) -> Sample:
+    """Measure the first batch of a stream: the messages that are ready, beside many that are due this hour."""
+    local = spark()
+    options = next_queue(server)
+    if (left := HOUR - time.time() % HOUR) < HOUR / 6:
+        time.sleep(left + 1)  # all of them are to be due in one hour, after the measurement
+    due = HOUR * (time.time() // HOUR + 1) - 1
+    try:
+        asyncio.run(_put(options, DELAYED * messages // READY, due))
+        asyncio.run(_put(options, messages))
+        query = started(local, stream_of(local, options), options["queue"])
+        try:
+            with Stopwatch(server) as watch:
+                while not (batches := [one for one in query.recentProgress if one["numInputRows"]]):
+                    time.sleep(0.01)
+        finally:
+            query.stop()
+        spent: Mapping[str, float] = batches[0]["durationMs"]
+        return watch.sample(
+            messages, batch_s=spent["triggerExecution"] / 1000, latest_offset_s=spent["latestOffset"] / 1000
+        )
+    finally:
+        remove(server)
+
+
+def heap(server: Server, messages: int) -> Sample:
+    """Measure the live heap of the server while messages wait that Spark has written."""
+    local = spark()
+    options = next_queue(server)
+    pid = server.processes[0].pid
+    try:
+        asyncio.run(_put(options, 1))
+        with Stopwatch(server) as watch:
+            write(local, options, messages, partitions=2)
+        live = live_heap(pid)
+        if live is None:
+            msg = "jcmd is missing: install a JDK instead of a JRE"
+            raise AbsentError(msg)
+        return watch.sample(messages, heap_GiB=live / 2**30)
+    finally:
+        remove(server)
+
+
+async def _put(options: Mapping[str, str], messages: int, due: float | None = None) -> None:
+    """Put messages that are due at a moment, in seconds since 1970; None: at once."""
+    async with zq.connect(options["hosts"], root=options["root"]) as session:
+        queue = session.queue(options["queue"])
+        await queue.configure(zq.QueueConfig(bundle=BUNDLE))
+
+        async def put() -> None:
+            delay = 0 if due is None else due - time.time()
+            await queue.put_many([BODY] * min(TOGETHER, messages), delay=delay)
+
+        await spread(TASKS, max(1, messages // TOGETHER), put)
+
+
+def _transactions(server: Server) -> int:
+    """Return the number of the server's last transaction."""
+    found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(server.ports[0], "srvr"))
+    assert found is not None  # noqa: S101 - every version shows it
+    return int(found[1], 16)
+
+
+_measured = partial(measured, bundle=BUNDLE)
+_deep = partial(_measured, depth=1)
+
+
+def _case(name: str, messages: int, run: Callable[[Server, int], Sample]) -> Case:
+    return Case(name, "spark targets", messages, run, rounds=3)
+
+
+CASES = [
+    _case("direct: take_many(100), 1 task, bundles", 90_000, partial(BUNDLED, drain=partial(take_many, tasks=1))),
+    *(
+        case
+        for most, messages in ((20_000, 100_000), (100_000, 300_000))
+        for case in (
+            _case(stream_name(most), messages, partial(_deep, work=partial(drain, partitions=2, most=most))),
+            _case(f"{stream_name(most)}, no server", messages, partial(_measured, work=partial(floor, most=most))),
+        )
+    ),
+    _case(READ, 300_000, partial(_deep, work=partial(read, schema=None))),
+    _case(WRITE, 300_000, partial(_measured, work=partial(write, partitions=2))),
+    _case(IDLE_STREAM, READY, idle),
+    _case(FIRST_BATCH, READY, first_batch),
+    _case(MILLION, 1_000_000, heap),
+]
