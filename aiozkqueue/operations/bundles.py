@@ -23,6 +23,7 @@ from aiozkqueue.layout import (
     QueueConfig,
     candidate_id,
     decode,
+    hour_at,
     is_bundle,
     messages_in,
     name_at,
@@ -39,7 +40,7 @@ from aiozkqueue.zookeeper import Create, Delete, SetData
 from .listing import SLICE, by_rank, collect_children, seen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from aiozkqueue.layout import BundledMessage
     from aiozkqueue.queue.commit.handle import QueueHandle
@@ -98,7 +99,7 @@ async def count_bundled(handle: QueueHandle[Runtime], folders: Sequence[str]) ->
     done = await _done(handle)
     more = Counter[str]()
     in_flight = 0
-    for folder in folders:
+    for folder in _unscheduled(handle, folders):
         names = (await collect_children(handle, folder, lambda: Matching(is_bundle))).names
         for number, text in enumerate(names, 1):
             name = BundleName.parse(text)
@@ -109,6 +110,11 @@ async def count_bundled(handle: QueueHandle[Runtime], folders: Sequence[str]) ->
             if number % SLICE == 0:
                 await asyncio.sleep(0)
     return Bundled(more, in_flight)
+
+
+def _unscheduled(handle: QueueHandle[Runtime], folders: Iterable[str]) -> list[str]:
+    """Return the folders that may hold bundles: a scheduled message is always a single item."""
+    return [folder for folder in folders if hour_at(handle.paths.place_of(folder)) is None]
 
 
 async def _done(handle: QueueHandle[Runtime]) -> dict[str, int]:
@@ -140,7 +146,7 @@ async def bundle_places(
 
     Bundles of incomplete batches are left out, as single items are. Raises: AccessDeniedError.
     """
-    for group in by_rank(handle.state, folders):
+    for group in by_rank(handle.state, _unscheduled(handle, folders)):
         for folder in group:
             names = await collect_children(handle, folder, lambda: Earliest(None, passes))
             lane = handle.paths.place_of(folder)
@@ -389,7 +395,7 @@ async def _count_pending(handle: QueueHandle[Runtime], folders: Sequence[str]) -
     They are not dissolved: a writer that discards its batch must find all its items in one listing.
     """
     pending = 0
-    for folder in folders:
+    for folder in _unscheduled(handle, folders):
         names = (await collect_children(handle, folder, lambda: Matching(is_bundle))).names
         pending += len(names) - len(await seen(handle, names))
     return pending

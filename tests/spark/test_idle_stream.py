@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import aiozkqueue as zq
 from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.layout import LockRecord, item_prefix, key_hash
+from aiozkqueue.operations.lag import Lag
 from aiozkqueue.operations.ledger_pages import read_page
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.columns import default_schema
@@ -242,6 +243,22 @@ async def test_ready_messages_do_not_wait_for_a_listing_of_delayed_ones_and_due_
             sizes.append(sum(page.items for page in await ledger.pages(batch)))
             assert len([name for name in listed.paths if name.isdigit()]) - before == (number == 1)
         assert sizes == [1, 2, 1]
+
+
+async def test_the_lag_counts_delayed_messages_without_listing_them(
+    queue_root: str, listings: tuple[str, Listings]
+) -> None:
+    hosts, listed = listings
+    async with zq.connect(hosts, root=queue_root, janitor=False) as session:
+        queue = session.queue("orders")
+        await same_hour()
+        await queue.put_many([b"later"] * 3, delay=20)
+        await queue.put_many([b"now"] * 200)  # in bundles
+        listed.paths.clear()
+        figures = await Lag(core_of(session).handle("orders")).figures()
+        assert figures == {"waiting": 200, "in_flight": 0, "delayed": 3, "dead_letters": 0}
+        assert "items" in listed.paths
+        assert not [name for name in listed.paths if name.isdigit()]
 
 
 async def test_the_messages_of_a_pending_batch_are_found_when_its_lock_goes(
