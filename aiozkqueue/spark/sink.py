@@ -77,16 +77,19 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
                 link.call(complete, link, link.call(staging_of, link, name), batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Remove the rows of a failed batch. If no task has reported its query, the query is found by its origin."""
+        """Remove the rows of a failed batch, unless another run has taken it over.
+
+        If no task has reported its query and run, the query is found by its origin.
+        """
         queue, extra = self._options.queue, {"queue": self._options.queue}
         with linked(self._options) as link:
-            names = {one.name for one in messages if isinstance(one, Written)}
-            names = names or set(link.call(_began, link, self._origin, batchId))
-            if len(names) > 1:  # two queries that cannot be distinguished here
+            runs: dict[str, str | None] = {one.name: one.run for one in messages if isinstance(one, Written)}
+            runs = runs or dict.fromkeys(link.call(_began, link, self._origin, batchId))
+            if len(runs) > 1:  # two queries that cannot be distinguished here
                 log.warning("queue %s: the rows of a failed batch are kept for its retry", queue, extra=extra)
                 return
-            for name in names:
-                removed = link.call(link.call(staging_of, link, name).abort, batchId)
+            for name, run in runs.items():
+                removed = link.call(link.call(staging_of, link, name).abort, batchId, run)
                 log.error("queue %s: a batch failed; the %d rows put are removed", queue, removed, extra=extra)
 
 

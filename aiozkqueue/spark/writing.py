@@ -48,6 +48,8 @@ class Written(WriterCommitMessage):
     """The number of rows of the partition that are in the queue now."""
     stage: str | None
     """The attempt of the batch that the rows belong to; None: the batch was already complete."""
+    run: str
+    """The run of the task, as `parts.Batch.run`."""
 
 
 class QueueWriter(DataSourceArrowWriter):
@@ -110,13 +112,13 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
         staging = link.call(staging_of, link, batch.writer)
         fence = link.call(staging.begin, batch.number, batch.run, batch.origin)
         if fence is None:
-            return Written(batch.writer, number, 0, None)
+            return Written(batch.writer, number, 0, None, batch.run)
         kind = Part if options.id_column is None else MarkedPart
         part = kind(link, staging, batch, number, fence)
         link.call(part.open)
         for rows in iterator:
             link.call(part.add, encoder.rows(rows))
-        return Written(batch.writer, number, link.call(part.finish), part.fence.stage)
+        return Written(batch.writer, number, link.call(part.finish), part.fence.stage, batch.run)
 
 
 async def staging_of(link: Link, writer: str) -> BatchWriter:

@@ -17,10 +17,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 import aiozkqueue as zq
-from aiozkqueue.spark import writing
+from aiozkqueue.spark import sink, writing
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.rejecting import DeadLetterWriter
+from aiozkqueue.spark.sink import QueueStreamWriter
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.spark.writing import QueueWriter
 from aiozkqueue.testing import Opcode, ZooKeeperProxy
@@ -32,6 +33,8 @@ from tests.spark.test_stream import left
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
+    from pyspark.sql.datasource import WriterCommitMessage
+
     from aiozkqueue.testing import Fault
 
 pytestmark = pytest.mark.timeout(180)
@@ -41,7 +44,9 @@ DECISION = StructType([StructField("id", StringType()), StructField("reason", St
 
 
 class _Partition:
-    """The context of a task."""
+    """The context of a task, which belongs to the first batch of a query."""
+
+    run = "run"
 
     @staticmethod
     def get() -> _Partition:
@@ -50,10 +55,18 @@ class _Partition:
     def partitionId(self) -> int:  # noqa: N802 - Spark's name
         return 0
 
+    def getLocalProperty(self, name: str) -> str:  # noqa: N802 - Spark's name
+        return {
+            "sql.streaming.queryId": "query",
+            "streaming.sql.batchId": "0",
+            "spark.jobGroup.id": self.run,
+        }[name]
+
 
 @pytest.fixture(autouse=True)
 def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "TaskContext", _Partition)
+    monkeypatch.setattr(sink, "TaskContext", _Partition)
     monkeypatch.setattr("aiozkqueue.batches.rejections.TOGETHER", 2)
 
 
@@ -161,6 +174,23 @@ async def test_a_failed_writer_removes_neither_rows_nor_progress_of_the_one_that
     again = await asyncio.to_thread(heir.write, rows_of(bodies_of(1)))  # Spark tries the task again
     await asyncio.to_thread(heir.commit, [again])
     assert Counter(await asyncio.to_thread(drained, direct)) == Counter(bodies_of(1))
+
+
+async def test_a_failed_stream_removes_no_rows_of_the_run_that_replaced_it(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"hosts": zookeeper, "root": queue_root, "queue": "orders"}
+
+    def task_of(run: str) -> tuple[QueueStreamWriter, WriterCommitMessage]:
+        monkeypatch.setattr(_Partition, "run", run)
+        writer = QueueStreamWriter(BODY, parse_options(options), "origin")
+        return writer, writer.write(rows_of(bodies_of(1)))
+
+    replaced, reported = await asyncio.to_thread(task_of, "first")
+    heir, again = await asyncio.to_thread(task_of, "second")
+    await asyncio.to_thread(replaced.abort, [reported, None], 0)
+    await asyncio.to_thread(heir.commit, [again], 0)
+    assert Counter(await asyncio.to_thread(drained, options)) == Counter(bodies_of(1))
 
 
 class Query:

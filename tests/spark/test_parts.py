@@ -56,7 +56,7 @@ class Task:
         return self
 
     def finish(self) -> Written:
-        return Written("writer", self.partition, self.link.call(self.part.finish), self.part.fence.stage)
+        return Written("writer", self.partition, self.link.call(self.part.finish), self.part.fence.stage, "run")
 
     def commit(self, *written: Written) -> None:
         self.link.call(complete, self.link, self.staging, 0, list(written))
