@@ -42,7 +42,7 @@ class NothingReader(DataSourceStreamReader):
         number = end["rows"] - start["rows"]
         return [_Rows(number // 2), _Rows(number - number // 2)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # pyright: ignore[reportUnknownParameterType]
         """Make the rows."""
         assert isinstance(partition, _Rows)  # noqa: S101 - made by `partitions`
         for start in range(0, partition.number, _ROWS):

@@ -53,6 +53,10 @@ class Fence(NamedTuple):
         """Return the check that the batch is still pending."""
         return Check(self.path, self.version)
 
+    def staged(self, put: Put) -> Put:
+        """Return the put with the batch's field in its name."""
+        return put.with_field(self.stage)
+
 
 class OvertakenError(NotCommittedError):
     """Another attempt at the same part of the batch has moved its progress."""

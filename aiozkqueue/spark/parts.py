@@ -124,14 +124,12 @@ class Part:
 
     def _puts_of(self, rows: Sequence[Row]) -> Iterable[Put]:
         """Return the puts of rows, each with the batch's field in its name, and the row's mark if it has one."""
-        runtime, stage = self._link.runtime, self.fence.stage
+        runtime = self._link.runtime
         queue = self._link.session.queue(self._link.options.queue)
         if not any(row.options or row.mark for row in rows):
-            return prepare_all(runtime, queue, [row.body for row in rows], f"{stage}-")
-        return (
-            prepare(runtime, queue, row.body, row.options).with_field(f"{stage}-{row.mark}" if row.mark else stage)
-            for row in rows
-        )
+            return prepare_all(runtime, queue, [row.body for row in rows], f"{self.fence.stage}-")
+        staged = (self.fence.staged(prepare(runtime, queue, row.body, row.options)) for row in rows)
+        return (put.with_field(row.mark) if row.mark else put for put, row in zip(staged, rows, strict=True))
 
     async def _renew(self, cause: FencedError) -> None:
         """Continue if the batch is still the same. Raises: NotCommittedError."""
