@@ -29,6 +29,7 @@ from benchmarks.raw import CASES as RAW
 from benchmarks.rounds import Results
 from benchmarks.scaling import CASES as SCALING
 from benchmarks.scaling import sessions_name
+from benchmarks.spark_targets import CASES as SPARK_TARGETS
 
 ROOT = Path(__file__).parents[2]
 SESSIONS = sessions_name(4)
@@ -90,7 +91,7 @@ def test_a_bar_passes_at_its_limit_and_has_no_value_for_an_unmeasured_case() -> 
 def test_every_bar_names_existing_cases() -> None:
     with Curator() as curator, LocalRedis() as redis:
         peers = [*of_curator(curator), *of_redis(redis), *KAZOO]
-    names = {case.name for case in (*RAW, *OURS, *FEATURES, *SCALING, *LATENCY, *KILLBILL, *peers)}
+    names = {case.name for case in (*RAW, *OURS, *FEATURES, *SCALING, *SPARK_TARGETS, *LATENCY, *KILLBILL, *peers)}
     assert {name for bar in BARS for name in (bar.case, bar.other) if name is not None} <= names
 
 
