@@ -149,9 +149,15 @@ def _may_bundle(puts: Sequence[PlainPut]) -> bool:
         and set(map(len, ids)) == {ID_DIGITS}
         and all(map(lt, ids, ids[1:]))
         and ids[0][:CLIENT_DIGITS] == ids[-1][:CLIENT_DIGITS]  # and so do all between them
-        and len({put.prefix[:-_ID_FIELD] for put in puts}) == 1
-        and batch_field(puts[0].prefix) is not None
+        and len(batches := _batch_fields(puts)) == 1
+        and None not in batches
     )
+
+
+def _batch_fields(puts: Sequence[PlainPut]) -> set[str | None]:
+    """Return the `batch_field` of each put, where all ids have the same length."""
+    different = {put.prefix[:-_ID_FIELD]: put.prefix for put in puts}  # by what comes before the id
+    return set(map(batch_field, different.values()))
 
 
 def _equal_parts(start: int, end: int, most: int) -> Iterable[tuple[int, int]]:
