@@ -42,6 +42,7 @@ class NothingReader(DataSourceStreamReader):
         number = end["rows"] - start["rows"]
         return [_Rows(number // 2), _Rows(number - number // 2)]
 
+    # PyArrow has no types for the classes in its compiled part.
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # pyright: ignore[reportUnknownParameterType]
         """Make the rows."""
         assert isinstance(partition, _Rows)  # noqa: S101 - made by `partitions`

@@ -146,7 +146,7 @@ def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0,
     try:
         for number in (WARM, messages):
             options = next_queue(server)
-            asyncio.run(_fill(options, number * depth, bundle))
+            asyncio.run(fill(options, number * depth, bundle))
             with Stopwatch(server, [_Tree(local)]) as watch:
                 figures = work(local, options, number)
         return watch.sample(messages, **{**local.memory(), **figures})
@@ -154,12 +154,21 @@ def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0,
         remove(server)
 
 
-async def _fill(options: Mapping[str, str], messages: int, bundle: int) -> None:
-    async with zq.connect(options["hosts"], root=ROOT) as session:
+async def fill(options: Mapping[str, str], messages: int, bundle: int, due: float | None = None) -> None:
+    """Put messages, and one before them; ``due`` delays them until then, seconds since 1970."""
+    async with zq.connect(options["hosts"], root=options["root"]) as session:
         queue = session.queue(options["queue"])
         await queue.configure(zq.QueueConfig(bundle=bundle))
         await queue.put(b"the first makes the queue")
-        await spread(TASKS, messages // TOGETHER, lambda: queue.put_many([BODY] * TOGETHER))
+        together = min(TOGETHER, max(1, messages))
+
+        async def put() -> None:
+            if due is None:
+                await queue.put_many([BODY] * together)
+            else:
+                await queue.put_many([BODY] * together, delay=due - time.time())
+
+        await spread(TASKS, messages // together, put)
 
 
 def write(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> Mapping[str, float]:

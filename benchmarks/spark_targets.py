@@ -1,4 +1,4 @@
-"""What a stream, a read and a write through Spark must reach, beside the floor that Spark sets.
+"""The targets of streams, reads and writes through Spark, beside the floor that Spark sets.
 
 All cases run in ``local[2]`` with bundles of 64. The floor is a stream whose source reads nothing: its tasks make the
 rows. The other cases measure what does not depend on throughput: the writes of an idle stream, the first batch beside
@@ -13,15 +13,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import aiozkqueue as zq
 from aiozkqueue.testing.node import four_letters
 
 from .absent import AbsentError
 from .bars import FIRST_BATCH, IDLE_STREAM, MILLION, READ, WRITE, stream_name
 from .deep import live_heap
-from .measure import BODY, Case, Sample, Stopwatch
-from .on_spark import TASKS, TOGETHER, batches_of, drain, measured, next_queue, read, spark, started, stream_of, write
-from .ours import BUNDLED, remove, spread, take_many
+from .measure import Case, Sample, Stopwatch
+from .on_spark import batches_of, drain, fill, measured, next_queue, read, spark, started, stream_of, write
+from .ours import BUNDLED, remove, take_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +51,7 @@ def idle(server: Server, messages: int) -> Sample:
     local = spark()
     options = next_queue(server)
     try:
-        asyncio.run(_put(options, messages))
+        asyncio.run(fill(options, messages, BUNDLE))
         query = started(local, stream_of(local, options), options["queue"])
         try:
             while sum(one["numInputRows"] for one in query.recentProgress) < messages:
@@ -73,14 +72,14 @@ def first_batch(server: Server, messages: int) -> Sample:
     """Measure the first batch of a stream: the messages that are ready, beside many that are due this hour."""
     local = spark()
     warm, options = next_queue(server), next_queue(server)
-    asyncio.run(_put(warm, messages))
-    batches_of(local, stream_of(local, warm), warm["queue"], messages)
     if (left := HOUR - time.time() % HOUR) < HOUR / 6:
         time.sleep(left + 1)  # all of them are to be due in one hour, after the measurement
     due = HOUR * (time.time() // HOUR + 1) - 1
     try:
-        asyncio.run(_put(options, DELAYED * messages // READY, due))
-        asyncio.run(_put(options, messages))
+        asyncio.run(fill(warm, messages, BUNDLE))
+        batches_of(local, stream_of(local, warm), warm["queue"], messages)
+        asyncio.run(fill(options, DELAYED * messages // READY, BUNDLE, due))
+        asyncio.run(fill(options, messages, BUNDLE))
         query = started(local, stream_of(local, options), options["queue"])
         try:
             with Stopwatch(server) as watch:
@@ -102,7 +101,7 @@ def heap(server: Server, messages: int) -> Sample:
     options = next_queue(server)
     pid = server.processes[0].pid
     try:
-        asyncio.run(_put(options, 1))
+        asyncio.run(fill(options, 0, BUNDLE))
         with Stopwatch(server) as watch:
             write(local, options, messages, partitions=2)
         live = live_heap(pid)
@@ -112,19 +111,6 @@ def heap(server: Server, messages: int) -> Sample:
         return watch.sample(messages, heap_GiB=live / 2**30)
     finally:
         remove(server)
-
-
-async def _put(options: Mapping[str, str], messages: int, due: float | None = None) -> None:
-    """Put messages that are due at a moment, in seconds since 1970; None: at once."""
-    async with zq.connect(options["hosts"], root=options["root"]) as session:
-        queue = session.queue(options["queue"])
-        await queue.configure(zq.QueueConfig(bundle=BUNDLE))
-
-        async def put() -> None:
-            delay = 0 if due is None else due - time.time()
-            await queue.put_many([BODY] * min(TOGETHER, messages), delay=delay)
-
-        await spread(TASKS, max(1, messages // TOGETHER), put)
 
 
 def _transactions(server: Server) -> int:

@@ -126,7 +126,7 @@ class Part:
         """Return the puts of rows, each with the batch's field in its name, and the row's mark if it has one."""
         runtime = self._link.runtime
         queue = self._link.session.queue(self._link.options.queue)
-        if not any(row.options or row.mark for row in rows):
+        if runtime.tracing is None and not any(row.options or row.mark for row in rows):
             return prepare_all(runtime, queue, [row.body for row in rows], f"{self.fence.stage}-")
         staged = (self.fence.staged(prepare(runtime, queue, row.body, row.options)) for row in rows)
         return (put.with_field(row.mark) if row.mark else put for put, row in zip(staged, rows, strict=True))

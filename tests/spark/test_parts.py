@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.client import KazooClient
+from opentelemetry.sdk.trace import TracerProvider
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import ArrayType, DoubleType, StringType, StructField, StructType, VariantType
@@ -26,6 +27,7 @@ from aiozkqueue.spark.reading import FilteringReader, QueueReader
 from aiozkqueue.spark.rows import Row, RowEncoder
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.spark.writing import Written, complete, staging_of
+from aiozkqueue.tracing import OpenTelemetry
 from tests.spark.test_batch import drained, put, state
 
 if TYPE_CHECKING:
@@ -107,6 +109,24 @@ def test_a_retried_task_puts_each_row_once_into_a_queue_with_bundles(
         heir.finish()
         rival.commit(rival.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(150))
+
+
+def test_rows_without_options_carry_the_trace_of_their_put(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr("aiozkqueue.session.connect._tracing_of", lambda **_: OpenTelemetry(provider))
+    with links(options, 1) as (link,):
+        task = Task(link).add(range(3))
+        task.commit(task.finish())
+    provider.shutdown()
+
+    async def headers() -> list[set[str]]:
+        connected = zq.connect(options["hosts"], root=options["root"], tracing=False)
+        async with connected as session, session.transaction() as tx:
+            return [set(message.headers) for message in await tx.take_many(session.queue(options["queue"]), 3)]
+
+    assert asyncio.run(headers()) == [{"traceparent"}] * 3
 
 
 def use_bundles(options: Mapping[str, str]) -> None:
