@@ -121,9 +121,10 @@ guided: $(STAMP)  ## the same guided by coverage, SECONDS=60 a decoder; needs at
 	done
 
 HISTORIES ?= 1000000
+FIRST ?= 0
 .PHONY: simulate
-simulate: $(STAMP)  ## simulated histories by chance, with faults (HISTORIES=n; SEED=n for a single one)
-	@HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -n 2 --dist load tests/simulation/test_histories.py \
+simulate: $(STAMP)  ## simulated histories by chance, with faults (HISTORIES=n, FIRST=n for another part; SEED=n for a single one)
+	@HISTORIES=$(HISTORIES) FIRST=$(FIRST) $(BIN)/python -m pytest -n 2 --dist load tests/simulation/test_histories.py \
 	  -k guarantee $(PYTEST_ARGS)
 
 .PHONY: soak

@@ -7,7 +7,7 @@ import enum
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
 from aiozkqueue.zookeeper.paths import parent_of
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[WatchEvent], None]
+_KINDS = {kind.value: kind for kind in EventKind}
 _SET_WATCHES_BYTES = 128 * 1024  # the limit of one SetWatches2, so that any number of watches can be re-armed
+_MOST_FOLDERS = 1024  # the parents of znodes whose watches above are kept
 
 
 class Mode(enum.Enum):
@@ -36,13 +38,24 @@ class Registration:
         self.path = path
         self.callback = callback
         self.recursive = recursive
+        self.removed = False
 
     def tell(self, event: WatchEvent) -> None:
-        """Call back. An error of a callback is logged: the others must still receive the event."""
+        """Call back, unless it was removed. An error is logged: the other callbacks must still receive the event."""
+        if self.removed:
+            return
         try:
             self.callback(event)
         except Exception:  # noqa: BLE001 - as said
             _log.exception("a watch callback failed at %s", event.path)
+
+
+class _Above(NamedTuple):
+    """The watches that hear of the children of one folder."""
+
+    recursive: tuple[Registration, ...]
+    children: tuple[Registration, ...]
+    """Plain ones at the folder itself. Another user's recursive watch there has replaced them at the server."""
 
 
 class WatchRegistry:
@@ -51,19 +64,23 @@ class WatchRegistry:
     def __init__(self) -> None:
         self._persistent: defaultdict[str, list[Registration]] = defaultdict(list)
         self._recursive = 0
+        self._above: dict[str, _Above] = {}  # by folder: consumers hear of each message of their queue
         self.one_shot: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
 
     def add(self, registration: Registration) -> None:
         """Add a watch."""
         self._persistent[registration.path].append(registration)
         self._recursive += registration.recursive
+        self._above.clear()
 
     def remove(self, registration: Registration) -> None:
         """Remove a watch. Idempotent."""
         wanted = self._persistent.get(registration.path, [])
         if registration in wanted:
             wanted.remove(registration)
+            registration.removed = True
             self._recursive -= registration.recursive
+            self._above.clear()
             if not wanted:
                 del self._persistent[registration.path]
 
@@ -76,17 +93,17 @@ class WatchRegistry:
 
     def dispatch(self, event: Event) -> None:
         """Pass a notification to all matching watches."""
-        for callback in tuple(self.one_shot.get((event.kind, event.path), ())):
-            asyncio.get_running_loop().call_soon(callback, event.path)
-        try:
-            kind = EventKind(event.kind)
-        except ValueError:  # "watch removed" and events of later servers
+        if self.one_shot:
+            for callback in tuple(self.one_shot.get((event.kind, event.path), ())):
+                asyncio.get_running_loop().call_soon(callback, event.path)
+        kind = _KINDS.get(event.kind)
+        if kind is None:  # "watch removed" and events of later servers
             return
         told = WatchEvent(kind, event.path)
         for registration in tuple(self._persistent.get(event.path, ())):
             if not (registration.recursive and kind is EventKind.CHILDREN):
                 registration.tell(told)
-        if self._recursive and kind is not EventKind.CHILDREN:
+        if self._recursive and kind is not EventKind.CHILDREN and event.path != "/":
             self._tell_above(told)
 
     def tell_missed(self) -> None:
@@ -118,16 +135,27 @@ class WatchRegistry:
             yield fields.index(by_event.get(EventKind(event), "data")), path
 
     def _tell_above(self, event: WatchEvent) -> None:
-        above, child = event.path, True
-        while above != "/":
-            above = parent_of(above)
-            for registration in tuple(self._persistent.get(above, ())):
-                if registration.recursive:
-                    registration.tell(event)
-                elif child and event.kind is not EventKind.CHANGED and self.mode(above) is Mode.RECURSIVE:
-                    # Another user's recursive watch at this path has replaced this one at the server.
-                    registration.tell(WatchEvent(EventKind.CHILDREN, above))
-            child = False
+        folder = parent_of(event.path)
+        above = self._above.get(folder)
+        if above is None:
+            if len(self._above) >= _MOST_FOLDERS:
+                self._above.clear()
+            above = self._above[folder] = self._find_above(folder)
+        if above.children and event.kind is not EventKind.CHANGED:
+            for registration in above.children:
+                registration.tell(WatchEvent(EventKind.CHILDREN, folder))
+        for registration in above.recursive:
+            registration.tell(event)
+
+    def _find_above(self, folder: str) -> _Above:
+        recursive, children = list[Registration](), list[Registration]()
+        if self.mode(folder) is Mode.RECURSIVE:
+            children += [one for one in self._persistent[folder] if not one.recursive]
+        while True:
+            recursive += [one for one in self._persistent.get(folder, ()) if one.recursive]
+            if folder == "/":
+                return _Above(tuple(recursive), tuple(children))
+            folder = parent_of(folder)
 
 
 def _empty_portion() -> tuple[list[str], ...]:

@@ -1,6 +1,7 @@
 """Thousands of random programs with faults, which must not break a guarantee.
 
-``HISTORIES=n`` sets their number (`make simulate`); ``SEED=n`` runs a failed seed alone.
+``HISTORIES=n`` sets their number (`make simulate`), ``FIRST=n`` the first seed, so that many histories can be run in
+parts; ``SEED=n`` runs a failed seed alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 HISTORIES = int(os.environ.get("HISTORIES", "4000"))
+FIRST = int(os.environ.get("FIRST", "0"))
 ROUGH = 4  # one history in this many
 SEED = os.environ.get("SEED")
 #: Two classes, since `make test` gives a class to one process; each in parts, which `make simulate` deals out.
@@ -52,6 +54,10 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+def _seeds(start: int, number: int, step: int) -> range:
+    return range(FIRST + start, FIRST + number, step)
+
+
 class Histories:
     half: int
 
@@ -60,7 +66,7 @@ class Histories:
     def test_no_history_breaks_a_guarantee(
         self, part: int, turns: Counter[str], record_property: Callable[[str, object], None]
     ) -> None:
-        seeds = [int(SEED)] if SEED else range(self.half + HALVES * part, HISTORIES, HALVES * PARTS)
+        seeds = [int(SEED)] if SEED else _seeds(self.half + HALVES * part, HISTORIES, HALVES * PARTS)
         counts = Counter[str]()
         broken: list[str] = []
         began = time.process_time()
@@ -102,7 +108,7 @@ def test_no_history_with_bundles_breaks_a_guarantee(feature: str, part: int) -> 
     feature_of(0)  # joins all features
     broken = [
         f"{feature} {seed}: {violation}"
-        for seed in range(part, HISTORIES // 8, PARTS)
+        for seed in _seeds(part, HISTORIES // 8, PARTS)
         for violation in check(run(f"{feature} {seed}", rough=seed % ROUGH == 0, feature=feature))
     ]
     assert broken == []
