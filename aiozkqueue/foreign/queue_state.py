@@ -253,7 +253,7 @@ class ForeignBacklog(Backlog):
     def try_later(self, place: str, now: float) -> bool:
         """See `Backlog`: the item is inserted in order."""
         lane, name = ItemRef.parse(place)
-        if self._distance(lane, name):
+        if not self._owns(lane, name):
             self._others.setdefault(lane, {}).setdefault(name, now)
             return False
         self._insert(name)

@@ -134,7 +134,7 @@ class Backlog:
         """Return this consumer's own of a lane's names."""
         if self._index is None:
             return self._share.own(names, self._offset(lane))
-        return [name for name in names if not self._distance(lane, name)]
+        return [name for name in names if self._owns(lane, name)]
 
     def sort(self, passes: Callable[[str], object] | None, *, limited: bool) -> Earliest:
         """Return a collector for the names of a lane that are examined in their order: all, or as many as are kept."""
@@ -216,8 +216,8 @@ class Backlog:
 
     def try_later(self, place: str, now: float) -> bool:
         """Add an item whose lock may still exist; return whether it is in this consumer's share."""
-        lane, name = ItemRef.parse(place)
-        if self._distance(lane, name):
+        lane, _, name = place.rpartition("/")
+        if not self._owns(lane, name):
             others = self._others.setdefault(lane, {})
             if len(others) < HEARD_LIMIT:
                 others.setdefault(name, now)
@@ -256,7 +256,7 @@ class Backlog:
         present = set(self._front)
         for place in places:
             lane, name = ItemRef.parse(place)
-            if self._distance(lane, name):
+            if not self._owns(lane, name):
                 self._others.setdefault(lane, {}).setdefault(name, now)
             elif place not in present:
                 self._front.append(place)
@@ -446,7 +446,7 @@ class Backlog:
                 if not listed:
                     return limit
             name = listed.pop()
-            if not alone and self._distance(lane, name):  # the shares have changed since the listing
+            if not alone and not self._owns(lane, name):  # the shares have changed since the listing
                 self._others.setdefault(lane, {}).setdefault(name, now)
                 continue
             try:  # as in `_free`, for every message
@@ -478,6 +478,12 @@ class Backlog:
 
     def _lock_id(self, name: str) -> str:
         return candidate_id(name) if self._index is None else self._index.lock_id(name)
+
+    def _owns(self, lane: str, name: str) -> bool:
+        """Whether an item is in this consumer's share; the items of a group all are, or none is."""
+        if self._index is None:
+            return self._share.owns(name, self._offset(lane))
+        return self._share.owns(self._index.lock_id(name))
 
     def _distance(self, lane: str, name: str) -> int:
         """Return the distance of an item's consumer; the items of a group all have the same one."""

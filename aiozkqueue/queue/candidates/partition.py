@@ -65,6 +65,10 @@ class Partition:
         """Return the rotation of the deal for a lane: each lane numbers its items from 0."""
         return crc32(f"{self._queue}/{lane}".encode()) % self.count
 
+    def owns(self, name: str, offset: int = 0) -> bool:
+        """Whether this consumer comes first for an item."""
+        return self.count == 1 or (self._number(name) + offset - self.rank) % self.count == 0
+
     def distance(self, name: str, offset: int = 0) -> int:
         """Return how many live consumers come before this one for an item; 0: it is its own."""
         if self.count == 1:
