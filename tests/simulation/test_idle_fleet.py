@@ -1,6 +1,6 @@
 """No message waits 50 ms while a worker is free, regardless of the number of sessions and of the busy ones.
 
-A message of a bundle waits up to 150 ms.
+A message of a bundle waits up to 100 ms.
 
 In virtual time, in which requests take no time: only waits of the library take time.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Maximum seconds that a message may wait while a worker is free.
 MOST = 0.05
 #: The same for a message of a bundle, which the session that claims it returns if its own takers do not come.
-MOST_BUNDLED = 0.15
+MOST_BUNDLED = 0.1
 #: Seconds until all sessions are idle.
 QUIET = 10
 LATER = 60
