@@ -216,7 +216,7 @@ class Backlog:
 
     def try_later(self, place: str, now: float) -> bool:
         """Add an item whose lock may still exist; return whether it is in this consumer's share."""
-        lane, _, name = place.rpartition("/")
+        lane, name = ItemRef.parse(place)
         if not self._owns(lane, name):
             others = self._others.setdefault(lane, {})
             if len(others) < HEARD_LIMIT:
