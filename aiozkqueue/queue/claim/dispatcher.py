@@ -33,13 +33,12 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 from .bundles import HeldBundles, Services
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse
-from .delayed_release import DelayedReleases
 from .discovery import CandidateSource
 from .foreign import Splitter
 from .groups import GroupLocks
 from .in_flight import ClaimBatches
 from .pause import ABSENT, PAUSED, Pause
-from .releases import Releases
+from .releases import DelayedReleases, Releases
 from .waiters import WaitQueue
 
 if TYPE_CHECKING:

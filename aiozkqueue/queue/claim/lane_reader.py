@@ -6,13 +6,13 @@ Each read also checks that the queue still has the configuration for which the l
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiozkqueue.queue.candidates.batches import Locks
 from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Matching
-from aiozkqueue.queue.candidates.listing_length import warn_of_length
 from aiozkqueue.zookeeper import Collector, NoNodeError
 
 from .claimer import ReopenError
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
+log: Final = logging.getLogger(__name__)
+
 C = TypeVar("C", bound=Collector)
 
 #: Lanes checked in one request.
 SKIM = 256
 #: Names of a listing that are examined before the event loop runs other tasks: a few milliseconds of work.
 EXAMINED = 1024
+#: The share of the server's buffer above which a listing causes a warning. A Java client reads no listing beyond it.
+LONG_LISTING: Final = 0.8
 
 
 class LaneReader:
@@ -94,7 +98,7 @@ class LaneReader:
         )
         _require_revision(queue, revision)
         if not self._warned:
-            self._warned = warn_of_length(self._state.name, lane, listed.size, self._zookeeper.max_request)
+            self._warned = _warn_of_length(self._state.name, lane, listed.size, self._zookeeper.max_request)
         if isinstance(listed, Dealt):
             return listed, locks.values
         if batch_visibility is not None:
@@ -154,3 +158,19 @@ class LaneReader:
 def _require_revision(queue: Stat | None, revision: tuple[int, int]) -> None:
     if queue is None or (queue.czxid, queue.version) != revision:
         raise ReopenError
+
+
+def _warn_of_length(queue: str, lane: str, length: int, max_request: int) -> bool:
+    """Warn if a listing of ``length`` bytes is too large, or soon will be; return whether it is."""
+    if length <= LONG_LISTING * max_request:
+        return False
+    log.warning(
+        "queue %s: a listing of %s takes %d bytes; a Java client cannot read more than %d, and every listing stalls "
+        "the server: spread the queue with QueueConfig(shards=...)",
+        queue,
+        lane,
+        length,
+        max_request,
+        extra={"queue": queue},
+    )
+    return True
