@@ -75,6 +75,33 @@ def test_a_watcher_can_cancel_itself_during_its_call() -> None:
     assert len(told) == 1
 
 
+def test_a_watcher_that_another_cancels_during_the_same_event_hears_nothing_of_it() -> None:
+    registry = WatchRegistry()
+    registry.add(Registration("/a/b", lambda _event: registry.remove(told.registration), recursive=True))
+    told = _Told(registry, "/a", recursive=True)
+    _dispatch(registry, CREATED, "/a/b/c")
+    assert told == []
+
+
+def test_watches_that_come_and_go_between_events_of_one_folder_hear_the_events_of_their_time() -> None:
+    registry = WatchRegistry()
+    first = _Told(registry, "/a", recursive=True)
+    _dispatch(registry, CREATED, "/a/b/1")
+    second = _Told(registry, "/a/b", recursive=True)
+    _dispatch(registry, CREATED, "/a/b/2")
+    registry.remove(first.registration)
+    _dispatch(registry, CREATED, "/a/b/3")
+    assert [event.path for event in first] == ["/a/b/1", "/a/b/2"]
+    assert [event.path for event in second] == ["/a/b/2", "/a/b/3"]
+
+
+def test_the_root_hears_of_its_own_change_once() -> None:
+    registry = WatchRegistry()
+    told = _Told(registry, "/", recursive=True)
+    _dispatch(registry, CHANGED, "/")
+    assert told == [WatchEvent(EventKind.CHANGED, "/")]
+
+
 def test_any_number_of_watches_is_rearmed_in_requests_of_legal_size() -> None:
     registry = WatchRegistry()
     for number in range(5000):
