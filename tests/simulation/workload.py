@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Virtual seconds after which an unfinished history counts as stuck.
 LIMIT = 600.0
+#: Virtual seconds after which a server that lags has caught up.
+CAUGHT_UP = 60.0
 #: Time for which the last consumer waits for another message: longer than any session and any backoff.
 IDLE = 30.0
 
@@ -126,7 +128,11 @@ class Run(Recorder):
             elif what < 0.85 and not ensemble.alone:
                 ensemble.elect()
             elif not ensemble.alone:
-                random.choice(ensemble.servers).lag = random.random() * 3
+                lag = random.random() * 3
+                server = random.choice(ensemble.servers)
+                server.lag = lag
+                # If all servers lag by more than half the session timeout for good, no session lasts.
+                asyncio.get_running_loop().call_later(CAUGHT_UP, setattr, server, "lag", 0.0)
 
     async def main(self) -> History:
         """Run the whole history."""

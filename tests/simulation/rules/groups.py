@@ -54,9 +54,21 @@ def a_group_waits_for_the_retry_of_its_oldest_message(history: History) -> Itera
                 # A session that ended may not have released anything.
                 over = history.sessions_over.get(rest.one.session, float("inf")) <= later.at
                 if not (
-                    over or _excused(history, later) or history.forced_out(rest.one) or _reopened(history, rest, later)
+                    over
+                    or _excused(history, later)
+                    or history.forced_out(rest.one)
+                    or _reopened(history, rest, later)
+                    or _purged(history, rest)
                 ):
                     yield f"{token} was delivered to {later.client} before the delay of {rest.one.token} ended"
+
+
+def _purged(history: History, rest: Rest) -> bool:
+    """Whether an operator may have removed the message that rests: it was not delivered again, and is not left."""
+    token, queue = rest.one.token, rest.one.queue
+    again = any(one.at > rest.told for one in history.handed().get(token, ()))
+    left = token in history.final.items.get(queue, []) or token in history.final.dead.get(queue, [])
+    return any(one.queue == queue for one in history.purged) and not again and not left
 
 
 def _reopened(history: History, rest: Rest, later: Handed) -> bool:
