@@ -131,7 +131,7 @@ class Run(Recorder):
                 lag = random.random() * 3
                 server = random.choice(ensemble.servers)
                 server.lag = lag
-                # If all servers lag by more than half the session timeout for good, no session lasts.
+                # If all servers lagged by more than half the session timeout permanently, no session would last.
                 asyncio.get_running_loop().call_later(CAUGHT_UP, setattr, server, "lag", 0.0)
 
     async def main(self) -> History:
