@@ -148,13 +148,13 @@ class WatchRegistry:
             registration.tell(event)
 
     def _find_above(self, folder: str) -> _Above:
-        recursive, children = list[Registration](), list[Registration]()
-        if self.mode(folder) is Mode.RECURSIVE:
-            children += [one for one in self._persistent[folder] if not one.recursive]
+        replaced = self.mode(folder) is Mode.RECURSIVE
+        children = tuple(one for one in self._persistent[folder] if not one.recursive) if replaced else ()
+        recursive = list[Registration]()
         while True:
             recursive += [one for one in self._persistent.get(folder, ()) if one.recursive]
             if folder == "/":
-                return _Above(tuple(recursive), tuple(children))
+                return _Above(tuple(recursive), children)
             folder = parent_of(folder)
 
 
