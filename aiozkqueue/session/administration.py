@@ -86,6 +86,8 @@ class QueueAdmin:
     async def release_claims(self) -> int:
         """Release every claim by force, and end every delay; return how many. The holders' commits then fail.
 
+        An attempt that a holder has recorded stays counted, as after a crash, even if the message was not delivered yet.
+
         Raises:
             PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.
             AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.

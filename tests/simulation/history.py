@@ -115,6 +115,8 @@ class History:
     """Forbidden events: errors in the session's own tasks, unexpected exceptions, endless waits."""
     interrupted: int = 0
     """Deliveries that may be recorded but unseen: of cancelled takers, and of killed and expired sessions."""
+    forced_open: Counter[str] = field(default_factory=Counter)
+    """By queue, the number of claims that were released by force: the attempt of each may be recorded but unseen."""
     parts: dict[type[object], object] = field(default_factory=dict)
     """The records of features, see `part`."""
 
@@ -168,4 +170,4 @@ class History:
     def exhausted(self, queue: str, handed: int) -> bool:
         """Whether a message with this many deliveries may have reached the limit of its policy."""
         limit = self.strictest.get(queue, self.limits.get(queue))
-        return limit is not None and handed + self.interrupted >= limit
+        return limit is not None and handed + self.interrupted + self.forced_open[queue] >= limit

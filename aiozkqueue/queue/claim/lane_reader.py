@@ -91,8 +91,14 @@ class LaneReader:
         Raises: ReopenError: the queue has changed, so there may be new lanes, or new kinds of items.
         """
         paths = self._state.paths
+        items: asyncio.Future[Dealt | Earliest | Matching] = asyncio.ensure_future(
+            self._list(paths.at(lane), self._collector(backlog, lane, batch_visibility, ordered=ordered), generation)
+        )
+        if batch_visibility is not None:
+            # Sent together, the locks could be older than the items: a listing that a lost connection ended is repeated.
+            await items
         listed, locks, queue = await asyncio.gather(
-            self._list(paths.at(lane), self._collector(backlog, lane, batch_visibility, ordered=ordered), generation),
+            items,
             self._zookeeper.children_into(paths.locks, partial(Locks, paths.lock_of), generation=generation),
             self._zookeeper.exists(paths.base, generation=generation),
         )

@@ -115,6 +115,33 @@ async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zo
         assert (stats.size, stats.claimed, stats.staged) == (0, 0, 0)
 
 
+async def test_a_listing_that_is_repeated_shows_no_message_of_a_batch_that_has_begun_meanwhile(
+    zookeeper: str, queue_root: str
+) -> None:
+    """A lost connection ends the listing of the items, and the locks are listed before it is repeated."""
+    async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
+        writer = Writer(session)
+        await writer.put(await writer.begin(), "before")
+        await writer.staging.complete(0)
+        assert await taken_now(other) == ["before"]
+        reader = core_of(other).zookeeper
+        list_children, repeated = reader.children_into, list[str]()
+
+        async def interrupted(path: str, *args: Any, **keywords: Any) -> Any:
+            listed = await list_children(path, *args, **keywords)
+            if not repeated and path.endswith("/items"):
+                repeated.append(path)
+                await asyncio.sleep(0.1)
+                await writer.put(await writer.begin(1), "pending")
+                listed = await list_children(path, *args, **keywords)
+            return listed
+
+        reader.children_into = interrupted  # type: ignore[method-assign]
+        await session.queue("orders").put(b"another")
+        assert await taken_now(other) + await taken_now(other) == ["another"]
+        assert repeated
+
+
 async def test_a_batch_is_found_when_it_uses_only_some_lanes_of_each_priority(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         await session.queue("orders").configure(zq.QueueConfig(shards=32))

@@ -26,7 +26,7 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
         if what == "open":
             opened = Opened(queue.name, run.loop.time())
             run.history.opened.append(opened)
-            await queue.admin.release_claims()
+            run.history.forced_open[queue.name] += await queue.admin.release_claims()
             opened.ended = run.loop.time()
         elif what == "shards":
             with suppress(ConfigConflictError):  # an ordered queue has one shard
