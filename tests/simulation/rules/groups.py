@@ -59,6 +59,7 @@ def a_group_waits_for_the_retry_of_its_oldest_message(history: History) -> Itera
                     or history.forced_out(rest.one)
                     or _reopened(history, rest, later)
                     or _purged(history, rest)
+                    or _exhausted(history, rest)
                 ):
                     yield f"{token} was delivered to {later.client} before the delay of {rest.one.token} ended"
 
@@ -69,6 +70,13 @@ def _purged(history: History, rest: Rest) -> bool:
     again = any(one.at > rest.told for one in history.handed().get(token, ()))
     left = token in history.final.items.get(queue, []) or token in history.final.dead.get(queue, [])
     return any(one.queue == queue for one in history.purged) and not again and not left
+
+
+def _exhausted(history: History, rest: Rest) -> bool:
+    """Whether the message that rests became a dead letter instead, by a policy that an operator has set meanwhile."""
+    token, queue = rest.one.token, rest.one.queue
+    deliveries = len(history.handed().get(token, ()))
+    return token in history.final.dead.get(queue, []) and history.exhausted(queue, deliveries)
 
 
 def _reopened(history: History, rest: Rest, later: Handed) -> bool:
