@@ -17,6 +17,7 @@ CLIENT_DIGITS: Final = 12
 
 _HIGH_DIGITS: Final = 4
 _PAIRS: Final = tuple(high + low for high, low in product(BASE62, repeat=2))
+_VALUES: Final = {digit: value for value, digit in enumerate(BASE62)}
 
 
 class IdSource:
@@ -53,6 +54,17 @@ class IdSource:
         self._high = high
         self._head = self._nonce + _digits(high, _HIGH_DIGITS)
         self._pairs = iter(_PAIRS)
+
+
+def id_count(text: str) -> int:
+    """Return the last three digits of the counter in the id that a text ends with.
+
+    Raises: ValueError: they are no digits.
+    """
+    try:
+        return (_VALUES[text[-3]] * len(BASE62) + _VALUES[text[-2]]) * len(BASE62) + _VALUES[text[-1]]
+    except (KeyError, IndexError):
+        raise ValueError(text) from None
 
 
 def _nonce(entropy: Callable[[int], bytes]) -> str:

@@ -27,6 +27,7 @@ from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
 from .errors import MalformedError
 from .fields import LAST_MOMENT, is_text
+from .ids import id_count
 from .lanes import FIRST_PRIORITY, LAST_PRIORITY, PRIORITY_DIGITS, priority_of
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_:@-][A-Za-z0-9._:@-]{0,254}")
@@ -53,7 +54,6 @@ match_due: Final = re.compile(r"item-t([0-9]{1,15})-(p[0-9]{3}-)?").match
 SEQUENCE_DIGITS: Final = 10
 #: How the name of a message begins that has left a bundle.
 LEFT_BUNDLE: Final = "item-m"
-_POSITION: Final = slice(len(LEFT_BUNDLE), len(LEFT_BUNDLE) + 2)
 _MEMBER_AT: Final = re.compile(f"/{LEFT_BUNDLE}[0-9]{{2}}-i[^/]*$")
 _DUE_DIGITS: Final = 15
 _KEY_BYTES: Final = 20
@@ -366,12 +366,16 @@ def single_place(place: str, message_id: str, position: int) -> str:
 
 
 def item_number(name: str) -> int:
-    """Return the number by which an item is dealt to a consumer: its sequence, plus its position in a former bundle.
+    """Return the number by which an item is dealt to a consumer: its sequence, or the count in its id.
+
+    Messages that have left a bundle share its sequence. Their ids were made one after the other, like those of the next
+    bundle of the same put.
 
     Raises: ValueError: it has none.
     """
-    number = int(name[-SEQUENCE_DIGITS:])
-    return number + int(name[_POSITION]) if name.startswith(LEFT_BUNDLE) else number
+    if not name.startswith(LEFT_BUNDLE):
+        return int(name[-SEQUENCE_DIGITS:])
+    return id_count(name[: -SEQUENCE_DIGITS - 1])
 
 
 def item_node(name: str) -> str | None:

@@ -1,10 +1,11 @@
 """Divides the items among the live consumers. Pure: locks make claims correct, this makes contention rare.
 
 The items are dealt out in turn, by their sequence numbers, over the sorted registry of live consumers: n messages that
-are put together go to n different consumers. So do n messages that have left a bundle: they share its sequence number,
-and their positions are added to it. For each item, the other consumers follow in a different order, so that a
-busy consumer's items are spread over all of them. An idle consumer waits for its turn in that order, between
-`FIRST_WAIT` and `LAST_WAIT` for any number of consumers; then it checks whether the item still exists.
+are put together go to n different consumers. So do n messages that have left bundles: they share
+the sequence numbers of their bundles, and are dealt out by the counters in their ids. For each item, the other
+consumers follow in a different order, so that a busy consumer's items are spread over all of them. An idle consumer
+waits for its turn in that order, between `FIRST_WAIT` and `LAST_WAIT` for any number of consumers; then it checks
+whether the item still exists.
 """
 
 from __future__ import annotations

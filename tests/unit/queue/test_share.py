@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiozkqueue.layout import IdSource
 from aiozkqueue.queue.candidates.partition import FIRST_WAIT, LAST_WAIT, Partition
 
 if TYPE_CHECKING:
@@ -50,11 +51,17 @@ def test_consecutive_messages_are_divided_one_to_each_consumer(count: int, first
     assert sorted(len(Partition(rank, count).own(items, offset)) for rank in range(count)) == [1] * count
 
 
-@given(st.integers(1, 64), st.integers(0, 10**9), st.integers(0, 10**6))
-def test_messages_that_have_left_a_bundle_are_divided_one_to_each_consumer(
-    count: int, number: int, offset: int
+@given(st.integers(1, 200), st.integers(2, 64), st.integers(0, 5000), st.integers(0, 10**9), st.integers(0, 10**6))
+def test_messages_that_have_left_bundles_are_divided_one_to_each_consumer(
+    count: int, bundle: int, before: int, sequence: int, offset: int
 ) -> None:
-    items = [f"item-m{position:02d}-iID{position}-{number:010d}" for position in range(count)]
+    """They were put together: their ids follow each other, over the bounds of the bundles."""
+    source = IdSource()
+    ids = [source.next() for _ in range(before + count)][before:]
+    items = [
+        f"item-m{number % bundle:02d}-i{message_id}-{sequence + number // bundle:010d}"
+        for number, message_id in enumerate(ids)
+    ]
     assert sorted(len(Partition(rank, count).own(items, offset)) for rank in range(count)) == [1] * count
 
 
