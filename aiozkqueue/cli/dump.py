@@ -28,7 +28,7 @@ def dump(
     Use it for stuck handlers, including those that block the event loop. It does not stop the worker.
 
     Examples:
-    [dim]$ aiozkqueue dump $(pidof -s aiozkqueue)
+    [dim]$ aiozkqueue dump $(pidof -s -x aiozkqueue)
     $ kubectl exec shop-worker-0 -- aiozkqueue dump 1[/dim]
     """
     sys.stdout.write(ask(pid, timeout=timeout))

@@ -247,9 +247,11 @@ class ZooKeeperClient:
         chroot = len(self._chroot)
 
         def told(event: WatchEvent) -> None:
-            callback(event if not chroot else event._replace(path=event.path[chroot:] or "/"))
+            callback(event._replace(path=event.path[chroot:] or "/"))
 
-        watch = PersistentWatch(self._session, Registration(full_path, told, recursive=recursive))
+        watch = PersistentWatch(
+            self._session, Registration(full_path, told if chroot else callback, recursive=recursive)
+        )
         try:
             await watch.arm()
         except BaseException:

@@ -100,9 +100,10 @@ class WatchRegistry:
         if kind is None:  # "watch removed" and events of later servers
             return
         told = WatchEvent(kind, event.path)
-        for registration in tuple(self._persistent.get(event.path, ())):
-            if not (registration.recursive and kind is EventKind.CHILDREN):
-                registration.tell(told)
+        if wanted := self._persistent.get(event.path):
+            for registration in tuple(wanted):
+                if not (registration.recursive and kind is EventKind.CHILDREN):
+                    registration.tell(told)
         if self._recursive and kind is not EventKind.CHILDREN and event.path != "/":
             self._tell_above(told)
 

@@ -48,7 +48,7 @@ _OPERATION = struct.Struct("!i?i")  # type, whether the list ends here, error
 _RESULT = struct.Struct("!i?ii")  # the same, and the integer that follows: a path's length, a result's, or its error
 REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error
 _CONNECTED = struct.Struct("!iiq")  # protocol version, timeout in ms, session id
-_EVENT = struct.Struct("!ii")  # type, state of the connection
+_EVENT = struct.Struct("!iii")  # type, state of the connection, length of the path
 
 _pack_int = _INT.pack
 _pack_head = _RESULT.pack
@@ -328,11 +328,13 @@ def decode_connected(frame: bytes) -> Connected:
 def decode_event(frame: bytes, offset: int) -> Event:
     """Decode a watch's notification."""
     try:
-        kind, state = _EVENT.unpack_from(frame, offset)
+        kind, state, length = _EVENT.unpack_from(frame, offset)
     except struct.error as error:
         raise _cut(error) from error
-    path, _ = _string(frame, offset + _EVENT.size)
-    return Event(kind, state, path)
+    raw = frame[offset + _EVENT.size :]
+    if len(raw) == length and raw.isascii():  # nearly always; an idle session hears of each item of its queue
+        return Event(kind, state, raw.decode("ascii"))
+    return Event(kind, state, _string(frame, offset + _EVENT.size - _INT.size)[0])
 
 
 def decode_token(reply: bytes, offset: int) -> bytes:
