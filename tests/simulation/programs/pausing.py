@@ -24,6 +24,8 @@ class Rested:
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Each pause, from the reply to its request until the request to resume."""
     claims: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    ended: float = float("inf")
+    """When the run asked to resume the queue at its end, whatever its clients still do."""
     taken: bool = False
     """Whether a client pauses it now: another client must not resume it meanwhile."""
 
@@ -78,8 +80,9 @@ def _now(run: Recorder) -> int:
     return now
 
 
-async def go_on(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
+async def go_on(run: Recorder, session: zq.QueueSession) -> None:
     """Resume the queue, since the client that paused it may have been killed."""
+    run.history.part(Rested).ended = _now(run)
     await session.queue(PAUSED).configure(zq.QueueConfig(paused=False))
 
 

@@ -30,5 +30,5 @@ def no_message_is_claimed_during_a_pause(history: History) -> Iterator[str]:
     for told, resumed in rested.spans:
         for token, claims in rested.claims.items():
             for claimed in claims:
-                if told < claimed < resumed:
+                if told < claimed < min(resumed, rested.ended):
                     yield f"{token} was claimed at {claimed}, although its queue was paused from {told} to {resumed}"
