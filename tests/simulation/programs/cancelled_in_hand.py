@@ -57,6 +57,8 @@ class InHand:
     left: list[str] = field(default_factory=list[str])
     """The tokens that are stored at the end."""
     leftovers: list[str] = field(default_factory=list[str])
+    taken: float = NEVER
+    """When the run began to take what was left, whatever its clients still did."""
     over: float = NEVER
     """The end of the history; processes that were killed go on after it."""
 
@@ -156,6 +158,7 @@ async def handle(run: Recorder, client: str, tokens: list[str], put_: Callable[[
 async def take_the_rest(run: Recorder, session: zq.QueueSession) -> None:
     """Take what is left of both queues."""
     log = run.history.part(InHand)
+    log.taken = run.loop.time()
     for name, tokens in ((IN_HAND, log.left), (HANDLED, log.handled)):
         while True:
             async with session.transaction() as tx:
