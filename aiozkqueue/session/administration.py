@@ -86,7 +86,7 @@ class QueueAdmin:
     async def release_claims(self) -> int:
         """Release every claim by force, and end every delay; return how many. The holders' commits then fail.
 
-        An attempt that a holder has recorded stays counted, as after a crash, even if the message was not delivered yet.
+        An attempt that a holder has recorded stays counted, as after a crash, even if it has not delivered the message.
 
         Raises:
             PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.

@@ -264,7 +264,7 @@ class Backlog:
     @property
     def has_more(self) -> bool:
         """Whether there are listed candidates of this consumer's own."""
-        return bool(self._listed)
+        return bool(self._listed or self._refill())
 
     @property
     def full(self) -> bool:
@@ -439,12 +439,8 @@ class Backlog:
         for _ in range(PASSED_OVER):
             if len(places) >= limit:
                 return limit
-            if not listed:
-                listed = self._listed = list(islice(self._more, REFILL))[::-1]
-                if len({name[-SEQUENCE_DIGITS:] for name in listed}) < len(listed):  # items of one bundle
-                    listed.sort(key=_order_and_id, reverse=True)
-                if not listed:
-                    return limit
+            if not listed and not (listed := self._refill()):
+                return limit
             name = listed.pop()
             if not alone and not self._owns(lane, name):  # the shares have changed since the listing
                 self._others.setdefault(lane, {}).setdefault(name, now)
@@ -459,6 +455,13 @@ class Backlog:
                     limit -= messages_in(name) - 1
         self.unfinished = True
         return limit
+
+    def _refill(self) -> list[str]:
+        """Take the next names of the listing; return them, the first one last."""
+        listed = self._listed = list(islice(self._more, REFILL))[::-1]
+        if len({name[-SEQUENCE_DIGITS:] for name in listed}) < len(listed):  # items of one bundle
+            listed.sort(key=_order_and_id, reverse=True)
+        return listed
 
     def _remove(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
         for lane, name in chosen:

@@ -2,11 +2,11 @@
 
 A session keeps messages at hand only as long as its takers use them up: every `TICK` seconds it returns what exceeds
 the number of waiting takers and the number of messages that it finished in the last two ticks. So a message never waits
-behind a slow handler of its bundle. A session that has finished nothing lately looks sooner if it has neighbours: in an
-idle fleet, they wait for the rest of its bundle.
+behind a slow handler of its bundle. A session that has finished nothing lately looks sooner if it has neighbours and no
+more bundles are listed: in an idle fleet, they wait for the rest of its bundle.
 
-While more bundles are listed, it claims ahead what its takers use up in about the time of a claim, so that they need
-not wait for one.
+While more bundles are listed, no neighbour waits for this one: the session then has `DEEP_SPAN` seconds to finish some
+messages. And it claims ahead what its takers use up in about the time of a claim, so that they need not wait for one.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ TICK: Final = 0.05
 FIRST_TICK: Final = 0.02
 #: With more bundles in the backlog, a session keeps this many times the messages that it finished lately.
 DEEP: Final = 10
+#: Seconds in which a session finishes a message while more bundles are listed: longer than a commit of a busy fleet.
+DEEP_SPAN: Final = 0.3
 #: The share of the messages finished in the last two ticks that a session claims ahead.
 AHEAD: Final = 0.5
 
@@ -92,10 +94,9 @@ class Pace:
             self._begun += passed
         self._number += number
 
-    @property
-    def recent(self) -> int:
-        """The number of messages that were finished lately."""
-        return self._number + self._before if self._clock.monotonic() - self._begun < 2 * TICK else 0
+    def recent(self, span: float = 2 * TICK) -> int:
+        """Return how many messages were finished last, in up to two ticks; 0 if that began ``span`` seconds ago."""
+        return self._number + self._before if self._clock.monotonic() - self._begun < span else 0
 
 
 class HeldBundles:
@@ -132,6 +133,8 @@ class HeldBundles:
         self._held: dict[str, BundleHold] = {}
         self._ready: list[BundleHold] = []  # those with messages at hand, in order
         self._timer: Timer | None = None
+        self._since = 0.0  # when there began to be messages at hand
+        self._due = 0.0  # when the timer should call
         self._closed = False
         self._checking = False  # whether the configuration is being read
         self._pace = Pace(self._clock)
@@ -228,8 +231,10 @@ class HeldBundles:
         self.at_hand += len(claims)
         self._candidate_source.wakeup.set()
         if self._timer is None and not self._closed:
-            idle = not self._pace.recent and not self._candidate_source.alone
-            self._timer = self._clock.call_later(FIRST_TICK if idle else TICK, self._tick)
+            source = self._candidate_source
+            idle = not (source.alone or source.has_more or self._pace.recent())
+            self._since = self._clock.monotonic()
+            self._look_in(FIRST_TICK if idle else TICK)
 
     # -- events
 
@@ -248,7 +253,7 @@ class HeldBundles:
     def consumed(self, number: int) -> None:
         """See `BundleOwner`."""
         self._pace.add(number)
-        self._aim = int(AHEAD * self._pace.recent)
+        self._aim = int(AHEAD * self._pace.recent())
 
     def returned(self, claims: Sequence[BundledClaim]) -> None:
         """See `BundleOwner`. A lone consumer takes them next, because they are the oldest."""
@@ -304,20 +309,26 @@ class HeldBundles:
 
     # -- the bound
 
+    def _look_in(self, seconds: float) -> None:
+        self._due = self._clock.monotonic() + seconds
+        self._timer = self._clock.call_later(seconds, self._tick)
+
     def _tick(self) -> None:
         """Return the messages at hand that this session will not use up soon."""
         self._timer = None
-        recently = self._pace.recent
+        now, deep = self._clock.monotonic(), self._candidate_source.has_more
+        late = max(0.0, now - self._due)  # the handlers of an event loop that is late have had no time either
+        recently = self._pace.recent((DEEP_SPAN if deep else 2 * TICK) + late)
         self._aim = min(self._aim, recently)
         if not self.at_hand:
             return
-        keep = max(self._wanted(), recently * (DEEP if self._candidate_source.has_more else 1))
-        self._return(self.at_hand - keep)
+        if not (deep and now - self._since < DEEP_SPAN + late):
+            self._return(self.at_hand - max(self._wanted(), recently * (DEEP if deep else 1)))
         if self.at_hand:
             if not self._checking:  # without a connection, a check waits for the next one
                 self._checking = True
                 self._tasks.spawn(self._check_configuration, name="configuration of a queue with bundles")
-            self._timer = self._clock.call_later(TICK, self._tick)
+            self._look_in(TICK)
 
     async def _check_configuration(self) -> None:
         """Have the queue opened again if its configuration has changed: it may be paused, or have another policy."""

@@ -95,7 +95,7 @@ class LaneReader:
             self._list(paths.at(lane), self._collector(backlog, lane, batch_visibility, ordered=ordered), generation)
         )
         if batch_visibility is not None:
-            # Sent together, the locks could be older than the items: a listing that a lost connection ended is repeated.
+            # Sent together, the locks could be older than the items, which are listed again after a lost connection.
             await items
         listed, locks, queue = await asyncio.gather(
             items,

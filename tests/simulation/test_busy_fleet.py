@@ -1,0 +1,59 @@
+"""Sessions that drain a deep queue of bundles finish their bundles themselves, however long their commits take.
+
+A message that is returned becomes a single item, with a lock, a read and a deletion of its own. Many of them make a
+busy fleet slower, and a slower fleet returns more. In virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.layout import BUNDLE_BITS
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+
+MESSAGES, SESSIONS, TASKS, BUNDLE = 12_800, 8, 32, 64
+
+
+@pytest.mark.parametrize("way", [0.001, 0.05, 0.1])
+def test_the_sessions_of_a_busy_fleet_keep_their_bundles(way: float) -> None:
+    """The tasks of a session commit together, so it finishes nothing while their commit is on its way."""
+
+    async def drain() -> int:
+        cluster, delay = make_cluster(), 0.0
+        cluster.ensemble.delays.network = lambda: delay
+        async with AsyncExitStack() as stack:
+            sessions = [await stack.enter_async_context(cluster.connect()) for _ in range(SESSIONS)]
+            await sessions[0].queue("jobs").configure(zq.QueueConfig(bundle=BUNDLE))
+            for _ in range(2):  # the first put makes no bundles
+                await sessions[0].queue("jobs").put_many([b"x"] * (MESSAGES // 2))
+            delay = way
+            async with asyncio.TaskGroup() as group:
+                for session in sessions:
+                    for _ in range(TASKS):
+                        group.create_task(take_all(session))
+            return await left(sessions[0])
+
+    # At the end, when no more bundles are listed, a session returns what its tasks do not take at once.
+    assert run_virtual(drain) <= 2 * SESSIONS * BUNDLE
+
+
+async def take_all(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    while True:
+        async with session.transaction() as tx:
+            if await tx.take(jobs, timeout=5) is None:
+                return
+
+
+async def left(session: zq.QueueSession) -> int:
+    """Return how many messages have left their bundles as single items."""
+    core = core_of(session)
+    paths = core.queue_state("jobs").paths
+    stats = [await core.zookeeper.exists(paths.bundle_count(bit, left=True)) for bit in range(BUNDLE_BITS)]
+    return sum(stat.version << bit for bit, stat in enumerate(stats) if stat is not None)
