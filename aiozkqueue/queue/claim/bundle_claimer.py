@@ -76,11 +76,11 @@ class BundleClaimer:
         self._relist = relist
 
     async def claim(
-        self, owner: BundleOwner, places: Sequence[str], ids: Sequence[str], generation: int
+        self, owner: BundleOwner, places: Sequence[str], ids: Sequence[str], generation: int, check: Operation
     ) -> tuple[Batch, list[Locked]]:
         """Claim these bundles, except those that are gone or must be dissolved. Their locks must be reserved.
 
-        The batch contains no claims yet, only what could not be locked.
+        ``check`` asserts the configuration. The batch contains no claims yet, only what could not be locked.
 
         Raises: as `Claimer.claim`.
         """
@@ -91,7 +91,7 @@ class BundleClaimer:
         kept = 0
         try:
             try:
-                nodes = await self._lock_existing(pending, claim_id, generation, batch)
+                nodes = await self._lock_existing(pending, claim_id, generation, check, batch)
             except ReadFailedError as failure:
                 kept = len(places)  # the room in the budget is freed when the locks are gone
                 raise failure.error from failure
@@ -122,12 +122,12 @@ class BundleClaimer:
             log.debug("bundle %s: %s", hold.id, error, extra={"queue": self._state.name})
 
     async def _lock_existing(
-        self, pending: dict[str, str], claim_id: str, generation: int, batch: Batch
+        self, pending: dict[str, str], claim_id: str, generation: int, check: Operation, batch: Batch
     ) -> list[Versioned | None]:
         """Lock the bundles that can be claimed, and read them; ``pending`` and ``batch`` lose and get the others."""
         while pending:
             try:
-                return await self._lock(list(pending), claim_id, generation)
+                return await self._lock(list(pending), claim_id, generation, check)
             except UnreadableError as failure:
                 for own in pending.values():
                     await self._abandon(own, generation)
@@ -148,14 +148,16 @@ class BundleClaimer:
                     batch.sealed.append(own)
         return []
 
-    async def _lock(self, places: Sequence[str], claim_id: str, generation: int) -> list[Versioned | None]:
+    async def _lock(
+        self, places: Sequence[str], claim_id: str, generation: int, check: Operation
+    ) -> list[Versioned | None]:
         """Create the locks and the records; return the bundles and records read under the locks."""
         paths, lock, record = (
             self._state.paths,
             LockRecord(claim_id, self._ids.client).encode(),
             BundleRecord(claim_id).encode(),
         )
-        operations: list[Operation] = [self._state.check()]
+        operations: list[Operation] = [check]
         attached: list[Operation] = []
         reads: list[str] = []
         for place in places:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.hooks import Fate
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Versioned, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
     from .claimer import Batch, Claimer
     from .discovery import CandidateSource
@@ -154,12 +154,14 @@ class HeldBundles:
 
     # -- claiming
 
-    async def claim(self, places: Sequence[str], ids: Sequence[str], generation: int) -> Batch:
+    async def claim(self, places: Sequence[str], ids: Sequence[str], generation: int, check: Operation) -> Batch:
         """Claim these bundles, except those that are gone or must be dissolved. Their locks must be reserved.
+
+        ``check`` asserts the configuration.
 
         Raises: as `Claimer.claim`.
         """
-        batch, locked = await self._bundle_claimer.claim(self, places, ids, generation)
+        batch, locked = await self._bundle_claimer.claim(self, places, ids, generation, check)
         for hold, bundle in locked:
             self._held[hold.id] = hold
             self._open(hold, bundle, batch)

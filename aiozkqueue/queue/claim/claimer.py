@@ -217,11 +217,16 @@ class Claimer:
         self._budgets.of(generation).free(size)
 
     async def claim(  # noqa: C901, PLR0915 - one loop, for every message
-        self, places: Sequence[str], ids: Sequence[str], generation: int, attached: Sequence[Operation] = ()
+        self,
+        places: Sequence[str],
+        ids: Sequence[str],
+        generation: int,
+        check: Operation,
+        attached: Sequence[Operation] = (),
     ) -> Batch:
         """Claim all of these items, given by place and id, or none. Their locks must be reserved.
 
-        The ``attached`` operations are applied in the same multi.
+        ``check`` asserts the configuration. The ``attached`` operations are applied in the same multi.
 
         Raises:
             ContendedError, ReopenError, AttachedOpError: none was claimed.
@@ -235,7 +240,7 @@ class Claimer:
         kept = 0
         try:
             try:
-                read = await self._lock(items, locks, ids, lock, generation, attached)
+                read = await self._lock(items, locks, ids, lock, generation, check, attached)
             except ReadFailedError as failure:
                 kept = count  # a lock's room in the budget is freed when the lock is gone
                 refs = [LockRef(path, lock, forced_version) for path in locks]
@@ -287,11 +292,12 @@ class Claimer:
         ids: Sequence[str],
         lock: bytes,
         generation: int,
+        check: Operation,
         attached: Sequence[Operation],
     ) -> _ReadResult:
         """Create the locks, and read their items. Raises: as `lock_and_read`, except UnreadableError."""
         paths, count, counted = self._state.paths, len(items), self._state.config.counts
-        operations: list[Operation] = [self._state.check()]
+        operations: list[Operation] = [check]
         operations += [new_create((path, lock, True, False, False)) for path in locks]
         reads = [*items, *(paths.meta(message_id) for message_id in ids), locks[-1]] if counted else [*items, locks[-1]]
         try:

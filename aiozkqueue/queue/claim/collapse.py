@@ -320,15 +320,21 @@ class Collapse:
         return [None if stat is None else Node(b"", stat) for stat in stats]
 
 
-async def claim_newest(
-    claimer: Claimer, places: Sequence[str], ids: Sequence[str], generation: int, duplicates: Duplicates
+async def claim_newest(  # noqa: PLR0917 - in the order of `Claimer.claim`
+    claimer: Claimer,
+    places: Sequence[str],
+    ids: Sequence[str],
+    generation: int,
+    check: Operation,
+    duplicates: Duplicates,
 ) -> Batch:
     """Claim the newest messages of their keys, and remove their duplicates in the same multi.
 
     Raises: as `Claimer.claim`; ContendedError also when a duplicate has changed since it was read.
     """
     try:
-        batch = await claimer.claim(places, ids, generation, [operation for operation, _, _ in duplicates.operations])
+        removals = [operation for operation, _, _ in duplicates.operations]
+        batch = await claimer.claim(places, ids, generation, check, removals)
     except ContendedError:
         duplicates.collapse.look_again()
         raise

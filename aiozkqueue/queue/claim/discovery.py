@@ -128,6 +128,11 @@ class CandidateSource(CandidateIndex):
         return True
 
     @property
+    def revision(self) -> tuple[int, int]:
+        """The version of the queue's configuration for which candidates are chosen."""
+        return self._revision
+
+    @property
     def outdated(self) -> bool:
         """Whether the queue's configuration differs from the one in use here: a put may have changed or read it."""
         return self._revision != self.state.snapshot.revision

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Versioned, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
     from .claimer import Claimer
     from .discovery import CandidateSource
@@ -132,8 +132,10 @@ class GroupLocks:
         self.given(claims, waiter.owner)
         return claims
 
-    async def claim(self, places: Sequence[str], groups: Sequence[str], generation: int) -> Batch:
+    async def claim(self, places: Sequence[str], groups: Sequence[str], generation: int, check: Operation) -> Batch:
         """Lock the groups of these places, or none, and read the oldest message of each. The locks must be reserved.
+
+        ``check`` asserts the configuration.
 
         Raises:
             ContendedError, ReopenError: none was locked.
@@ -155,7 +157,7 @@ class GroupLocks:
             for group in groups
         ]
         sealed: dict[GroupLock, NoAuthError] = {}
-        items = await self._lock(places, group_locks, generation, sealed)
+        items = await self._lock(places, group_locks, generation, check, sealed)
         locked = [group_lock for group_lock in group_locks if group_lock.group in self._held]
         try:
             await self._read_heads(places, items, group_locks, sealed)
@@ -183,6 +185,7 @@ class GroupLocks:
         places: Sequence[str],
         group_locks: Sequence[GroupLock],
         generation: int,
+        check: Operation,
         sealed: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Create the locks; return the items read under them. A group whose lock was taken away meanwhile is not held.
@@ -195,7 +198,7 @@ class GroupLocks:
             try:
                 nodes = await self._claimer.lock_and_read(
                     [
-                        self._state.check(),
+                        check,
                         *(Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks),
                     ],
                     [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.errors import QueueError
 from aiozkqueue.layout import is_bundle_at, messages_in, name_at
 from aiozkqueue.queue.runtime.task_pool import TaskPool
-from aiozkqueue.zookeeper import ConnectionLossError, ZooKeeperError
+from aiozkqueue.zookeeper import Check, ConnectionLossError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from .claimer import ContendedError, ReopenError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import Operation
 
     from .bundles import HeldBundles
     from .claimer import Batch, Claimer
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from .groups import GroupLocks
     from .waiters import WaitQueue
 
-    ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
+    ClaimBatch = Callable[[Sequence[str], Sequence[str], int, Operation], Awaitable[Batch]]
 
 #: Claim batches in flight: of a session that is alone on the queue, and of one among several.
 BATCHES_ALONE = 4
@@ -53,6 +54,8 @@ class _PendingBatch(NamedTuple):
     locks: list[str]
     """The locks of these places, followed by those of attached removals."""
     generation: int
+    revision: tuple[int, int]
+    """The configuration for which these candidates were chosen."""
     room: int
     """Bytes of the session's lock budget that are reserved for the locks."""
     messages: int
@@ -202,12 +205,22 @@ class ClaimBatches:
         room = size * len(places)
         self._claimer.reserve(room, generation)
         if not self._task_pool.submit(
-            _PendingBatch(self.launched, claim, places, locks, generation, room, messages, since)
+            _PendingBatch(
+                self.launched,
+                claim,
+                places,
+                locks,
+                generation,
+                self._candidate_source.revision,
+                room,
+                messages,
+                since,
+            )
         ):
             self._tasks.spawn(self._task_pool.work, name="claims")
 
     async def _claim(self, pending: _PendingBatch) -> None:
-        number, _, places, locks, generation, _, _, since = pending
+        number, _, places, locks, generation, _, _, _, since = pending
         kept: set[str] = set()
         try:
             batch = await self._claim_if_current(pending)
@@ -262,12 +275,16 @@ class ClaimBatches:
         self._candidate_source.put_last(remaining)
 
     async def _claim_if_current(self, pending: _PendingBatch) -> Batch:
-        """Claim, unless the configuration has changed since the candidates were chosen."""
-        if self._candidate_source.outdated:
+        """Claim, unless the configuration has changed since the candidates were chosen.
+
+        A claim may send several requests. Each asserts that version: a later one may pause the queue.
+        """
+        if pending.revision != self._state.snapshot.revision:
             self._claimer.unreserve(pending.room, pending.generation)
             raise ReopenError
         places = pending.places
-        return await pending.claim(places, pending.locks[: len(places)], pending.generation)
+        check = Check(self._state.paths.base, pending.revision[1])
+        return await pending.claim(places, pending.locks[: len(places)], pending.generation, check)
 
     def _offer(self, number: int, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to the waiting takers, or only to those that arrived before ``since``."""
