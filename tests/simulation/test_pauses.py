@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from random import Random
 
 import pytest
@@ -15,7 +16,7 @@ from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 #: Seconds of a message between a client and the server.
 WAY = 0.005
 #: The pause begins this many milliseconds after the first take: before, within and after all of its requests.
-OFFSETS = range(0, 120)
+OFFSETS = range(120)
 
 
 def _way() -> float:
@@ -30,7 +31,7 @@ def _none() -> float:
 def test_a_session_that_pauses_a_queue_claims_nothing_that_it_has_chosen_before(config: zq.QueueConfig) -> None:
     """Between the choice of the candidates and their claim, the session reads what a claim removes."""
     for offset in OFFSETS:
-        late = run_virtual(lambda offset=offset: claimed_late(config, offset / 1000))
+        late = run_virtual(partial(claimed_late, config, offset / 1000))
         assert late == [], f"paused after {offset} ms"
 
 

@@ -99,6 +99,50 @@ class Pace:
         return self._number + self._before if self._clock.monotonic() - self._begun < span else 0
 
 
+class Looks:
+    """The looks at the messages at hand, one at a time, each by a timer."""
+
+    __slots__ = ("_clock", "_due", "_look", "_timer", "since")
+
+    def __init__(self, clock: Clock, look: Callable[[], None]) -> None:
+        self._clock = clock
+        self._look = look
+        self._timer: Timer | None = None
+        self._due = 0.0
+        self.since = 0.0
+        """When the first look of a series was planned."""
+
+    @property
+    def planned(self) -> bool:
+        """Whether there will be another look."""
+        return self._timer is not None
+
+    @property
+    def late(self) -> float:
+        """How many seconds the current look is late: the handlers of such an event loop have had no time either."""
+        return max(0.0, self._clock.monotonic() - self._due)
+
+    def begin(self, seconds: float) -> None:
+        """Plan the first look of a series."""
+        self.since = self._clock.monotonic()
+        self.plan(seconds)
+
+    def plan(self, seconds: float) -> None:
+        """Plan the next look."""
+        self._due = self._clock.monotonic() + seconds
+        self._timer = self._clock.call_later(seconds, self._call)
+
+    def stop(self) -> None:
+        """Cancel the look that is planned."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _call(self) -> None:
+        self._timer = None
+        self._look()
+
+
 class HeldBundles:
     """The bundles of one queue that one session holds.
 
@@ -132,9 +176,7 @@ class HeldBundles:
         self._wanted = wanted
         self._held: dict[str, BundleHold] = {}
         self._ready: list[BundleHold] = []  # those with messages at hand, in order
-        self._timer: Timer | None = None
-        self._since = 0.0  # when there began to be messages at hand
-        self._due = 0.0  # when the timer should call
+        self._looks = Looks(self._clock, self._tick)
         self._closed = False
         self._checking = False  # whether the configuration is being read
         self._pace = Pace(self._clock)
@@ -232,11 +274,10 @@ class HeldBundles:
             hold.ahead.sort(key=_position)
         self.at_hand += len(claims)
         self._candidate_source.wakeup.set()
-        if self._timer is None and not self._closed:
+        if not (self._looks.planned or self._closed):
             source = self._candidate_source
             idle = not (source.alone or source.has_more or self._pace.recent())
-            self._since = self._clock.monotonic()
-            self._look_in(FIRST_TICK if idle else TICK)
+            self._looks.begin(FIRST_TICK if idle else TICK)
 
     # -- events
 
@@ -289,9 +330,7 @@ class HeldBundles:
     def close(self) -> None:
         """Stop the timer: the session ends, and the locks with it."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._looks.stop()
 
     def return_all(self) -> list[AtomicWrite]:
         """Return all messages at hand to all consumers, by these writes."""
@@ -311,26 +350,20 @@ class HeldBundles:
 
     # -- the bound
 
-    def _look_in(self, seconds: float) -> None:
-        self._due = self._clock.monotonic() + seconds
-        self._timer = self._clock.call_later(seconds, self._tick)
-
     def _tick(self) -> None:
         """Return the messages at hand that this session will not use up soon."""
-        self._timer = None
-        now, deep = self._clock.monotonic(), self._candidate_source.has_more
-        late = max(0.0, now - self._due)  # the handlers of an event loop that is late have had no time either
+        late, deep = self._looks.late, self._candidate_source.has_more
         recently = self._pace.recent((DEEP_SPAN if deep else 2 * TICK) + late)
         self._aim = min(self._aim, recently)
         if not self.at_hand:
             return
-        if not (deep and now - self._since < DEEP_SPAN + late):
+        if not (deep and self._clock.monotonic() - self._looks.since < DEEP_SPAN + late):
             self._return(self.at_hand - max(self._wanted(), recently * (DEEP if deep else 1)))
         if self.at_hand:
             if not self._checking:  # without a connection, a check waits for the next one
                 self._checking = True
                 self._tasks.spawn(self._check_configuration, name="configuration of a queue with bundles")
-            self._look_in(TICK)
+            self._looks.plan(TICK)
 
     async def _check_configuration(self) -> None:
         """Have the queue opened again if its configuration has changed: it may be paused, or have another policy."""
