@@ -70,6 +70,7 @@ class Groups:
         runtime = self._runtime
         while True:
             self.forget()
+            await runtime.zookeeper.sync(self._paths.base)  # another session may have changed it before this call
             await self.known()
             groups = change(self._record.groups)
             if groups == self._record.groups:

@@ -32,7 +32,7 @@ from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
-from aiozkqueue.queue.commit.unclaimed import find, removal
+from aiozkqueue.queue.commit.unclaimed import as_configured, find, removal
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.put.prepare import restored
 from aiozkqueue.queue.runtime.deadline import Deadline
@@ -106,7 +106,7 @@ async def cancel(
     state = _store_of(runtime, wanted)
 
     def make(found: ItemSnapshot) -> Change:
-        return removal(runtime, state, found, CANCELLED)
+        return as_configured(found, removal(runtime, state, found, CANCELLED))
 
     if work is not None:
         return await _join(QueueHandle(runtime, state), wanted, make, work, removes=True)
@@ -128,7 +128,7 @@ async def update(runtime: Runtime, wanted: Wanted, value: object, work: Altering
         raise MessageTooLargeError(msg)
 
     def make(found: ItemSnapshot) -> Change:
-        return replacement(QueueHandle(runtime, state), found, body)
+        return as_configured(found, replacement(QueueHandle(runtime, state), found, body))
 
     if work is not None:
         return await _join(QueueHandle(runtime, state), wanted, make, work, removes=False)
@@ -158,7 +158,9 @@ async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
         runtime,
         [
             Transfer(
-                one.id, [restored(QueueHandle(runtime, into), item, one.item)], removal(runtime, state, one, moved)
+                one.id,
+                [restored(QueueHandle(runtime, into), item, one.item)],
+                as_configured(one, removal(runtime, state, one, moved)),
             )
             for one in waiting
             if (item := state.parse_item(one.name)) is not None
@@ -168,6 +170,8 @@ async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
     for outcome in outcomes:
         if isinstance(outcome, QueueError):
             raise outcome
+    if not (all(outcomes) or state.ready):  # the configuration has changed
+        return await move(runtime, wanted, target)
     if held or len(waiting) < len(found) or not all(outcomes):
         return Alteration.HELD
     return Alteration.DONE if waiting else Alteration.NOT_FOUND
@@ -245,9 +249,10 @@ async def _alter(
     wanted = _named(asked)
     if not await handle.state.open_existing():  # with the operations that its features add to an end
         return Alteration.NOT_FOUND
-    done = held = False
+    done = held = again = False
     places: list[str] | None = None
     for _ in range(TRIES):
+        await handle.state.open()  # again, if the configuration has changed
         # A lagging server may not show an existing message yet.
         await handle.zookeeper.sync(handle.paths.base)
         now = await handle.runtime.server_clock.learned(handle.paths.due)
@@ -255,6 +260,9 @@ async def _alter(
             held = await _single_out(handle, asked)
             places = await _find_places(handle, wanted)
         found = await find(handle, places)
+        if len(found) < len(places) and not again:
+            places, again = None, True  # ended since it was listed, or reassigned: then it has another name
+            continue
         waiting = [one for one in found if (can_interrupt(one, now) if running else not one.held(now))]
         if running:
             settled = [await interrupt(handle, one, CANCELLED) for one in waiting]

@@ -163,6 +163,7 @@ class DeadLetters(Generic[T]):
         """Yield the dead letters with these ids, or all, the oldest first, up to `PAGE` at a time."""
         wanted = None if ids is None else frozenset(collection(ids, "ids", "message ids"))
         runtime, state = self._usable(), self._state
+        await runtime.zookeeper.sync(state.paths.base)  # a lagging server may not know all
         folders = [] if await state.is_marked() else [state.paths.dlq]
         async for listed in walk(QueueHandle(runtime, state), folders):
             chosen = listed if wanted is None else [one for one in listed if one.item.id in wanted]

@@ -80,6 +80,7 @@ async def pin(handle: QueueHandle[Runtime], name: str, since: datetime) -> None:
 
 async def unpin(handle: QueueHandle[Runtime], name: str) -> bool:
     """Remove a pin; return whether it existed. Raises: AccessDeniedError."""
+    await handle.zookeeper.sync(handle.paths.base)
     if name not in await list_children(handle, handle.paths.pins):
         return False
     await _apply(handle, [[Delete(handle.paths.pin(name))], []])

@@ -20,6 +20,7 @@ from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData
 
 from .bundles import find_bundled, payload_of
+from .ledger_pages import is_of_ledger
 from .stats import lanes
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, dispo
         found = await find_bundled(handle, await lanes(handle), message_id)
         if found is None:
             return None
-        if found.state.lock is not None and found.state.record is None:
+        if found.state.lock is not None and is_of_ledger(LockRecord.decode(found.state.lock.data)):
             return False
         change = await _taking_apart(handle, found, disposition, obstructed=obstructed)
         (part,) = await settle(handle.runtime, [change])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord
-from aiozkqueue.operations.ledger_pages import Entry, Manifest, count_messages, is_of_ledger, is_page, read_page
+from aiozkqueue.operations.ledger_pages import Entry, Manifest, count_messages, is_page, owner_of_ledger, read_page
 from aiozkqueue.queue.commit.history import session_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
@@ -205,14 +205,14 @@ class _Releasing:
                 return count
 
     async def _held(self, entries: Sequence[Entry]) -> tuple[int, list[Entry]]:
-        """Return those of these entries that a ledger has locked, and the version of their folder before that read."""
+        """Return those of these entries that this ledger has locked, and their folder's version before that read."""
         folder = await self._zookeeper.read(self._state.paths.locks)
         ours: list[Entry] = []
         for start in range(0, len(entries), TOGETHER):
             some = entries[start : start + TOGETHER]
             nodes = await self._zookeeper.read_many([self._state.paths.lock(one.id) for one in some])
             for one, node in zip(some, nodes, strict=True):
-                if node is not None and is_of_ledger(LockRecord.decode(node.data)):
+                if node is not None and LockRecord.decode(node.data).owner == owner_of_ledger(self._group):
                     ours.append(one)
         return folder.stat.version, ours
 

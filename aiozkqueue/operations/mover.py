@@ -33,7 +33,7 @@ from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import weigh_put
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
-from aiozkqueue.queue.commit.unclaimed import find, find_pages, item_pages, removal, shortening
+from aiozkqueue.queue.commit.unclaimed import as_configured, find, find_pages, item_pages, removal, shortening
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.converted import convert
 from aiozkqueue.queue.put.prepare import restored
@@ -253,6 +253,7 @@ class Mover:
             if rest is not None:
                 change = shortening(runtime, source, found, rest)
             change = change._replace(generation=generation)
+        change = as_configured(found, change)
         for put in puts:
             if put.plan is not None:
                 await put.plan.prepare()

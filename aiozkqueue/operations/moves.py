@@ -173,6 +173,7 @@ class Moves:
                 stat = await runtime.zookeeper.exists(source.paths.items)
             # The numbers of a copied queue are larger than the counter of its folder.
             return {} if stat is None else {source.paths.place_of(source.paths.items): max(following, put_into(stat))}
+        await runtime.zookeeper.sync(source.paths.base)  # as above
         config = await configuration(QueueHandle(runtime, source))
         if config is None or not (config.affinity == "producer" or config.bundled):
             return {}

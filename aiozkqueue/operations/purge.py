@@ -8,7 +8,7 @@ from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import name_at
 from aiozkqueue.queue.commit.conditional import settle_allowed
 from aiozkqueue.queue.commit.dispositions import REMOVED
-from aiozkqueue.queue.commit.unclaimed import find_pages, removal
+from aiozkqueue.queue.commit.unclaimed import as_configured, find_pages, removal
 from aiozkqueue.queue.runtime.acl_errors import partly_denied
 
 from .bundles import dissolve_all, remove_bundles
@@ -33,12 +33,14 @@ class _Pass:
         """The ids of the messages that this user may not read or remove."""
         self.incomplete = False
         """Whether messages were removed together with others that were left because someone had claimed them."""
+        self.outdated = False
+        """Whether messages were left because the configuration had changed."""
 
     async def run(self) -> None:
         """Remove every item that is not in flight."""
         handle, opened = self._handle, False
         async for listed in walk(handle, await lanes(handle)):
-            if listed and not opened:  # for the operations that the queue's features add to each end
+            if listed and not (opened and handle.state.ready):  # features add operations to each end
                 if not await handle.state.open_existing():
                     return
                 opened = True
@@ -50,14 +52,16 @@ class _Pass:
 
     async def _remove(self, snapshots: Sequence[ItemSnapshot]) -> None:
         runtime, state = self._handle.runtime, self._handle.state
-        changes = [removal(runtime, state, snapshot, REMOVED) for snapshot in snapshots]
+        changes = [as_configured(snapshot, removal(runtime, state, snapshot, REMOVED)) for snapshot in snapshots]
         parts = await settle_allowed(runtime, changes)
         for snapshot, part in zip(snapshots, parts, strict=True):
             if isinstance(part.error, AccessDeniedError):
                 self.refused[snapshot.id] = None
         removed = sum(part.error is None for part in parts)
         self.removed += removed
-        self.incomplete |= removed > 0 and any(part.left for part in parts)
+        left = any(part.left for part in parts)
+        self.incomplete |= removed > 0 and left
+        self.outdated |= left and not state.ready
 
 
 async def purge(handle: QueueHandle[Runtime]) -> int:
@@ -66,6 +70,7 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
     Raises: PartlyDeniedError: this user may not read or remove some items; all others are gone.
     """
     removed, refused = 0, list[str]()
+    await handle.zookeeper.sync(handle.paths.base)  # a lagging server may not know an acknowledged message
     config = await configuration(handle)
     if config is not None and config.bundled and await handle.state.open_existing():
         folders = await lanes_of(handle, config)
@@ -78,7 +83,7 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
         await this_pass.run()
         removed += this_pass.removed
         # In a group, one message that was left may have held back those behind it.
-        if not (this_pass.incomplete and handle.config.grouped):
+        if not (this_pass.outdated or (this_pass.incomplete and handle.config.grouped)):
             break
     refused += this_pass.refused
     if refused:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import parse_due
-from aiozkqueue.queue.candidates.groups import lock_ids
+from aiozkqueue.queue.candidates.groups import is_group, lock_ids
 from aiozkqueue.queue.commit.conditional import Change, settle_allowed
 from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.queue.runtime.acl_errors import partly_denied
@@ -35,6 +35,8 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     dues = (await collect_children(handle, paths.due, _DueNodes)).names
     released, refused = 0, list[str]()
     config = await configuration(handle)
+    if config is not None and config.staged and config.grouped:
+        await _raise_others(handle, {lock for lock in locks if is_group(lock)})
     if config is not None and config.bundled:
         released, refused = await force_open(handle, await lanes(handle))
     async for page in walk(handle, await lanes(handle)):
@@ -51,6 +53,25 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     if refused:
         raise partly_denied(handle.name, "released", refused, released)
     return released
+
+
+async def _raise_others(handle: QueueHandle[Runtime], groups: set[str]) -> None:
+    """Raise the version of each message that the holder of one of these groups may assert, except the oldest one.
+
+    A holder asserts the oldest message that it could see. The messages of a batch that was pending then may be older.
+    """
+    seen: set[tuple[str, str | None]] = set()
+    others: list[str] = []
+    async for page in walk(handle, await lanes(handle) if groups else []):
+        for item, path, *_ in page:
+            for lock in groups.intersection(lock_ids(item)):
+                if (lock, item.batch) not in seen:
+                    others += [path] if any(group == lock for group, _ in seen) else []
+                    seen.add((lock, item.batch))
+    for path, nodes in zip(others, await read_sets(handle, [(path,) for path in others]), strict=True):
+        if not isinstance(nodes, AccessDeniedError) and nodes[0] is not None:
+            raised = SetData(path, nodes[0].data, nodes[0].stat.version)
+            await settle_allowed(handle.runtime, [Change(handle.state, [raised])])
 
 
 class _Held(NamedTuple):

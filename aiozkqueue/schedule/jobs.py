@@ -300,6 +300,7 @@ class Jobs:
                 return JobChangedError(f"{path}: {error}")
             return QueueError(f"{path}: {error}")
 
+        await runtime.zookeeper.sync(path)  # another session may have changed it before this call
         while True:
             old, version = await self._read(name)
             new = change(old)

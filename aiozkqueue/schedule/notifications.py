@@ -406,6 +406,7 @@ class NotificationQueue(Generic[T]):
             field = field[: 1 + _LETTERS]
         until = None if wanted.until is None else _ms(wanted.until)
         base = len(state.paths.base) + 1
+        await runtime.zookeeper.sync(state.paths.base)
 
         def may_match(name: str) -> bool:
             item = state.parse_item(name)
@@ -421,6 +422,7 @@ class NotificationQueue(Generic[T]):
     async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
         runtime, state = core_of(self._session), state_of(self._queue)
         base = len(state.paths.base) + 1
+        await runtime.zookeeper.sync(state.paths.base)
         items = await list_items(
             QueueHandle(runtime, state), await lanes(QueueHandle(runtime, state)), lambda name: notification_id in name
         )

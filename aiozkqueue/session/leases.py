@@ -24,7 +24,7 @@ from aiozkqueue.queue.claim.group_lock import due_data
 from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition, obstructed_by
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.unclaimed import attempts_of, find, opening, removal
+from aiozkqueue.queue.commit.unclaimed import as_configured, attempts_of, find, opening, removal
 from aiozkqueue.queue.message import Message
 from aiozkqueue.queue.options import collection, positive, required_seconds, seconds
 from aiozkqueue.queue.outcome import Outcome
@@ -123,7 +123,8 @@ class Leases(Generic[T]):
             NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         await self._change(
-            self._places(tokens), lambda snapshot: removal(self._runtime, self._state, snapshot, CONSUME)
+            self._places(tokens),
+            lambda snapshot: as_configured(snapshot, removal(self._runtime, self._state, snapshot, CONSUME)),
         )
 
     @changes
@@ -203,11 +204,11 @@ class Leases(Generic[T]):
 
     async def _change(self, places: list[str], make: Callable[[ItemSnapshot], Change | None]) -> None:
         """Make and apply a change for each place; repeat it for those that were changed concurrently."""
-        if not places or not await self._opened():
-            return
         obstructed: list[ItemNotEmptyError] = []
         sealed: Sealed = {}
         for _ in range(MAX_TRIES):
+            if not places or not await self._opened():  # again, if the configuration has changed
+                return
             # A lagging server may not show an existing message yet, and its acknowledgement would be lost.
             await self._runtime.zookeeper.sync(self._state.paths.base)
             snapshots = await find(QueueHandle(self._runtime, self._state), places, sealed)

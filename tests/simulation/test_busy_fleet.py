@@ -1,6 +1,6 @@
 """Sessions that drain a deep queue of bundles finish their bundles themselves, however long their commits take.
 
-A message that is returned becomes a single item, with a lock, a read and a deletion of its own. Many of them make a
+A message that is returned becomes a single item, with another lock, read and deletion. Many of them make a
 busy fleet slower, and a slower fleet returns more. In virtual time.
 """
 

@@ -20,7 +20,7 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.runtime.strings import shed
 from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 
-from .batches import visible
+from .batches import is_closed
 from .collectors import Earliest, Parsed, sequence_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import QueuePaths, StoredConfig
     from aiozkqueue.queue.runtime.clock import Clock
-    from aiozkqueue.queue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 #: Milliseconds before an hour begins at which its items are listed.
@@ -237,9 +236,12 @@ class DelayedIndex:
                 return
             whole = earliest.held < limit
             locked = locks.values
-            first: int | None = None
+            first, hidden = None, False
             free: list[tuple[int, str]] = []  # due times and names; parsed names would take many times the memory
-            async for due, item in self._parsed(earliest.in_order(), locked):
+            async for due, item in self._parsed(earliest.in_order()):
+                if self._queue.config.staged and is_closed(item.text, locked):
+                    hidden = True  # nothing changes in the folder when its batch is complete
+                    continue
                 first = due if first is None else first
                 if item.id not in locked:
                     free.append((due, item.text))
@@ -247,7 +249,7 @@ class DelayedIndex:
             if whole or len(free) > NEAREST:
                 break
             limit *= 4  # locked and hidden items have taken the place of free ones
-        hour.unsettled = first is not None and first <= now
+        hour.unsettled = hidden or (first is not None and first <= now)
         hour.beyond = max(free[NEAREST][0], now + milliseconds_in(INTERVAL)) if len(free) > NEAREST else None
         for start in range(0, min(NEAREST, len(free)), PARSED):
             for due, name in free[start : min(NEAREST, start + PARSED)]:
@@ -256,13 +258,13 @@ class DelayedIndex:
         hour.changed = stat.pzxid  # from before the listing: a later item shows as another change
         hour.look_after = self._clock.monotonic() + INTERVAL_PER_LISTING * (self._clock.monotonic() - began)
 
-    async def _parsed(self, names: Iterator[str], locked: Strings) -> AsyncIterator[tuple[int, ItemName]]:
-        """Yield the delayed items with these names that may be seen, and their due times.
+    async def _parsed(self, names: Iterator[str]) -> AsyncIterator[tuple[int, ItemName]]:
+        """Yield the delayed items with these names, and their due times.
 
         The event loop runs other tasks in between.
         """
         while page := list(islice(names, PARSED)):
-            for name in visible(page, locked) if self._queue.config.staged else page:
+            for name in page:
                 item = ItemName.parse(name)
                 if item is not None and item.due is not None:
                     yield item.due, item

@@ -108,7 +108,12 @@ class GroupIndex:
         return list(islice(self._places(group), limit))
 
     def heads(self, places: Iterable[str]) -> list[str]:
-        """Return the places to claim for these: items without a group, and the oldest item of each group once."""
+        """Return the places to claim for these: items without a group, and the oldest item of each group once.
+
+        While the index is `blocked`, there are none. The listing after that finds them again.
+        """
+        if self.blocked:
+            return []
         chosen: dict[str, None] = {}
         for place in places:
             lock = self.lock_id(name_at(place))

@@ -39,6 +39,7 @@ class TransactionalAlteration(ConditionalPart):
             raise obstructed_by(self.state.name, self._what.removeprefix("message "), operation.path)
         if isinstance(error, NoAuthError):
             raise access_denied(self.state.name, error)
+        self._learn(operation)
         msg = (
             f"queue {self.state.name!r}: {self._what}, which the transaction was to alter, has been taken or changed "
             "by another client; nothing of the transaction was applied; repeat it"

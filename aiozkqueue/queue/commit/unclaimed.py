@@ -64,6 +64,8 @@ class ItemSnapshot(NamedTuple):
     meta: Node | None
     locked_by: str
     """The id in the lock's name: of the message, or of its group."""
+    version: int
+    """The version of the queue's configuration that says which lock is the item's."""
 
     @property
     def id(self) -> str:
@@ -132,13 +134,14 @@ async def find_pages(
 
     async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
         wanted: list[str] = []
-        for place in page:
-            name = name_at(place)
-            wanted += (handle.paths.at(place), handle.state.lock(name), handle.paths.meta(handle.state.item_id(name)))
+        version, locked_by = handle.state.version, [handle.state.locked_by(name_at(place)) for place in page]
+        for place, own in zip(page, locked_by, strict=True):
+            message_id = handle.state.item_id(name_at(place))
+            wanted += (handle.paths.at(place), handle.paths.lock(own), handle.paths.meta(message_id))
         nodes = iter(await read_all(handle, wanted))
         return [
-            ItemSnapshot(place, item, lock, meta, handle.state.locked_by(name_at(place)))
-            for place, item, lock, meta in zip(page, nodes, nodes, nodes, strict=True)
+            ItemSnapshot(place, item, lock, meta, own, version)
+            for place, own, item, lock, meta in zip(page, locked_by, nodes, nodes, nodes, strict=True)
             if item is not None
         ]
 
@@ -152,7 +155,7 @@ async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> Asy
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         nodes = await read_all(handle, [handle.paths.at(place) for place in page])
         return [
-            ItemSnapshot(place, item, None, None, handle.state.locked_by(name_at(place)))
+            ItemSnapshot(place, item, None, None, handle.state.locked_by(name_at(place)), handle.state.version)
             for place, item in zip(page, nodes, strict=True)
             if item is not None
         ]
@@ -223,6 +226,15 @@ def removal(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposi
         operations += freed_with(paths, snapshot.name)
     end = (as_claim(state, snapshot, runtime), disposition) if state.snapshot.end_hooks else None
     return Change(state, operations, end)
+
+
+def as_configured(snapshot: ItemSnapshot, change: Change) -> Change:
+    """Return the change of an item with a check that the configuration is the one known when the item was read.
+
+    Another configuration may say that another lock is the item's, or that its end is recorded.
+    """
+    check = Check(change.state.paths.base, snapshot.version)
+    return change._replace(operations=[check, *change.operations])
 
 
 def shortening(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, data: bytes) -> Change:

@@ -1,0 +1,275 @@
+"""Changes of messages without a claim obey the configuration, also one that another client has changed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.batches.staging import BatchWriter, Fence, fenced_puts
+from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.zookeeper import Create, SetData
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing.simulator import Cluster
+
+    Play = Callable[[list[zq.QueueSession]], Awaitable[None]]
+
+
+def play(program: Play, sessions: int = 3, seed: int = 0) -> None:
+    """Run a program with some sessions of one ensemble."""
+
+    async def main() -> None:
+        cluster: Cluster = make_cluster(seed=seed)
+        cluster.ensemble.delays.network = partial(float, 0.001)
+        async with AsyncExitStack() as stack:
+            await program([await stack.enter_async_context(cluster.connect()) for _ in range(sessions)])
+
+    run_virtual(main)
+
+
+async def cancel(session: zq.QueueSession, message_id: str) -> None:
+    assert await session.queue("jobs").cancel(id=message_id) is zq.Alteration.HELD
+
+
+async def update(session: zq.QueueSession, message_id: str) -> None:
+    assert await session.queue("jobs").update(b"other", id=message_id) is zq.Alteration.HELD
+
+
+async def purge(session: zq.QueueSession, message_id: str) -> None:  # noqa: ARG001 - as every change
+    assert await session.queue("jobs").purge() == 0
+
+
+async def move_all(session: zq.QueueSession, message_id: str) -> None:  # noqa: ARG001 - as every change
+    reference = await session.admin.moves.start("jobs", "elsewhere")
+    await asyncio.sleep(1)
+    assert (await session.admin.moves.status(reference)).moved == 0
+
+
+async def clean(session: zq.QueueSession, message_id: str) -> None:  # noqa: ARG001 - as every change
+    await asyncio.sleep(60)
+    await session.admin.clean("jobs")
+
+
+@pytest.mark.parametrize("change", [cancel, update, purge, move_all, clean])
+@pytest.mark.parametrize("rule", ["group", "ordered"])
+def test_a_message_that_is_held_under_a_new_rule_is_left_to_its_holder(
+    change: Callable[[zq.QueueSession, str], Awaitable[None]], rule: str
+) -> None:
+    """The session that changes it has last read the configuration before the first group."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, producer, consumer = sessions
+        await operator.queue("jobs").put(b"0")
+        async with consumer.transaction() as tx:
+            await tx.take(consumer.queue("jobs"), timeout=1)
+        if rule == "ordered":
+            await producer.queue("jobs").configure(zq.QueueConfig(ordered=True))
+        group: Any = {"group": "g"} if rule == "group" else {}
+        one = await producer.queue("jobs").put(b"1", ttl=5 if change is clean else None, **group)
+        async with consumer.transaction(autocommit=False) as held:
+            assert await held.take(consumer.queue("jobs"), timeout=1)
+            await change(operator, one)
+            await held.commit()
+
+    play(program)
+
+
+@pytest.mark.parametrize("end", ["cancel", "purge", "acknowledge"])
+def test_an_end_is_recorded_by_a_session_that_knows_no_history(end: str) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, other = sessions
+        jobs, mine = other.queue("jobs"), operator.queue("jobs")
+        await mine.put(b"0")
+        await jobs.configure(zq.QueueConfig(history=zq.History()))
+        one = await jobs.put(b"1")
+        if end == "cancel":
+            assert await mine.cancel(id=one)
+        elif end == "purge":
+            assert await mine.purge() == 2
+        else:
+            await mine.leases.acknowledge([lease.token for lease in await jobs.leases.take(5)])
+        assert [record.id async for record in jobs.history() if record.id == one] == [one]
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_claimed_while_messages_are_held_under_the_rules_before_ordered(seed: int) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        policy = zq.AtLeastOnce(backoff=zq.Fixed(0))
+        await sessions[0].queue("jobs").configure(zq.QueueConfig(bundle=1, policy=policy))
+        await sessions[0].queue("jobs").put_many([b"0", b"1", b"2", b"3"])
+        taken: list[bytes] = []
+
+        async def take(session: zq.QueueSession) -> None:
+            async with session.transaction() as tx:
+                message = await tx.take(session.queue("jobs"), timeout=20)
+                assert message is not None
+                taken.append(message.body)
+
+        async with AsyncExitStack() as stack:
+            held: dict[bytes, tuple[zq.QueueSession, zq.Transaction]] = {}
+            for session in sessions:
+                work = await stack.enter_async_context(session.transaction(autocommit=False))
+                message = await work.take(session.queue("jobs"), timeout=1)
+                assert message is not None
+                held[message.body] = session, work
+            session, first = held.pop(min(held))
+            await session.queue("jobs").configure(zq.QueueConfig(ordered=True))
+            taking = asyncio.create_task(take(session))
+            await asyncio.sleep(1)
+            await first.rollback()
+            await asyncio.sleep(1)
+            assert taken == []
+            for _, other in held.values():
+                await other.commit()
+            await taking
+        assert taken
+
+    play(program, 2, seed)
+
+
+async def put_pending(session: zq.QueueSession, staging: BatchWriter, fence: Fence, **options: Any) -> None:
+    """Put one message for a batch."""
+    runtime, path = core_of(session), f"{staging.path}/p"
+    await runtime.zookeeper.multi([Create(path)])
+    puts = [fence.staged(prepare(runtime, "jobs", b"pending", options))]
+    await make_ready(puts)
+    await runtime.settle(fenced_puts(runtime.ids.next(), puts, fence, SetData(path, b"done", version=0)))
+
+
+def test_a_forced_release_of_a_group_reaches_a_holder_that_did_not_see_its_oldest_message() -> None:
+    """The oldest message belongs to a batch that was pending when the group was locked."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        writer, consumer, following, third = sessions
+        jobs = writer.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+        await jobs.put(b"0", group="h")
+        async with writer.transaction() as tx:
+            await tx.take(jobs, timeout=1)
+        staging = BatchWriter(core_of(writer).handle("jobs"), "writer")
+        fence = await staging.begin(0, "run")
+        assert fence is not None
+        await put_pending(writer, staging, fence, group="g")
+        await jobs.put(b"later", group="g")
+        async with AsyncExitStack() as stack:
+            held = await stack.enter_async_context(consumer.transaction(autocommit=False))
+            assert [message.body for message in await held.take_many(consumer.queue("jobs"), 2)] == [b"later"]
+            await staging.complete(0)
+            assert await jobs.admin.release_claims() == 1
+            new = await stack.enter_async_context(following.transaction(autocommit=False))
+            assert len(await new.take_many(following.queue("jobs"), 2, timeout=1)) == 2
+            with pytest.raises(zq.ClaimLostError):
+                await held.commit()
+            async with third.transaction() as tx:
+                assert await tx.take(third.queue("jobs"), timeout=1) is None
+            await new.commit()
+
+    play(program, 4)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_delayed_message_of_a_batch_that_was_pending_at_the_listing_is_found(waits: bool) -> None:  # noqa: FBT001 - a case
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        writer, reader = sessions
+        jobs = writer.queue("jobs")
+        await jobs.put(b"before", delay=0.01)
+        staging = BatchWriter(core_of(writer).handle("jobs"), "writer")
+        fence = await staging.begin(0, "run")
+        assert fence is not None
+        await put_pending(writer, staging, fence, delay=3)
+
+        async def take() -> list[bytes]:
+            taken: list[bytes] = []
+            for _ in range(20):
+                async with reader.transaction() as tx:
+                    message = await tx.take(reader.queue("jobs"), timeout=0.5 if waits else 0)
+                    taken += [] if message is None else [message.body]
+                await asyncio.sleep(0.5)
+            return taken
+
+        taking = asyncio.create_task(take())
+        await asyncio.sleep(1)
+        await staging.complete(0)
+        assert await taking == [b"before", b"pending"]
+
+    play(program, 2)
+
+
+def test_the_release_of_a_ledger_leaves_what_another_ledger_holds() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        one, other, operator = sessions
+        jobs = operator.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=1))
+        await jobs.put_many([b"1", b"2"])
+        first, second = Ledger(core_of(one).handle("jobs"), "A"), Ledger(core_of(other).handle("jobs"), "B")
+        number = await first.next_batch(-1, None)
+        assert number is not None
+        await first.hand_out(number, "s", None)
+        await jobs.admin.release_claims()
+        following = await second.next_batch(-1, None)
+        assert following is not None
+        await second.hand_out(following, "s", None)
+        await jobs.admin.release_ledger("A")
+        async with operator.transaction() as tx:
+            assert await tx.take_many(jobs, 5, timeout=1) == []
+        assert await second.acknowledge(following) == 2
+
+    play(program)
+
+
+def test_a_running_message_of_a_ledger_s_bundle_is_not_cancelled() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        one, operator = sessions
+        jobs = operator.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=64))
+        await jobs.put(b"0")
+        ids = await jobs.put_many([b"%d" % number for number in range(50)])
+        ledger = Ledger(core_of(one).handle("jobs"), "A")
+        number = await ledger.next_batch(-1, None)
+        assert number is not None
+        await ledger.hand_out(number, "s", None)
+        assert await jobs.cancel(id=ids[7], running=True) is zq.Alteration.HELD
+        async with operator.transaction() as tx:
+            assert await tx.take(jobs, timeout=1) is None
+
+    play(program, 2)
+
+
+def test_a_message_that_is_reassigned_while_it_is_cancelled_is_found() -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with (
+            cluster.connect(node="n1") as producer,
+            cluster.connect(node="n2") as operator,
+            cluster.connect(node="n3") as other,
+        ):
+            jobs = producer.queue("jobs")
+            await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
+            one = await jobs.put(b"m")
+            await asyncio.sleep(3)
+            zookeeper: Any = core_of(operator).zookeeper
+            list_children, reaped = zookeeper.children_into, list[int]()
+
+            async def listed(path: str, *args: Any, **keywords: Any) -> Any:
+                names = await list_children(path, *args, **keywords)
+                if path.endswith("/items") and not reaped:
+                    reaped.append(await other.queue("jobs").admin.reap())
+                return names
+
+            zookeeper.children_into = listed
+            assert await operator.queue("jobs").cancel(id=one)
+            assert reaped == [1]
+
+    run_virtual(main)

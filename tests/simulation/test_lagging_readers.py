@@ -1,0 +1,185 @@
+"""A call through a lagging server decides by what other clients were told before the call."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+import cronsim  # noqa: F401 - loaded before the virtual loop runs
+import pytest
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.bus import Bus
+from aiozkqueue.operations.history_pins import pin
+from aiozkqueue.schedule import Jobs, NotificationQueue, Notifications
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
+#: Seconds by which the server of the second session lags, and after which it shows everything.
+LAG, OVER = 2.0, 5.0
+
+
+class Event(BaseModel):
+    """The number of an event."""
+
+    n: int
+
+
+class Pair:
+    """A session at the leader, and one at a server that can lag."""
+
+    def __init__(self, cluster: Cluster, ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
+        self._cluster = cluster
+        self.ahead = ahead
+        self.behind = behind
+
+    def lag(self) -> None:
+        """Let the server of the second session lag from now on."""
+        self._cluster.ensemble.servers[1].lag = LAG
+
+    def moment(self, seconds: float) -> datetime:
+        """Return the moment in this many seconds, by ZooKeeper's time."""
+        return datetime.fromtimestamp(self._cluster.ensemble.now() / 1000 + seconds, UTC)
+
+
+async def bus_join(pair: Pair) -> None:
+    ahead, behind = Bus(pair.ahead, "orders", Event), Bus(pair.behind, "orders", Event)
+    await behind.join("audit")
+    pair.lag()
+    await ahead.leave("audit")
+    await behind.join("audit")
+    await asyncio.sleep(OVER)
+    await ahead.post(Event(n=1))
+    assert await ahead.queue("audit").size() == 1
+
+
+async def job_pause(pair: Pair) -> None:
+    ahead, behind = Jobs(pair.ahead), Jobs(pair.behind)
+    await ahead.add("report", "* * * * * *", "reports", b"x")
+    await behind.pause("report")
+    pair.lag()
+    await ahead.resume("report")
+    assert (await behind.pause("report")).paused
+    await asyncio.sleep(OVER)
+    assert (await ahead.get("report")).paused
+
+
+async def job_declare(pair: Pair) -> None:
+    ahead, behind = Jobs(pair.ahead), Jobs(pair.behind)
+    await behind.declare("report", "0 * * * *", "reports", b"x")
+    pair.lag()
+    await ahead.change("report", cron="* * * * *")
+    await behind.declare("report", "0 * * * *", "reports", b"x")
+    await asyncio.sleep(OVER)
+    assert (await ahead.get("report")).cron == "0 * * * *"
+
+
+async def scheduled(pair: Pair) -> tuple[NotificationQueue[Event], NotificationQueue[Event], str]:
+    first = await Notifications(pair.ahead).create("billing", "reminders", Event)
+    second = await Notifications(pair.behind).get("billing", "reminders", Event)
+    await second.find()
+    pair.lag()
+    return first, second, await first.schedule(Event(n=1), pair.moment(20), search_key2="t")
+
+
+async def notification_remove(pair: Pair) -> None:
+    _, second, one = await scheduled(pair)
+    assert await second.remove(one)
+
+
+async def notification_update(pair: Pair) -> None:
+    first, second, one = await scheduled(pair)
+    assert await second.update(one, Event(n=2))
+    assert [found.event.n for found in await first.find("t")] == [2]
+
+
+async def notification_remove_all(pair: Pair) -> None:
+    _, second, _ = await scheduled(pair)
+    assert await second.remove_all("t") == 1
+
+
+async def move_of_bundles(pair: Pair) -> None:
+    jobs = pair.ahead.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=64))
+    await jobs.put(b"first")
+    await pair.behind.queue("jobs").size()
+    pair.lag()
+    await jobs.put_many([b"%d" % number for number in range(200)])
+    reference = await pair.behind.admin.moves.start("jobs", "elsewhere")
+    await asyncio.sleep(120)
+    status = await pair.behind.admin.moves.status(reference)
+    assert (status.moved, await jobs.size(), await pair.ahead.queue("elsewhere").size()) == (201, 0, 201)
+
+
+async def purge(pair: Pair) -> None:
+    jobs = pair.ahead.queue("jobs")
+    await jobs.put(b"first")
+    await pair.behind.queue("jobs").size()
+    pair.lag()
+    await jobs.put(b"second")
+    assert await pair.behind.queue("jobs").purge() == 2
+
+
+async def redrive(pair: Pair) -> None:
+    jobs = pair.ahead.queue("jobs")
+    await jobs.put(b"m")
+    await pair.behind.queue("jobs").size()
+    pair.lag()
+    async with pair.ahead.transaction() as tx:
+        message = await tx.take(jobs, timeout=1)
+        assert message is not None
+        tx.reject(message, "refused")
+    assert await pair.behind.queue("jobs").dead_letters.redrive() == 1
+
+
+async def unpin(pair: Pair) -> None:
+    jobs = pair.ahead.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History()))
+    await pair.behind.queue("jobs").size()
+    pair.lag()
+    await pin(core_of(pair.ahead).handle("jobs"), "audit", pair.moment(0))
+    assert await pair.behind.queue("jobs").admin.unpin("audit")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        bus_join,
+        job_pause,
+        job_declare,
+        notification_remove,
+        notification_update,
+        notification_remove_all,
+        move_of_bundles,
+        purge,
+        redrive,
+        unpin,
+    ],
+)
+def test_a_call_knows_what_was_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:
+    near = partial(float, 0.001)
+
+    async def main() -> None:
+        cluster = Cluster(Ensemble(Random(1), size=3, delays=Delays(near, near, near, near)), 1)
+        async with AsyncExitStack() as stack:
+            sessions: list[zq.QueueSession] = []
+            for number, name in enumerate(("ahead", "behind")):
+                session = await stack.enter_async_context(cluster.connect(name=name))
+                zookeeper: Any = core_of(session).zookeeper
+                zookeeper.session.server = cluster.ensemble.servers[number]
+                cluster.cut(name)
+                await zookeeper.wait_connected()
+                sessions.append(session)
+            await program(Pair(cluster, *sessions))
+
+    run_virtual(main)
