@@ -249,7 +249,7 @@ async def _alter(
     wanted = _named(asked)
     if not await handle.state.open_existing():  # with the operations that its features add to an end
         return Alteration.NOT_FOUND
-    done = held = again = False
+    done = held = False
     places: list[str] | None = None
     for _ in range(TRIES):
         await handle.state.open()  # again, if the configuration has changed
@@ -258,11 +258,9 @@ async def _alter(
         now = await handle.runtime.server_clock.learned(handle.paths.due)
         if places is None:
             held = await _single_out(handle, asked)
-            places = await _find_places(handle, wanted)
-        found = await find(handle, places)
-        if len(found) < len(places) and not again:
-            places, again = None, True  # ended since it was listed, or reassigned: then it has another name
-            continue
+            found = await _found(handle, wanted)
+        else:
+            found = await find(handle, places)
         waiting = [one for one in found if (can_interrupt(one, now) if running else not one.held(now))]
         if running:
             settled = [await interrupt(handle, one, CANCELLED) for one in waiting]
@@ -314,6 +312,16 @@ async def _single_out(handle: QueueHandle[Runtime], wanted: Wanted) -> bool:
     if not handle.config.bundled or not isinstance(wanted.id, str):
         return False
     return await single_out(handle, await lanes(handle), wanted.id)
+
+
+async def _found(handle: QueueHandle[Runtime], wanted: Callable[[str], bool]) -> list[ItemSnapshot]:
+    """List the queue, and read the selected items."""
+    places = await _find_places(handle, wanted)
+    found = await find(handle, places)
+    if len(found) == len(places):
+        return found
+    # Some have ended since they were listed, or were reassigned: these have other names.
+    return await find(handle, await _find_places(handle, wanted))
 
 
 async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], bool]) -> list[str]:

@@ -145,8 +145,11 @@ def test_a_server_that_never_answers_is_given_up(complete: Complete) -> None:
 def test_a_completion_imports_nothing_slow_and_costs_less_than_a_third_of_a_second(complete: Complete) -> None:
     def cost() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert complete("put", "o") == ["orders", "outbox"]
+        answer = complete("put", "o")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if not answer:  # a busy machine has not answered in time
+            return float("inf")
+        assert answer == ["orders", "outbox"]
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(cost() for _ in range(5)) < LIMIT
