@@ -6,10 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from random import Random
 from typing import TYPE_CHECKING
 
-import cronsim  # noqa: F401 - loaded before the virtual loop runs
 import pytest
 from pydantic import BaseModel
 
@@ -167,6 +167,7 @@ async def unpin(pair: Pair) -> None:
     ],
 )
 def test_a_call_knows_what_was_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:
+    import_module("cronsim")  # before the virtual loop runs
     near = partial(float, 0.001)
 
     async def main() -> None:
