@@ -5,8 +5,9 @@ the number of waiting takers and the number of messages that it finished in the 
 behind a slow handler of its bundle. A session that has finished nothing lately looks sooner if it has neighbours and no
 more bundles are listed: in an idle fleet, they wait for the rest of its bundle.
 
-While more bundles are listed, no neighbour waits for this one: the session then has `DEEP_SPAN` seconds to finish some
-messages. And it claims ahead what its takers use up in about the time of a claim, so that they need not wait for one.
+While more bundles are listed, no neighbour waits for this one: takers that have some of its messages then have
+`DEEP_SPAN` seconds to finish them. And the session claims ahead what its takers use up in about the time of a claim, so
+that they need not wait for one.
 """
 
 from __future__ import annotations
@@ -357,7 +358,8 @@ class HeldBundles:
         self._aim = min(self._aim, recently)
         if not self.at_hand:
             return
-        if not (deep and self._clock.monotonic() - self._looks.since < DEEP_SPAN + late):
+        begins = deep and self._clock.monotonic() - self._looks.since < DEEP_SPAN + late
+        if not (begins and any(hold.with_takers for hold in self._held.values())):
             self._return(self.at_hand - max(self._wanted(), recently * (DEEP if deep else 1)))
         if self.at_hand:
             if not self._checking:  # without a connection, a check waits for the next one

@@ -165,6 +165,11 @@ class BundleHold:
         return self.name.size
 
     @property
+    def with_takers(self) -> bool:
+        """Whether takers have some of its messages."""
+        return self.count - self.done.bit_count() > len(self.ahead)
+
+    @property
     def path(self) -> str:
         """The bundle's znode."""
         return self.state.paths.at(self.place)
