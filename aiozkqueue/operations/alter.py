@@ -247,12 +247,12 @@ async def _alter(
     handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[ItemSnapshot], Change], *, running: bool = False
 ) -> Alteration:
     wanted = _named(asked)
-    if not await handle.state.open_existing():  # with the operations that its features add to an end
-        return Alteration.NOT_FOUND
     done = held = False
     places: list[str] | None = None
     for _ in range(TRIES):
-        await handle.state.open()  # again, if the configuration has changed
+        # With the operations that its features add to an end; again, if the configuration has changed.
+        if not await handle.state.open_existing():
+            return Alteration.NOT_FOUND
         # A lagging server may not show an existing message yet.
         await handle.zookeeper.sync(handle.paths.base)
         now = await handle.runtime.server_clock.learned(handle.paths.due)
