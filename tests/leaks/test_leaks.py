@@ -29,6 +29,8 @@ MESSAGES = 200_000 if LONG else 20_000
 RECONNECTIONS = 1_000 if LONG else 100
 CANCELLATIONS = 1_000 if LONG else 200
 WARM_UP = 2_000
+#: Times that all messages pass, if the memory has grown each time before.
+PASSES = 3
 #: Of so many works a session remembers the outcome: few, so that this memory is full before anything is measured.
 OUTCOMES_KEPT = 10
 #: The blocks of memory that other parts of the process may take: up to a tenth of one for each message.
@@ -83,9 +85,17 @@ async def at_rest(look: Callable[[], Awaitable[Held]]) -> Held:
                 return now
 
 
+def grown(before: Memory, after: Memory) -> str | None:
+    """Return what has grown."""
+    if after.blocks - before.blocks >= SLACK:
+        return f"{after.blocks - before.blocks} blocks"
+    if after.resident - before.resident >= RESIDENT_SLACK:
+        return f"{after.resident - before.resident} bytes"
+    return None
+
+
 def assert_no_growth(before: Memory, after: Memory) -> None:
-    assert after.blocks - before.blocks < SLACK
-    assert after.resident - before.resident < RESIDENT_SLACK
+    assert grown(before, after) is None
 
 
 async def pass_through(session: zq.QueueSession, count: int) -> None:
@@ -111,10 +121,14 @@ async def test_messages_leave_nothing_behind(server: str, root: str, view: Obser
         async def look() -> Held:
             return await held(view, server, root)
 
-        before, begun = await at_rest(look), await memory()
-        await pass_through(session, MESSAGES)
-        assert await at_rest(look) == before  # as when the memory was measured: a last bundle, and timers, are gone
-        assert_no_growth(begun, await memory())
+        before, measured = await at_rest(look), [await memory()]
+        for _ in range(PASSES):  # what leaks grows in each of them, and what is filled once in one
+            await pass_through(session, MESSAGES)
+            assert await at_rest(look) == before  # as when the memory was measured: a last bundle, and timers, are gone
+            measured.append(await memory())
+            if grown(*measured[-2:]) is None:
+                break
+        assert grown(*measured[-2:]) is None, measured
         assert before.znodes == {"first/consumers": 1, "second/consumers": 1, ".clients": 1}
         assert await session.queue("first").size() == await session.queue("second").size() == 0
     await closed(outside, view, server, root)
