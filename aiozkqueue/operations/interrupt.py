@@ -12,7 +12,7 @@ from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, MalformedError, decode, single_place
 from aiozkqueue.layout.cancelled import with_cancelled
 from aiozkqueue.queue.commit.conditional import Change, settle
-from aiozkqueue.queue.commit.unclaimed import removal
+from aiozkqueue.queue.commit.unclaimed import as_configured, removal
 from aiozkqueue.queue.redelivery.bundles import replacement
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
@@ -52,7 +52,7 @@ async def interrupt(handle: QueueHandle[Runtime], found: ItemSnapshot, dispositi
     """
     state, paths = handle.state, handle.paths
     told = await _told(handle)
-    change = removal(handle.runtime, state, found, disposition)
+    change = as_configured(found, removal(handle.runtime, state, found, disposition))
     operations: list[Operation] = [
         *change.operations,
         SetData(paths.cancelled, with_cancelled(told.data, found.id), told.stat.version),

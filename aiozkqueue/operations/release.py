@@ -35,10 +35,12 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     dues = (await collect_children(handle, paths.due, _DueNodes)).names
     released, refused = 0, list[str]()
     config = await configuration(handle)
-    if config is not None and config.staged and config.grouped:
-        await _raise_others(handle, {lock for lock in locks if is_group(lock)})
     if config is not None and config.bundled:
         released, refused = await force_open(handle, await lanes(handle))
+    if config is not None and config.staged and config.grouped:
+        for lock in await _raise_others(handle, {lock for lock in locks if is_group(lock)}):
+            locks.discard(lock)
+            refused.append(lock)
     async for page in walk(handle, await lanes(handle)):
         held: list[_Held] = []
         for item, path, *_ in page:
@@ -55,23 +57,32 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     return released
 
 
-async def _raise_others(handle: QueueHandle[Runtime], groups: set[str]) -> None:
+async def _raise_others(handle: QueueHandle[Runtime], groups: set[str]) -> set[str]:
     """Raise the version of each message that the holder of one of these groups may assert, except the oldest one.
 
     A holder asserts the oldest message that it could see. The messages of a batch that was pending then may be older.
+    Return the groups with a message that this user may not change: their holders would not notice the release.
     """
-    seen: set[tuple[str, str | None]] = set()
-    others: list[str] = []
+    oldest, others = set[tuple[str, str | None]](), dict[str, str]()
+    begun: set[str] = set()
     async for page in walk(handle, await lanes(handle) if groups else []):
         for item, path, *_ in page:
             for lock in groups.intersection(lock_ids(item)):
-                if (lock, item.batch) not in seen:
-                    others += [path] if any(group == lock for group, _ in seen) else []
-                    seen.add((lock, item.batch))
+                if lock in begun and (lock, item.batch) not in oldest:
+                    others[path] = lock
+                begun.add(lock)
+                oldest.add((lock, item.batch))
+    refused: set[str] = set()
+    raised: dict[str, Change] = {}
     for path, nodes in zip(others, await read_sets(handle, [(path,) for path in others]), strict=True):
-        if not isinstance(nodes, AccessDeniedError) and nodes[0] is not None:
-            raised = SetData(path, nodes[0].data, nodes[0].stat.version)
-            await settle_allowed(handle.runtime, [Change(handle.state, [raised])])
+        if isinstance(nodes, AccessDeniedError):
+            refused.add(others[path])
+        elif nodes[0] is not None:
+            raised[path] = Change(handle.state, [SetData(path, nodes[0].data, nodes[0].stat.version)])
+    for path, part in zip(raised, await settle_allowed(handle.runtime, raised.values()), strict=True):
+        if isinstance(part.error, AccessDeniedError):
+            refused.add(others[path])
+    return refused
 
 
 class _Held(NamedTuple):

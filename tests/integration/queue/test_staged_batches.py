@@ -11,7 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.batches.staging import BatchWriter, FencedError, fenced_puts
-from aiozkqueue.errors import AccessDeniedError, NotFoundError
+from aiozkqueue.errors import AccessDeniedError, NotFoundError, PartlyDeniedError
 from aiozkqueue.operations.batch_writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -116,7 +116,7 @@ async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zo
 
 
 async def test_a_listing_that_is_repeated_shows_no_message_of_a_batch_that_has_begun_meanwhile(
-    zookeeper: str, queue_root: str
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost connection ends the listing of the items, and the locks are listed before it is repeated."""
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
@@ -136,7 +136,7 @@ async def test_a_listing_that_is_repeated_shows_no_message_of_a_batch_that_has_b
                 listed = await list_children(path, *args, **keywords)
             return listed
 
-        reader.children_into = interrupted  # type: ignore[method-assign]
+        monkeypatch.setattr(reader, "children_into", interrupted)
         await session.queue("orders").put(b"another")
         assert await taken_now(other) + await taken_now(other) == ["another"]
         assert repeated
@@ -360,3 +360,28 @@ async def test_a_put_of_a_batch_whose_znodes_an_acl_denies_is_refused_as_access_
         with pytest.raises(AccessDeniedError, match=path):
             await writer.put(fence, "refused")
         assert len(await server_view.children(f"{queue_root}/orders/items")) == 1
+
+
+async def test_a_group_whose_held_message_this_user_may_not_write_is_not_released_by_force(
+    zookeeper: str, queue_root: str, server_view: Observer
+) -> None:
+    """Its holder asserts that message, not the older one of a batch that was pending, and would not notice."""
+    async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
+        orders = session.queue("orders")
+        writer = Writer(session)
+        fence = await writer.begin()
+        await writer.put(fence, "older", group="g")
+        await orders.put(b"held", group="g")
+        async with other.transaction(autocommit=False) as tx:
+            message = await tx.take(other.queue("orders"), timeout=10)
+            assert message is not None
+            assert message.body == b"held"
+            await writer.staging.complete(0)
+            folder = f"{queue_root}/orders/items"
+            (name,) = [name for name in await server_view.children(folder) if message.id in name]
+            await set_acl(server_view, f"{folder}/{name}", readable=True)
+            with pytest.raises(PartlyDeniedError):
+                await orders.admin.release_claims()
+            assert await taken_now(session) == []
+            await tx.commit()
+        assert await taken_now(session) == ["older"]
