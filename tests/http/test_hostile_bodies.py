@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.http import Settings
+from aiozkqueue.http.core.patience import Pace
 from tests.http.test_robustness import head, raw, works
 
 if TYPE_CHECKING:
@@ -116,6 +117,18 @@ async def test_concurrent_hostile_bodies_never_block_the_event_loop(service: Ser
         answers = await asyncio.gather(*[ask(service, "q/sendbatch", body) for _ in range(8)])
     assert {status for status, _ in answers} <= {200, 400, 413}
     await works(service)
+
+
+async def test_after_a_stop_of_the_process_bodies_are_not_read_later_by_as_long_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped = 0.0
+    real = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + stopped)
+    pace = Pace()
+    async with asyncio.timeout(10):
+        async with pace:
+            stopped = 60.0
 
 
 async def test_a_hundred_thousand_messages_never_block_the_event_loop(start: Starter) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Seconds of work on bodies after which other tasks get the event loop for the same time.
 SLICE: Final = 0.005
+#: The longest pause, seconds. No step takes as long, unless the whole process was stopped in it.
+LONGEST_PAUSE: Final = 0.25
 
 
 class Deadline:
@@ -98,6 +100,6 @@ class Pace:
         self._worked += now - self._begun
         if self._worked >= SLICE:
             worked, self._worked = self._worked, 0.0
-            await asyncio.sleep(worked)
+            await asyncio.sleep(min(worked, LONGEST_PAUSE))
             now = time.perf_counter()
         self._begun = now
