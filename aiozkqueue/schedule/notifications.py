@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from aiozkqueue.errors import AlreadyExistsError, ConflictError, InvalidOptionError, NotFoundError, QueueError
 from aiozkqueue.layout import (
@@ -36,7 +37,7 @@ from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
+from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, as_configured, attempts_of, find, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -92,6 +93,9 @@ class Notification(Generic[T]):
     """The number of counted deliveries; in a handler, this one included. See `Message.attempt`."""
     delivery: Delivery[T] | None = None
     """In a handler: its delivery, whose puts and schedules with ``tx=`` are committed with this notification's end."""
+
+
+_Search: TypeAlias = "Callable[[], Awaitable[list[ItemSnapshot]]]"
 
 
 class _Wanted(NamedTuple):
@@ -302,11 +306,15 @@ class NotificationQueue(Generic[T]):
         keyed = _search_field(search_key1, search_key2) is not None
         wanted = _Wanted(search_key1, search_key2, None)
         body = decode(prepare(runtime, self._queue, event, {}).data)[1]
-        found = [one for one in await self._by_id(notification_id) if not one.in_flight]
-        if keyed:
-            found = [one for one in found if _is_wanted(one, wanted)]
-        changes = [(one, replacement(QueueHandle(runtime, state), one, body)) for one in found]
-        return await self._alter(changes, tx, removes=False) > 0
+
+        async def matches() -> list[ItemSnapshot]:
+            found = await self._by_id(notification_id)
+            return [one for one in found if _is_wanted(one, wanted)] if keyed else found
+
+        def make(found: ItemSnapshot) -> Change:
+            return replacement(QueueHandle(runtime, state), found, body)
+
+        return await self._alter(matches, make, tx, removes=False) > 0
 
     @changes
     async def remove(self, notification_id: str, *, tx: Transaction | Delivery[Any] | None = None) -> bool:
@@ -317,7 +325,7 @@ class NotificationQueue(Generic[T]):
         Raises: TransactionClosedError, OutcomeUnknownError, AccessDeniedError, NotCommittedError, SessionClosedError,
         WrongLoopError.
         """
-        return await self._remove(await self._by_id(notification_id), tx) > 0
+        return await self._remove(partial(self._by_id, notification_id), tx) > 0
 
     @changes
     async def remove_all(
@@ -329,7 +337,7 @@ class NotificationQueue(Generic[T]):
 
         Raises: InvalidOptionError; as `remove`.
         """
-        return await self._remove(await self._find(_Wanted(search_key1, search_key2, None)), tx)
+        return await self._remove(partial(self._find, _Wanted(search_key1, search_key2, None)), tx)
 
     @reads
     async def ready(self, at: datetime | None = None) -> int:
@@ -430,22 +438,39 @@ class NotificationQueue(Generic[T]):
             QueueHandle(runtime, state), [one.path[base:] for one in items if one.item.id == notification_id]
         )
 
-    async def _remove(self, found: list[ItemSnapshot], tx: Transaction | Delivery[Any] | None) -> int:
+    async def _remove(self, matches: _Search, tx: Transaction | Delivery[Any] | None) -> int:
         runtime, state = core_of(self._session), state_of(self._queue)
-        if not await state.open_existing():
-            return 0
         disposition = Disposition("remove", outcome=End.REMOVED)
-        changes = [(one, removal(runtime, state, one, disposition)) for one in found if not one.in_flight]
-        return await self._alter(changes, tx, removes=True)
+
+        def make(found: ItemSnapshot) -> Change:
+            return removal(runtime, state, found, disposition)
+
+        return await self._alter(matches, make, tx, removes=True)
 
     async def _alter(
-        self, changes: list[tuple[ItemSnapshot, Change]], tx: Transaction | Delivery[Any] | None, *, removes: bool
+        self,
+        matches: _Search,
+        make: Callable[[ItemSnapshot], Change],
+        tx: Transaction | Delivery[Any] | None,
+        *,
+        removes: bool,
     ) -> int:
-        """Apply these changes, or add them to a transaction; return their number."""
-        if tx is None:
-            return sum(await apply_changes(core_of(self._session), [change for _, change in changes]))
-        work_of(tx).require_of(core_of(self._session))
-        return alter_with(work_of(tx), changes, removes=removes)
+        """Change the waiting ones of the matches, or add the changes to a transaction; return their number."""
+        runtime, state = core_of(self._session), state_of(self._queue)
+        altered = 0
+        while True:
+            found = await matches()
+            if not await state.open_existing():
+                return altered
+            changes = [(one, as_configured(one, make(one))) for one in found if not one.in_flight]
+            if tx is not None:
+                work_of(tx).require_of(runtime)
+                return alter_with(work_of(tx), changes, removes=removes)
+            applied = await apply_changes(runtime, [change for _, change in changes])
+            altered += sum(applied)
+            if all(applied) or state.ready:
+                return altered
+            # The configuration has changed: what is left is read again.
 
     def _shown(self, found: ItemSnapshot) -> Notification[T]:
         header, body = decode(found.item.data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import aiozkqueue as zq
 from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.batches.staging import BatchWriter, Fence, fenced_puts
 from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.schedule import Notifications
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
@@ -83,6 +85,22 @@ def test_a_message_that_is_held_under_a_new_rule_is_left_to_its_holder(
             await held.commit()
 
     play(program)
+
+
+def test_a_removed_notification_is_recorded_by_a_session_that_knows_no_history() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, other = sessions
+        theirs = await Notifications(other).create("shop", "mails", bytes, history=False)
+        mine = await Notifications(operator).get("shop", "mails", bytes)
+        later = datetime.now(UTC) + timedelta(days=30000)
+        assert await mine.remove(await mine.schedule(b"0", later))
+        await theirs.queue.configure(zq.QueueConfig(history=zq.History()))
+        one = await theirs.schedule(b"1", later)
+        assert await mine.update(one, b"2")
+        assert await mine.remove(one)
+        assert [record.id async for record in theirs.queue.history()] == [one]
+
+    play(program, 2)
 
 
 @pytest.mark.parametrize("end", ["cancel", "purge", "acknowledge"])
