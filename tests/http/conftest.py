@@ -24,8 +24,8 @@ __all__ = ["expire", "open_session", "session"]
 
 #: Whom clients trust, where nothing is encrypted: to read the authorities of the whole world takes longer than a test.
 NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-#: Longer than every limit of the server, so that a test sees the server's own answer: 30 s for a body, 9 s for ZooKeeper.
-CLIENT_PATIENCE = 60
+#: Longer than every limit of the server (30 s for a body, 9 s for ZooKeeper), so that a test sees the server's answer.
+PATIENCE = 60
 
 
 @dataclass
@@ -89,7 +89,7 @@ async def start(zookeeper: str, queue_root: str, key: str) -> AsyncIterator[Star
 
         async def started(settings: Settings | None = None, *, hosts: str | None = None) -> Service:
             url = await stack.enter_async_context(serving(hosts or zookeeper, queue_root, settings or Settings()))
-            client = httpx.AsyncClient(base_url=url, headers={"X-BV-API-Key": key}, timeout=CLIENT_PATIENCE, verify=NOBODY)
+            client = httpx.AsyncClient(base_url=url, headers={"X-BV-API-Key": key}, timeout=PATIENCE, verify=NOBODY)
             return Service(url, await stack.enter_async_context(client), key)
 
         yield started
