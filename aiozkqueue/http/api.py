@@ -123,7 +123,7 @@ class Api:
         ) or []
 
         async def release() -> None:
-            await self._service.renew(queue, [message.id for message in polled], 0)
+            await self._service.release(queue, polled)
 
         return MessagesResponse(polled, release if polled else None)
 

@@ -123,8 +123,7 @@ class Leases(Generic[T]):
             NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         await self._change(
-            self._places(tokens),
-            lambda snapshot: as_configured(snapshot, removal(self._runtime, self._state, snapshot, CONSUME)),
+            self._places(tokens), lambda snapshot: removal(self._runtime, self._state, snapshot, CONSUME)
         )
 
     @changes
@@ -133,7 +132,8 @@ class Leases(Generic[T]):
 
         A lease that has ended, or never existed, is created again. A message that a transaction or delivery holds is
         left alone, and a message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
-        available at once. A token names a message, so an old token ends the lease of a later taker too.
+        available at once. A token names a message, so an old token ends the lease of a later taker too; `release` does
+        not.
 
         Raises: as `acknowledge`.
         """
@@ -148,6 +148,25 @@ class Leases(Generic[T]):
             await self._change(
                 places, lambda snapshot: None if snapshot.end is None else opening(self._state, snapshot)
             )
+
+    @changes
+    async def release(self, leases: Iterable[Lease[T]]) -> None:
+        """End these leases, so that the messages are available at once. A lease that is over is left alone.
+
+        It is over too if its message has been taken again.
+
+        Raises: as `acknowledge`.
+        """
+        given = collection(leases, "leases", "leases")
+        attempts = {self._place(lease.token): lease.attempt for lease in given}  # each take is an attempt
+        await self._change(
+            list(attempts),
+            lambda snapshot: (
+                opening(self._state, snapshot)
+                if snapshot.end is not None and attempts_of(snapshot.meta) == attempts[snapshot.place]
+                else None
+            ),
+        )
 
     # -- internals
 
@@ -186,24 +205,19 @@ class Leases(Generic[T]):
             await self._end_early(leases)
 
     async def _end_early(self, leases: list[Lease[T]]) -> None:
-        """End these leases, unless they are over and others have taken the messages since: each take is an attempt."""
-        attempts = {self._place(lease.token): lease.attempt for lease in leases}
+        """End these leases, whose tokens no caller has received."""
         with suppress(QueueError, ZooKeeperError):
-            await self._change(
-                list(attempts),
-                lambda snapshot: (
-                    opening(self._state, snapshot)
-                    if snapshot.end is not None and attempts_of(snapshot.meta) == attempts[snapshot.place]
-                    else None
-                ),
-            )
+            await self.release(leases)
 
     async def _opened(self) -> bool:
         """Open the queue if it exists; return whether it does."""
         return self._state.ready or await self._state.open_existing()
 
     async def _change(self, places: list[str], make: Callable[[ItemSnapshot], Change | None]) -> None:
-        """Make and apply a change for each place; repeat it for those that were changed concurrently."""
+        """Make and apply a change for each place (None: none); repeat it for those that were changed concurrently.
+
+        Without a change, the configuration is asserted all the same: by another one, another lock is the message's.
+        """
         obstructed: list[ItemNotEmptyError] = []
         sealed: Sealed = {}
         for _ in range(MAX_TRIES):
@@ -212,7 +226,7 @@ class Leases(Generic[T]):
             # A lagging server may not show an existing message yet, and its acknowledgement would be lost.
             await self._runtime.zookeeper.sync(self._state.paths.base)
             snapshots = await find(QueueHandle(self._runtime, self._state), places, sealed)
-            made = [(snapshot, change) for snapshot in snapshots if (change := make(snapshot))]
+            made = [(one, as_configured(one, make(one) or Change(self._state, []))) for one in snapshots]
             settled = await settle(self._runtime, [change for _, change in made])
             places = []
             for (snapshot, _), part in zip(made, settled, strict=True):

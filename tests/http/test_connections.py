@@ -7,6 +7,7 @@ import socket
 import statistics
 import time
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -240,3 +241,19 @@ async def test_a_too_slow_body_is_not_reported_as_a_zookeeper_failure(
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "4"}) + b"1")
         assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_client_that_reads_too_late_ends_no_claim_of_another_client(service: Service) -> None:
+    async def claims(number: int) -> bool:
+        return bool((await service.get("/queue/1/q/claimcount")).json() == number)
+
+    await service.post("/queue/1/q/sendbatch", json=["x" * 30_000] * 400)
+    async with raw(service) as (_, writer):
+        writer.write(head(service, "GET /queue/1/q/poll?ttl=3&limit=400"))  # more than the buffers of a connection hold
+        await eventually(partial(claims, 400))
+        await eventually(partial(claims, 0))
+        assert len(await service.poll("q", ttl=600, limit=400)) == 400
+        writer.transport.abort()
+    await asyncio.sleep(2)
+    assert await claims(400)
+    assert not await service.poll("q", ttl=600, limit=400)

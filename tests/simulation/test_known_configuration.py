@@ -63,6 +63,48 @@ async def clean(session: zq.QueueSession, message_id: str) -> None:  # noqa: ARG
     await session.admin.clean("jobs")
 
 
+@pytest.mark.parametrize("rule", ["group", "ordered"])
+def test_a_lease_is_extended_and_ended_by_a_session_that_knows_an_older_rule(rule: str) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        keeper, producer, consumer = sessions
+        await keeper.queue("jobs").put(b"0")
+        async with consumer.transaction() as tx:
+            await tx.take(consumer.queue("jobs"), timeout=1)
+        if rule == "ordered":
+            await producer.queue("jobs").configure(zq.QueueConfig(ordered=True))
+        group: Any = {"group": "g"} if rule == "group" else {}
+        await producer.queue("jobs").put(b"1", **group)
+        [lease] = await consumer.queue("jobs").leases.take(lifetime=5, timeout=1)
+        await keeper.queue("jobs").leases.renew([lease.token], lifetime=3600)
+        await asyncio.sleep(60)
+        assert not await producer.queue("jobs").leases.take(lifetime=5, timeout=1), "it is leased for an hour"
+
+        await consumer.queue("jobs").leases.renew([lease.token], lifetime=0)
+        [again] = await producer.queue("jobs").leases.take(lifetime=3600, timeout=1)
+        await producer.queue("jobs").leases.acknowledge([again.token])
+        assert (await producer.queue("jobs").stats()).size == 0
+
+    play(program)
+
+
+@pytest.mark.parametrize("rule", ["group", "ordered"])
+def test_a_lease_is_ended_by_a_session_that_knows_an_older_rule(rule: str) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        keeper, producer, consumer = sessions
+        await keeper.queue("jobs").put(b"0")
+        async with consumer.transaction() as tx:
+            await tx.take(consumer.queue("jobs"), timeout=1)
+        if rule == "ordered":
+            await producer.queue("jobs").configure(zq.QueueConfig(ordered=True))
+        group: Any = {"group": "g"} if rule == "group" else {}
+        await producer.queue("jobs").put(b"1", **group)
+        [lease] = await consumer.queue("jobs").leases.take(lifetime=3600, timeout=1)
+        await keeper.queue("jobs").leases.renew([lease.token], lifetime=0)
+        assert len(await producer.queue("jobs").leases.take(lifetime=5, timeout=1)) == 1
+
+    play(program)
+
+
 @pytest.mark.parametrize("change", [cancel, update, purge, move_all, clean])
 @pytest.mark.parametrize("rule", ["group", "ordered"])
 def test_a_message_that_is_held_under_a_new_rule_is_left_to_its_holder(

@@ -51,7 +51,7 @@ SHOWN: dict[str, set[str]] = {
     "Batch": {"count", "fail", "index", "lost", "put", "queue"},
     "Listener": {"abort", "run", "stop"},
     "DeadLetters": {"peek", "purge", "redrive", "size"},
-    "Leases": {"acknowledge", "renew", "take"},
+    "Leases": {"acknowledge", "release", "renew", "take"},
 }  # fmt: skip
 
 

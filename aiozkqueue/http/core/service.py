@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aiozkqueue.operations.moves import MoveStatus
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.session.core import SessionCore
+    from aiozkqueue.session.leases import Lease
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession
 
@@ -49,6 +50,8 @@ class Polled(NamedTuple):
     """The id that acknowledges the message."""
     body: bytes
     """The stored payload; see `as_json`."""
+    lease: Lease[bytes] | None = None
+    """The claim; None: the message was only shown."""
 
 
 class QueueService:
@@ -82,7 +85,7 @@ class QueueService:
         leases = await queue.leases.take(limit, lifetime=lifetime, timeout=left)
         places = [leased_place(queue.name, lease.token) for lease in leases]
         return [
-            Polled(signer.message_id(queue.name, place), lease.body)
+            Polled(signer.message_id(queue.name, place), lease.body, lease)
             for place, lease in zip(places, leases, strict=True)
         ]
 
@@ -111,6 +114,13 @@ class QueueService:
         queue = self._plain(name)
         for start in range(0, len(tokens), MANY):
             await queue.leases.renew(tokens[start : start + MANY], lifetime=lifetime)
+
+    async def release(self, name: str, polled: Sequence[Polled]) -> None:
+        """End the claims of a poll whose client has not received them. Those of later polls are unchanged."""
+        leases = [one.lease for one in polled if one.lease is not None]
+        queue = self._plain(name)
+        for start in range(0, len(leases), MANY):
+            await queue.leases.release(leases[start : start + MANY])
 
     async def size(self, name: str) -> int:
         """Count the messages."""

@@ -57,12 +57,14 @@ async def bundled(
     return queue
 
 
-async def drain(session: zq.QueueSession, queue: zq.Queue[bytes], patience: float = 1.0) -> list[bytes]:
-    """Take and commit one message after the other until none comes."""
+async def drain(
+    session: zq.QueueSession, queue: zq.Queue[bytes], patience: float = 1.0, *, expected: int = 0
+) -> list[bytes]:
+    """Take and commit one message after the other until none comes; wait longer for the expected ones."""
     values: list[bytes] = []
     while True:
         async with session.transaction() as tx:
-            message = await tx.take(queue, timeout=patience)
+            message = await tx.take(queue, timeout=patience if len(values) >= expected else 30)
             if message is None:
                 return values
             await tx.commit()
