@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from aiozkqueue.errors import QueueError, SessionClosedError
 from aiozkqueue.queue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -35,19 +36,24 @@ class Background:
         self._body = asyncio.current_task()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: BaseException | None = None
+        self._session: SessionCore | None = None
+        """The session, if it has cancelled the service because it ends."""
         self._left = False
         self._cancelled_body = False
 
     def start(self, runtime: SessionCore) -> None:
         """Start the service."""
         runtime.check()
-        runtime.tasks.spawn(self._serve, name=type(self._service).__name__.lower())
+        runtime.tasks.spawn(self._serve, runtime, name=type(self._service).__name__.lower())
 
-    async def _serve(self) -> None:
+    async def _serve(self, runtime: SessionCore) -> None:
         failure: BaseException | None = None
         try:
             await self._service.run()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
+            if not self._left:
+                failure = cancelled
+                self._session = runtime
             raise
         except BaseException as error:  # noqa: BLE001 - raised where the block is left
             failure = error
@@ -82,4 +88,13 @@ class Background:
             if remaining and isinstance(error, asyncio.CancelledError):
                 return  # another caller has cancelled it too
         if error is None or isinstance(error, asyncio.CancelledError):
-            raise self._failure
+            raise self._failure if self._session is None else _end_of(self._session)
+
+
+def _end_of(runtime: SessionCore) -> QueueError:
+    """Return why a session has cancelled its tasks."""
+    try:
+        runtime.check()
+    except QueueError as error:
+        return error
+    return SessionClosedError("a task of the session has failed; open another with aiozkqueue.connect()")

@@ -446,7 +446,10 @@ class SessionCore:
             self._advancing.discard(state.name)
 
     def _failed(self, failure: BaseException) -> None:
-        """Fail all waiters: a task of the session has failed, which is a defect."""
+        """Fail all waiters: a task of the session has failed, which is a defect.
+
+        The ZooKeeper session ends too. With a client that only sends heartbeats, its locks would stay forever.
+        """
         self._usable = False
         error = QueueError(f"the session has failed: {failure!r}; open another")
         error.__cause__ = failure
@@ -455,6 +458,7 @@ class SessionCore:
         self._close_gates(error)
         self.calls.close(error)
         self.committer.close()
+        self.zookeeper.kill()
 
     def _close_gates(self, error: QueueError) -> None:
         for gate in self._gates:  # also for a queue whose size limit was removed: puts may still wait there

@@ -267,6 +267,10 @@ class ZooKeeperClient:
         """Wait until connected and return the generation; see `ZooKeeper.wait_connected`."""
         return await self._session.wait_connected(generation=generation, after=after)
 
+    def kill(self) -> None:
+        """Drop the connection at once, for good; the server ends the session at its timeout. Idempotent."""
+        self._session.kill()
+
     async def close(self) -> None:
         """End the session and the connection, connected or not, within a second. Idempotent."""
         await self._session.close()

@@ -286,6 +286,10 @@ class ZooKeeper(Protocol):
         """
         ...
 
+    def kill(self) -> None:
+        """Drop the connection at once, for good; the server ends the session at its timeout. Idempotent."""
+        ...
+
     async def close(self) -> None:
         """End the session and the connection, connected or not, within a second or so. Idempotent."""
         ...
