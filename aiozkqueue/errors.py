@@ -37,11 +37,14 @@ UncommittedWarning, DirectPutWarning, ImplicitSettleWarning, BlockedLoopWarning 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from .moments import LONGEST_DELAY
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable
 
 __all__ = [
     "AccessDeniedError",
@@ -246,6 +249,10 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
             dead letters. Its puts are committed with the dead letter, all or nothing. If that commit fails, or the
             process dies before it, the message is redelivered, and ``exhausted`` is called again.
         headers: kept for the next attempt, where they override the message's own.
+
+    Raises:
+        InvalidOptionError: a delay is no number of seconds from 0 to 10**9, a header is no text, or both ``delay`` and
+            ``schedule`` are given.
     """
 
     def __init__(
@@ -256,9 +263,11 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
         exhausted: Callable[[Any], Awaitable[None]] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        if delay is not None and (isinstance(delay, bool) or not isinstance(delay, int | float | timedelta)):
-            msg = f"Retry: delay takes seconds (float or timedelta), not {type(delay).__name__}"
-            raise InvalidOptionError(msg)
+        if delay is not None:
+            _check_delay("delay", delay)
+        for number, one in enumerate(_listed(schedule)):
+            _check_delay(f"schedule[{number}]", one)
+        _check_headers(headers)
         wait = f"{delay} s" if isinstance(delay, int | float) else delay
         super().__init__("retry" if delay is None else f"retry after {wait}")
         if schedule is not None and delay is not None:
@@ -273,10 +282,43 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
         self.headers = headers
 
 
+def _listed(schedule: object) -> Sequence[object]:
+    if schedule is None:
+        return ()
+    if isinstance(schedule, Sequence) and not isinstance(schedule, str | bytes):
+        return cast("Sequence[object]", schedule)
+    raise InvalidOptionError(f"Retry: schedule takes a list of delays in seconds, not {type(schedule).__name__}")
+
+
+def _check_delay(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+        raise InvalidOptionError(f"Retry: {option} takes seconds (float or timedelta), not {type(value).__name__}")
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if not 0 <= number <= LONGEST_DELAY:
+        raise InvalidOptionError(f"Retry: {option}={value!r}: give 0 to 10**9 seconds")
+
+
+def _check_headers(headers: object) -> None:
+    if headers is None:
+        return
+    if not isinstance(headers, Mapping):
+        raise InvalidOptionError(f"Retry: headers takes a mapping of texts, not {type(headers).__name__}")
+    for name, text in cast("Mapping[object, object]", headers).items():
+        if not (isinstance(name, str) and isinstance(text, str)):
+            raise InvalidOptionError(f"Retry: header {name!r} must be a str, not {type(text).__name__}")
+
+
 class Reject(Exception):  # noqa: N818 - as Retry
-    """Raise in a handler: move the message to the dead letters, with this reason."""
+    """Raise in a handler: move the message to the dead letters, with this reason.
+
+    Raises:
+        InvalidOptionError: the reason is no str.
+    """
 
     def __init__(self, reason: str = "rejected by its handler") -> None:
+        if not isinstance(cast("object", reason), str):
+            msg = f"Reject: reason takes a str, not {type(reason).__name__}; use str() for an error"
+            raise InvalidOptionError(msg)
         super().__init__(reason)
         self.reason = reason
 

@@ -10,6 +10,9 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Final
 
+LONGEST_DELAY: Final = 1_000_000_000.0
+"""The longest delay and lifetime of a message in seconds, about 31 years."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 

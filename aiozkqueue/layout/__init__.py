@@ -109,7 +109,6 @@ from .names import (
 )
 from .paths import ClientPaths, QueuePaths, check_root, parse_bundle_record, parse_due, parse_lock, parse_meta
 from .policy import (
-    LONGEST_DELAY,
     AtLeastOnce,
     Backoff,
     ConsumeOnce,
@@ -144,7 +143,6 @@ __all__ = [
     "LAST_MOMENT",
     "LAST_PRIORITY",
     "LEFT_BUNDLE",
-    "LONGEST_DELAY",
     "MAGIC",
     "MOST_BUNDLED",
     "MOST_GENERATIONS",

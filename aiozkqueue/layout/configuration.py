@@ -30,6 +30,7 @@ from pydantic_core import CoreConfig, SchemaValidator, ValidationError
 from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.moments import LONGEST_DELAY
 
 from .bundles import MOST_BUNDLED
 from .errors import MalformedError
@@ -47,7 +48,6 @@ from .lanes import (
     tier_of,
 )
 from .policy import (
-    LONGEST_DELAY,
     AtLeastOnce,
     Backoff,
     ConsumeOnce,

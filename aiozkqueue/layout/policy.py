@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.moments import LONGEST_DELAY
 
 from .fields import LARGEST_NUMBER
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 Seconds: TypeAlias = "float | timedelta"
 Exhausted: TypeAlias = Literal["dead-letter", "drop"]
-
-LONGEST_DELAY: Final = 1_000_000_000.0
-"""Maximum delay of a retry in seconds, about 31 years."""
 
 SHORTEST_LIFE: Final = 0.001
 """Minimum lifetime of a message in seconds: the time of expiry is stored in milliseconds."""

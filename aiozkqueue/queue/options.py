@@ -12,7 +12,6 @@ from aiozkqueue.layout import (
     FIRST_PRIORITY,
     LAST_MOMENT,
     LAST_PRIORITY,
-    LONGEST_DELAY,
     Header,
     check_tags,
     encode_tags,
@@ -21,7 +20,7 @@ from aiozkqueue.layout import (
     lifetime,
     tags_digest,
 )
-from aiozkqueue.moments import milliseconds_at
+from aiozkqueue.moments import LONGEST_DELAY, milliseconds_at
 
 if TYPE_CHECKING:
     from typing import Any
@@ -99,10 +98,10 @@ def seconds(value: object, option: str, *, endless: bool = True) -> float | None
 
 
 def required_seconds(value: object, option: str) -> float:
-    """Return a duration that must be finite. Raises: InvalidOptionError."""
+    """Return a duration of at most `LONGEST_DELAY`. Raises: InvalidOptionError."""
     number = seconds(value, option, endless=False)
-    if number is None:
-        msg = f"{option}={value!r}: give a finite number of seconds"
+    if number is None or number > LONGEST_DELAY:
+        msg = f"{option}={value!r}: give a finite number of seconds, at most {LONGEST_DELAY:.0f}"
         raise InvalidOptionError(msg)
     return number
 
@@ -186,9 +185,6 @@ def schedule_of(queue: str, options: Mapping[str, Any]) -> tuple[float | None, i
         return None, None
     if at is None:
         wait = required_seconds(delay, f"queue {queue!r}: delay")
-        if wait > LONGEST_DELAY:
-            msg = f"queue {queue!r}: delay={delay!r}: give at most {LONGEST_DELAY:.0f} seconds"
-            raise InvalidOptionError(msg)
         return wait or None, None
     if delay is not None:
         msg = f"queue {queue!r}: delay and at exclude each other; give one of them"

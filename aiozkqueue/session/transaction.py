@@ -483,5 +483,11 @@ async def leave(work: UnitOfWork, error: BaseException | None, *, rewrite: bytes
 
 
 def describe(error: BaseException | None) -> str:
-    """Describe an error for the record of attempts."""
-    return "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")[:1000]
+    """Describe an error for the record of attempts. The error's own ``__str__`` may fail."""
+    if error is None:
+        return ""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}".removesuffix(": ")[:1000]
+    except Exception as failure:  # noqa: BLE001 - whatever it raises, the message must be settled
+        return f"{name}, whose text cannot be shown: {type(failure).__name__}"

@@ -20,8 +20,9 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 
 #: The layers from the bottom up. A layer may import itself and those in the lines before it.
 LAYERS = (
+    {"moments"},
     {"errors"},
-    {"extras", "moments"},
+    {"extras"},
     {"zookeeper", "layout"},
     {"dialects"},
     {"queue"},
