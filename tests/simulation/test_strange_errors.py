@@ -16,6 +16,8 @@ from aiozkqueue.testing.simulator.cluster import make_cluster
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from aiozkqueue.listeners import Batch
+
     Handle = Callable[[zq.Message[bytes]], None]
     Way = Callable[[zq.QueueSession, zq.Queue[bytes], Handle], Coroutine[Any, Any, None]]
 
@@ -54,7 +56,7 @@ async def listener(session: zq.QueueSession, jobs: zq.Queue[bytes], handle: Hand
 
 
 async def batches(session: zq.QueueSession, jobs: zq.Queue[bytes], handle: Handle) -> None:
-    async def some(batch: zq.Batch[bytes]) -> None:
+    async def some(batch: Batch[bytes]) -> None:
         for delivery in batch:
             handle(delivery)
 
