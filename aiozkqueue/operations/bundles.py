@@ -278,7 +278,8 @@ def _removal(handle: QueueHandle[Runtime], place: str, state: BundleState) -> Ch
     paths, ids = handle.paths, handle.runtime.ids
     lock = paths.lock(state.name.id)
     claim = Create(lock, LockRecord(ids.next(), ids.client).encode(), ephemeral=True)
-    return Change(handle.state, [claim, *removal(paths, place, state, obstructed=False), Delete(lock)])
+    removed = removal(paths, place, state, obstructed=False)
+    return Change(handle.state, [handle.state.check(), claim, *removed, Delete(lock)])
 
 
 async def force_open(handle: QueueHandle[Runtime], folders: Sequence[str]) -> tuple[int, list[str]]:

@@ -82,6 +82,8 @@ async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, dispo
     """
     obstructed = False
     for _ in range(_TRIES):
+        if not await handle.state.open_existing():  # again, if the configuration has changed
+            return None
         found = await find_bundled(handle, await lanes(handle), message_id)
         if found is None:
             return None
@@ -108,7 +110,7 @@ async def _taking_apart(
     told = await _told(handle)
     claim = _claim_of(handle, found)
     lock = paths.lock(bundle.name.id)
-    operations: list[Operation] = []
+    operations: list[Operation] = [handle.state.check()]  # another configuration may have the end recorded
     if bundle.lock is None:
         operations.append(Create(lock, LockRecord(ids.next(), ids.client).encode()))
     operations += replacement(paths, found.place, bundle, handle.runtime.server_clock.now(), obstructed=obstructed)

@@ -69,15 +69,8 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
 
     Raises: PartlyDeniedError: this user may not read or remove some items; all others are gone.
     """
-    removed, refused = 0, list[str]()
     await handle.zookeeper.sync(handle.paths.base)  # a lagging server may not know an acknowledged message
-    config = await configuration(handle)
-    if config is not None and config.bundled and await handle.state.open_existing():
-        folders = await lanes_of(handle, config)
-        if handle.state.snapshot.end_hooks:  # each message is recorded
-            await dissolve_all(handle, folders)
-        else:
-            removed, refused = await remove_bundles(handle, folders)
+    removed, refused = await _purge_bundles(handle)
     while True:
         this_pass = _Pass(handle)
         await this_pass.run()
@@ -89,3 +82,23 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
     if refused:
         raise partly_denied(handle.name, "removed", refused, removed)
     return removed
+
+
+async def _purge_bundles(handle: QueueHandle[Runtime]) -> tuple[int, list[str]]:
+    """Remove the bundles, or make their messages single items if each end is recorded.
+
+    Return the number of the messages removed, and the ids of the bundles that an ACL protects.
+    """
+    removed, refused = 0, list[str]()
+    while (config := await configuration(handle)) is not None and config.bundled:
+        if not await handle.state.open_existing():
+            break
+        folders = await lanes_of(handle, config)
+        if handle.state.snapshot.end_hooks:
+            await dissolve_all(handle, folders)
+            break
+        number, refused = await remove_bundles(handle, folders)
+        removed += number
+        if handle.state.ready:  # otherwise the configuration has changed
+            break
+    return removed, refused

@@ -129,6 +129,30 @@ def test_a_message_that_is_held_under_a_new_rule_is_left_to_its_holder(
     play(program)
 
 
+@pytest.mark.parametrize("end", ["cancel", "cancel in hand", "purge"])
+def test_an_end_in_a_bundle_is_recorded_by_a_session_that_knows_no_history(end: str) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, other, consumer = sessions
+        jobs, mine = other.queue("jobs"), operator.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=64))
+        await mine.put_many([b"0", b"1"])
+        assert await mine.purge() == 2
+        await jobs.configure(zq.QueueConfig(history=zq.History()))
+        ids = await jobs.put_many([b"%d" % number for number in range(50)])
+        if end == "purge":
+            assert await mine.purge() == 50
+        else:
+            async with consumer.transaction(autocommit=False) as tx:
+                if end == "cancel in hand":
+                    assert len(await tx.take_many(consumer.queue("jobs"), 10, timeout=1)) == 10
+                assert await mine.cancel(id=ids[3], running=True)
+                await tx.rollback()
+        ended = ids if end == "purge" else [ids[3]]
+        assert sorted([record.id async for record in jobs.history()]) == sorted(ended)
+
+    play(program)
+
+
 def test_a_removed_notification_is_recorded_by_a_session_that_knows_no_history() -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, other = sessions
