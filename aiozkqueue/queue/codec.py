@@ -61,7 +61,7 @@ class AdapterCodec(Generic[T]):
             actual = self._adapter.dump_json(value, by_alias=True, round_trip=True, serialize_as_any=True)
         except (ValidationError, PydanticSerializationError) as error:
             msg = f"not a value for queue {queue!r}: {_summary(error)}"
-            raise PayloadError(msg) from error
+            raise PayloadError(msg) from None  # pydantic's error shows the value, and tracebacks are logged
         if declared != actual:
             self._refuse_vanishing(value, queue)
         return declared
@@ -72,7 +72,7 @@ class AdapterCodec(Generic[T]):
             return self._adapter.validate_json(payload)
         except ValidationError as error:
             msg = f"payload on queue {queue!r} does not decode: {_summary(error)}"
-            raise PayloadError(msg) from error
+            raise PayloadError(msg) from None
 
     def _refuse_vanishing(self, value: T, queue: str) -> None:
         declared = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)

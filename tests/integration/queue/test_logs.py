@@ -197,6 +197,23 @@ async def test_a_dead_letter_is_logged_with_its_reason(
     assert line["transaction_id"]
 
 
+async def test_no_traceback_shows_a_payload_that_does_not_decode(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    await session.queue("jobs").put(b"the payload")
+
+    async def handler(_: zq.Delivery[int]) -> None:
+        pass
+
+    async def dead() -> bool:
+        return await session.queue("jobs").dead_letters.size() == 1
+
+    async with session.listener(session.queue("jobs", int), handler):
+        await eventually(dead)
+    assert "PayloadError: payload on queue 'jobs' does not decode" in caplog.text
+    assert "the payload" not in caplog.text
+
+
 async def test_a_message_that_is_dropped_is_logged(session: zq.QueueSession, lines: Lines) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeOnce(exhausted="drop"))
     message_id = await jobs.put(b"1")
