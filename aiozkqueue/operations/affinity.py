@@ -28,7 +28,7 @@ from aiozkqueue.queue.commit.conditional import Change, apply
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.history import HistoryHook
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.unclaimed import as_claim, find
+from aiozkqueue.queue.commit.unclaimed import as_claim, as_configured, find
 from aiozkqueue.zookeeper import Create, Delete, SetData, parent_of
 
 from .listing import by_rank, locked_ids, walk
@@ -130,7 +130,7 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
             ):
                 await handle.zookeeper.ensure(parent_of(attached_op.operation.path))
                 operations.append(attached_op.operation)
-    return Change(handle.state, operations)
+    return as_configured(found, Change(handle.state, operations))
 
 
 def _date(found: ItemSnapshot) -> int:

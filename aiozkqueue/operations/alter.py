@@ -32,7 +32,7 @@ from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
-from aiozkqueue.queue.commit.unclaimed import as_configured, find, removal
+from aiozkqueue.queue.commit.unclaimed import as_configured, find, removal, still_locked
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.put.prepare import restored
 from aiozkqueue.queue.runtime.deadline import Deadline
@@ -143,38 +143,42 @@ async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
     Raises: as `cancel`; InvalidNameError, MessageTooLargeError; QueueFullError: the target has no room.
     """
     state, into = _store_of(runtime, wanted), runtime.queue_state(target)
-    handle, named = QueueHandle(runtime, state), _named(wanted)
-    if not await state.exists():
-        return Alteration.NOT_FOUND
-    await state.open()
-    await into.open_or_create()
-    await handle.zookeeper.sync(handle.paths.base)
-    now = await runtime.server_clock.learned(handle.paths.due)
-    held = await _single_out(handle, wanted)
-    found = await find(handle, await _find_places(handle, named))
-    waiting = [one for one in found if not one.held(now)]
-    moved = Disposition("remove", reason=f"moved to {target}")
-    outcomes = await transfer(
-        runtime,
-        [
-            Transfer(
-                one.id,
-                [restored(QueueHandle(runtime, into), item, one.item)],
-                as_configured(one, removal(runtime, state, one, moved)),
-            )
-            for one in waiting
-            if (item := state.parse_item(one.name)) is not None
-        ],
-        Deadline(0, runtime.clock),
-    )
-    for outcome in outcomes:
-        if isinstance(outcome, QueueError):
-            raise outcome
-    if not (all(outcomes) or state.ready):  # the configuration has changed
-        return await move(runtime, wanted, target)
-    if held or len(waiting) < len(found) or not all(outcomes):
-        return Alteration.HELD
-    return Alteration.DONE if waiting else Alteration.NOT_FOUND
+    handle, named, moved = QueueHandle(runtime, state), _named(wanted), False
+    for _ in range(TRIES):
+        if not await _reopened(handle):
+            break
+        await into.open_or_create()
+        now = await runtime.server_clock.learned(handle.paths.due)
+        bundle_held = await _single_out(handle, wanted)
+        found = await _found(handle, named)
+        waiting = [one for one in found if not one.held(now)]
+        outcomes = await transfer(runtime, _transfers(handle, into, waiting), Deadline(0, runtime.clock))
+        for outcome in outcomes:
+            if isinstance(outcome, QueueError):
+                raise outcome
+        moved = moved or any(outcomes)
+        if all(outcomes):  # otherwise some have changed since they were read
+            if len(waiting) < len(found) or (bundle_held and not found):
+                return Alteration.HELD
+            break
+    else:
+        raise _always_changed(handle)
+    return Alteration.DONE if moved else Alteration.NOT_FOUND
+
+
+def _transfers(handle: QueueHandle[Runtime], into: QueueState, waiting: list[ItemSnapshot]) -> list[Transfer]:
+    """Return the moves of items to another queue."""
+    runtime, state = handle.runtime, handle.state
+    moved = Disposition("remove", reason=f"moved to {into.name}")
+    return [
+        Transfer(
+            one.id,
+            [restored(QueueHandle(runtime, into), item, one.item)],
+            as_configured(one, removal(runtime, state, one, moved)),
+        )
+        for one in waiting
+        if (item := state.parse_item(one.name)) is not None
+    ]
 
 
 def _store_of(runtime: Runtime, wanted: Wanted) -> QueueState:
@@ -203,16 +207,14 @@ async def _join(
     """Find the messages once, and add the alterations to a unit of work."""
     work.require_open()
     named = _named(wanted)
-    if not await handle.state.open_existing():
+    if not await _reopened(handle):
         return Alteration.NOT_FOUND
-    await handle.zookeeper.sync(handle.paths.base)
     now = await handle.runtime.server_clock.learned(handle.paths.due)
     bundle_held = await _single_out(handle, wanted)
-    places = await _find_places(handle, named)
-    found = await find(handle, [place for place in places if not work.removes(handle.name, place)])
+    found = [one for one in await _found(handle, named) if not work.removes(handle.name, one.place)]
     waiting = [one for one in found if not one.held(now)]
     alter_with(work, [(one, make(one)) for one in waiting], removes=removes)
-    if bundle_held or len(waiting) < len(found):
+    if len(waiting) < len(found) or (bundle_held and not found):
         return Alteration.HELD
     return Alteration.DONE if waiting else Alteration.NOT_FOUND
 
@@ -232,12 +234,8 @@ def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]
 async def _cancel_in_bundle(handle: QueueHandle[Runtime], wanted: Wanted) -> Alteration | None:
     """Cancel a message of a bundle, held or not; return None if it is in no bundle."""
     _named(wanted)  # checks it
-    if not isinstance(wanted.id, str) or not await handle.state.exists():
+    if not isinstance(wanted.id, str) or not await _reopened(handle) or not handle.config.bundled:
         return None
-    await handle.state.open()
-    if not handle.config.bundled:
-        return None
-    await handle.zookeeper.sync(handle.paths.base)
     await handle.runtime.server_clock.learned(handle.paths.due)
     done = await interrupt_bundled(handle, wanted.id, CANCELLED)
     return None if done is None else Alteration.DONE if done else Alteration.HELD
@@ -246,38 +244,49 @@ async def _cancel_in_bundle(handle: QueueHandle[Runtime], wanted: Wanted) -> Alt
 async def _alter(
     handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[ItemSnapshot], Change], *, running: bool = False
 ) -> Alteration:
-    wanted = _named(asked)
-    done = held = False
-    places: list[str] | None = None
+    wanted, altered = _named(asked), set[str]()
+    places: list[str] = []
+    bundle_held = held = False
     for _ in range(TRIES):
-        # With the operations that its features add to an end; again, if the configuration has changed.
-        if not await handle.state.open_existing():
-            return Alteration.NOT_FOUND
-        # A lagging server may not show an existing message yet.
-        await handle.zookeeper.sync(handle.paths.base)
+        found = await find(handle, places) if places and await handle.state.open_existing() else []
+        if not places or len(found) < len(places):  # at first, and if some have ended, or have other names
+            if not await _reopened(handle):
+                break
+            bundle_held, held = await _single_out(handle, asked), False
+            found = [one for one in await _found(handle, wanted) if one.place not in altered]
         now = await handle.runtime.server_clock.learned(handle.paths.due)
-        if places is None:
-            held = await _single_out(handle, asked)
-            found = await _found(handle, wanted)
-        else:
-            found = await find(handle, places)
         waiting = [one for one in found if (can_interrupt(one, now) if running else not one.held(now))]
         if running:
             settled = [await interrupt(handle, one, CANCELLED) for one in waiting]
         else:
             settled = await settle(handle.runtime, [make(one) for one in waiting])
-        held = held or len(waiting) < len(found)
         for one, change in zip(waiting, settled, strict=True):
             if change.obstacle is not None:
                 raise obstructed_by(handle.name, one.id, change.obstacle)
-        done = done or not all(change.left for change in settled)
+        held = held or len(waiting) < len(found) or (bundle_held and not found)
+        altered |= {one.place for one, change in zip(waiting, settled, strict=True) if not change.left}
         places = [one.place for one, change in zip(waiting, settled, strict=True) if change.left]
         if not places:
-            if held:
-                return Alteration.HELD
-            return Alteration.DONE if done else Alteration.NOT_FOUND
-    msg = f"queue {handle.name!r}: {places} changed each time they were read; try again"
-    raise NotCommittedError(msg)
+            break
+    else:
+        raise _always_changed(handle)
+    if held:
+        return Alteration.HELD
+    return Alteration.DONE if altered else Alteration.NOT_FOUND
+
+
+async def _reopened(handle: QueueHandle[Runtime]) -> bool:
+    """Read the queue's configuration as it is now; return whether the queue exists.
+
+    A lagging server may not show an existing message yet. A session that knows an older configuration would not look
+    for messages in bundles.
+    """
+    await handle.zookeeper.sync(handle.paths.base)
+    return await handle.state.reopen()
+
+
+def _always_changed(handle: QueueHandle[Runtime]) -> NotCommittedError:
+    return NotCommittedError(f"queue {handle.name!r}: messages changed each time they were read; try again")
 
 
 def _named(wanted: Wanted) -> Callable[[str], bool]:
@@ -346,8 +355,10 @@ def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) 
     if found.lock is None:
         record = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()
         return Change(handle.state, [Create(lock, record), replaced, Delete(lock)])
+    if grouped and LockRecord.decode(found.lock.data).claim != found.id:
+        return Change(handle.state, [*still_locked(handle.state, found), replaced])
     operations: list[Operation] = [Check(lock, found.lock.stat.version), replaced]
-    if found.end is not None and not (grouped and LockRecord.decode(found.lock.data).claim != found.id):
+    if found.end is not None:
         # A client that removes the lock now is refused, because the item has changed; this check shows that the lock is
         # still due.
         due = paths.due_node(found.end, found.id)

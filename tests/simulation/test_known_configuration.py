@@ -21,21 +21,22 @@ from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.zookeeper import Create, SetData
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aiozkqueue.testing.simulator import Cluster
 
     Play = Callable[[list[zq.QueueSession]], Awaitable[None]]
 
 
-def play(program: Play, sessions: int = 3, seed: int = 0) -> None:
-    """Run a program with some sessions of one ensemble."""
+def play(program: Play, sessions: int = 3, seed: int = 0, *, options: Sequence[dict[str, Any]] = ()) -> None:
+    """Run a program with some sessions of one ensemble, each with its options."""
+    given = [*options, *[{}] * sessions][:sessions]
 
     async def main() -> None:
         cluster: Cluster = make_cluster(seed=seed)
         cluster.ensemble.delays.network = partial(float, 0.001)
         async with AsyncExitStack() as stack:
-            await program([await stack.enter_async_context(cluster.connect()) for _ in range(sessions)])
+            await program([await stack.enter_async_context(cluster.connect(**own)) for own in given])
 
     run_virtual(main)
 

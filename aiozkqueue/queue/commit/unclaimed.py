@@ -263,11 +263,24 @@ def unlocking(state: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
         return []
     paths = state.paths
     if is_group(snapshot.locked_by) and LockRecord.decode(snapshot.lock.data).claim != snapshot.id:
-        return [Check(paths.lock(snapshot.locked_by), snapshot.lock.stat.version)]  # held for an earlier message
+        return still_locked(state, snapshot)  # for an earlier message
     operations: list[Operation] = [Delete(paths.lock(snapshot.locked_by), snapshot.lock.stat.version)]
     if snapshot.end is not None:
         operations.append(Delete(paths.due_node(snapshot.end, snapshot.id)))
     return operations
+
+
+def still_locked(state: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
+    """Return the checks that the group of a locked item still has the lock that was read.
+
+    Another lock may have its version; an ended timed lock has no due node any more.
+    """
+    assert snapshot.lock is not None  # noqa: S101 - the caller has looked
+    lock, paths = snapshot.lock, state.paths
+    checks: list[Operation] = [Check(paths.lock(snapshot.locked_by), lock.stat.version)]
+    if snapshot.end is not None:
+        checks.append(Check(paths.due_node(snapshot.end, LockRecord.decode(lock.data).claim)))
+    return checks
 
 
 def opening(state: QueueState, snapshot: ItemSnapshot) -> Change:

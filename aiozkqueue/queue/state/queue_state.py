@@ -211,6 +211,14 @@ class QueueState:
             await self.open()
         return self.ready
 
+    async def reopen(self) -> bool:
+        """Read the configuration again; return whether the queue exists. Raises: as `open_existing`.
+
+        Decisions about messages that were not found need it: without a change, nothing asserts the configuration.
+        """
+        self.invalidate()
+        return await self.open_existing()
+
     async def _open(self, *, creates: bool) -> None:
         while not self.ready:
             if self._opening is not None:
@@ -311,8 +319,12 @@ class QueueState:
             if priority not in self.snapshot.lanes:
                 (lanes,) = (tier.put_lanes for tier in config.tiers if tier.priority == priority)
                 folders += lanes if len(lanes) == 1 else ()
-            present = set(await self._zookeeper.children(self.paths.base))
-            present.update(f"lanes/{name}" for name in await self._zookeeper.children(self.paths.lanes))
+            try:
+                present = set(await self._zookeeper.children(self.paths.base))
+                present.update(f"lanes/{name}" for name in await self._zookeeper.children(self.paths.lanes))
+            except NoNodeError:  # the queue was deleted
+                self.invalidate()
+                continue
             missing = [Create(self.paths.at(folder)) for folder in folders if folder not in present]
             await self.replace_config(config, [*missing, SetData(self.paths.items, b"")])
 

@@ -1,0 +1,198 @@
+"""Operators find and change messages although other clients change the queue between their requests."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from tests.simulation.between import Between
+from tests.simulation.test_known_configuration import play
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    Change = Callable[[zq.QueueSession, str], Awaitable[zq.Alteration]]
+
+FOREVER = 200
+
+
+async def cancel(session: zq.QueueSession, message_id: str) -> zq.Alteration:
+    return await session.queue("jobs").cancel(id=message_id)
+
+
+async def cancel_running(session: zq.QueueSession, message_id: str) -> zq.Alteration:
+    return await session.queue("jobs").cancel(id=message_id, running=True)
+
+
+async def cancel_with_commit(session: zq.QueueSession, message_id: str) -> zq.Alteration:
+    async with session.transaction() as tx:
+        return await tx.cancel(session.queue("jobs"), id=message_id)
+
+
+async def update(session: zq.QueueSession, message_id: str) -> zq.Alteration:
+    return await session.queue("jobs").update(b"new", id=message_id)
+
+
+async def changed(session: zq.QueueSession, message_id: str) -> bool:
+    """Whether a message was cancelled or updated."""
+    waiting = [message.body for message in await session.queue("jobs").peek(100) if message.id == message_id]
+    return waiting in ([], [b"new"])
+
+
+async def known(session: zq.QueueSession) -> None:
+    """Have a session read the configuration as it is now."""
+    assert await session.queue("jobs").cancel(id="AAAAAAAAAAAA") is zq.Alteration.NOT_FOUND
+
+
+NODES = ({"node": "1"}, {"node": "2"}, {"node": "3"})
+
+
+def between_all(
+    program: Callable[[list[zq.QueueSession], int], Awaitable[bool]], options: Sequence[dict[str, Any]] = ()
+) -> None:
+    """Run a program with each number of requests, until it makes no more than that."""
+    for number in range(1, FOREVER):
+        reached: list[bool] = []
+
+        async def one(opened: list[zq.QueueSession], number: int = number, reached: list[bool] = reached) -> None:
+            reached.append(await program(opened, number))
+
+        play(one, options=options)
+        if not reached[0]:
+            assert number > 3, "the action came between some requests"
+            return
+    pytest.fail("it makes requests without end")
+
+
+@pytest.mark.parametrize("change", [cancel, cancel_running, cancel_with_commit, update])
+def test_messages_are_found_in_bundles_by_a_session_that_knows_of_none(change: Change) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, producer = sessions
+        await producer.queue("jobs").put(b"0")
+        await known(operator)
+        await producer.queue("jobs").configure(zq.QueueConfig(bundle=64))
+        ids = await producer.queue("jobs").put_many([b"%d" % number for number in range(64)])
+        assert await change(operator, ids[40]) is zq.Alteration.DONE
+        assert await changed(producer, ids[40])
+
+    play(program, 2)
+
+
+def test_a_move_takes_the_bundles_that_its_session_does_not_know_of() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, producer = sessions
+        assert await operator.queue("jobs").cancel(id=await operator.queue("jobs").put(b"0"))
+        await producer.queue("jobs").configure(zq.QueueConfig(bundle=64))
+        await producer.queue("jobs").put_many([b"%d" % number for number in range(64)])
+        reference = await operator.admin.moves.start("jobs", "elsewhere")
+        await asyncio.sleep(30)
+        status = await operator.admin.moves.status(reference)
+        assert (status.state, status.moved) == ("done", 64)
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("options", [{"priority": 4}, {"delay": 30}, {"group": "g"}])
+def test_a_queue_that_another_session_deleted_is_created_again_by_any_put(options: dict[str, Any]) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        producer, operator = sessions
+        await producer.queue("jobs").put(b"0")
+        await operator.queue("jobs").admin.delete(force=True)
+        await producer.queue("jobs").put(b"1", **options)
+        assert await operator.queue("jobs").size() == 1
+
+    play(program, 2)
+
+
+@pytest.mark.parametrize("change", [cancel, cancel_running, cancel_with_commit, update])
+@pytest.mark.parametrize("offset", [number / 1000 for number in range(0, 40, 2)])
+def test_a_message_that_is_reassigned_meanwhile_is_found(change: Change, offset: float) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, producer, other = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
+        one = await jobs.put(b"m")
+        await known(operator)
+        await asyncio.sleep(3)
+        reaping = asyncio.create_task(other.queue("jobs").admin.reap())
+        await asyncio.sleep(offset)
+        try:
+            assert await change(operator, one) is zq.Alteration.DONE
+            assert await changed(producer, one)
+        except zq.NotCommittedError:
+            assert change is cancel_with_commit, "the others try again"
+        await reaping
+
+    play(program, options=NODES)
+
+
+@pytest.mark.parametrize("change", [cancel, cancel_with_commit, update])
+def test_a_message_that_leaves_its_bundle_meanwhile_is_changed_or_held(change: Change) -> None:
+    async def program(sessions: list[zq.QueueSession], number: int) -> bool:
+        operator, producer, consumer = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=64))
+        ids = await jobs.put_many([b"%d" % each for each in range(40)])
+        await known(operator)
+        async with consumer.transaction(autocommit=False) as held:
+            message = await held.take(consumer.queue("jobs"), timeout=1)
+            assert message is not None
+            between = Between(operator, number, partial(asyncio.sleep, 0.2))
+            wanted = next(each for each in reversed(ids) if each != message.id)
+            answer = await change(operator, wanted)
+            assert await changed(producer, wanted) == (answer is zq.Alteration.DONE)
+            await held.rollback()
+        return between.reached
+
+    between_all(program)
+
+
+@pytest.mark.parametrize("change", [cancel, update])
+def test_a_message_behind_a_retry_of_its_group_is_not_taken_from_its_holder(change: Change) -> None:
+    async def program(sessions: list[zq.QueueSession], number: int) -> bool:
+        operator, producer, consumer = sessions
+        jobs, theirs = producer.queue("jobs"), consumer.queue("jobs")
+        ids = [await jobs.put(b"%d" % each, group="g") for each in range(3)]
+        async with consumer.transaction(autocommit=False) as tx:
+            await tx.take(theirs, timeout=1)
+            await tx.rollback(delay=1)
+        await known(operator)
+        taken: list[str] = []
+        async with consumer.transaction(autocommit=False) as held:
+
+            async def take() -> None:
+                taken.extend(message.id for message in await held.take_many(theirs, 3, timeout=3))
+
+            between = Between(operator, number, take)
+            answer = await change(operator, ids[1])
+            if between.reached:
+                assert (answer is zq.Alteration.HELD) == (not await changed(producer, ids[1]))
+                await held.commit()
+            return between.reached
+
+    between_all(program)
+
+
+def test_a_reassignment_is_recorded_in_a_history_that_is_turned_on_meanwhile() -> None:
+    unrecorded: list[int] = []
+
+    async def program(sessions: list[zq.QueueSession], number: int) -> bool:
+        operator, producer, other = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=1, bundle=1))
+        await jobs.put(b"m")
+        await asyncio.sleep(3)
+        change = partial(other.queue("jobs").configure, zq.QueueConfig(history=zq.History()))
+        between = Between(operator, number, change)
+        reaped = await operator.queue("jobs").admin.reap()
+        records = [record.id async for record in jobs.history()]
+        if between.reached and len(records) < reaped:
+            unrecorded.append(number)
+        return between.reached
+
+    between_all(program, NODES)
+    assert len(unrecorded) == 1, "the one that was answered before"
