@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.errors import InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
-from aiozkqueue.layout import LockRecord, MalformedError, lease_token, leased_place
+from aiozkqueue.layout import ItemRef, LockRecord, MalformedError, lease_token, leased_place
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.claim.group_lock import due_data
@@ -157,13 +157,13 @@ class Leases(Generic[T]):
 
         Raises: as `acknowledge`.
         """
-        given = collection(leases, "leases", "leases")
-        attempts = {self._place(lease.token): lease.attempt for lease in given}  # each take is an attempt
+        given = list(collection(leases, "leases", "leases"))
+        attempts = {lease.id: lease.attempt for lease in given}  # each take is an attempt
         await self._change(
-            list(attempts),
+            self._places([lease.token for lease in given]),
             lambda snapshot: (
                 opening(self._state, snapshot)
-                if snapshot.end is not None and attempts_of(snapshot.meta) == attempts[snapshot.place]
+                if snapshot.end is not None and attempts_of(snapshot.meta) == attempts[snapshot.id]
                 else None
             ),
         )
@@ -225,7 +225,7 @@ class Leases(Generic[T]):
                 return
             # A lagging server may not show an existing message yet, and its acknowledgement would be lost.
             await self._runtime.zookeeper.sync(self._state.paths.base)
-            snapshots = await find(QueueHandle(self._runtime, self._state), places, sealed)
+            snapshots = await self._find(places, sealed)
             made = [(one, as_configured(one, make(one) or Change(self._state, []))) for one in snapshots]
             settled = await settle(self._runtime, [change for _, change in made])
             places = []
@@ -242,6 +242,14 @@ class Leases(Generic[T]):
             return
         msg = f"queue {self._state.name!r}: {len(places)} leases changed each time they were read; try again"
         raise NotCommittedError(msg)
+
+    async def _find(self, places: list[str], sealed: Sealed) -> list[ItemSnapshot]:
+        """Read the messages at these places, or where they are after they were reassigned to all nodes."""
+        handle = QueueHandle(self._runtime, self._state)
+        found = await find(handle, places, sealed)
+        missing = [ItemRef.parse(place) for place in set(places).difference(one.place for one in found)]
+        moved = [place for ref in missing if (place := ref.without_node().path) != ref.path]
+        return found + await find(handle, moved, sealed) if moved else found
 
     def _places(self, tokens: Iterable[str]) -> list[str]:
         listed = collection(tokens, "tokens", "lease tokens")

@@ -196,3 +196,29 @@ def test_a_reassignment_is_recorded_in_a_history_that_is_turned_on_meanwhile() -
 
     between_all(program, NODES)
     assert len(unrecorded) == 1, "the one that was answered before"
+
+
+@pytest.mark.parametrize("settled", ["acknowledged", "renewed", "released"])
+def test_the_token_of_an_ended_lease_settles_its_message_after_a_reassignment(settled: str) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        producer, operator, consumer = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(affinity="producer", reap_after=3, bundle=1))
+        await jobs.put(b"m")
+        [lease] = await jobs.leases.take(lifetime=2)
+        await asyncio.sleep(5)
+        await producer.admin.clean("jobs")
+        await asyncio.sleep(40)
+        await operator.admin.clean("jobs")
+        assert await operator.queue("jobs").admin.reap() == 1
+        if settled == "acknowledged":
+            await jobs.leases.acknowledge([lease.token])
+        elif settled == "renewed":
+            await jobs.leases.renew([lease.token], lifetime=600)
+        else:
+            await jobs.leases.release([lease])
+        async with consumer.transaction() as tx:
+            message = await tx.take(consumer.queue("jobs"), timeout=1)
+        assert (message is not None) == (settled == "released")
+
+    play(program, options=NODES)
