@@ -85,6 +85,8 @@ class MessageState:
 async def state_of(handle: QueueHandle[Runtime], message_id: str) -> MessageState:
     """Return the state of a message. Lists the queue, and if the message is not there, the history."""
     for again in (True, False):  # a message that is redriven during the search may be found in neither place
+        if not again:
+            await handle.zookeeper.sync(handle.paths.base)  # a lagging server may not show a stored message yet
         item = await _item(handle, message_id, await lanes(handle))
         if item is not None and (living := await _living(handle, item)) is not None:
             return living

@@ -299,16 +299,23 @@ class QueueSession:
         """
         return on_connection_state(self._core.zookeeper, callback)
 
-    def transaction(self, *, autocommit: bool = True) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(
+        self, *, autocommit: bool = True, commit_timeout: Seconds | None = None
+    ) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction that commits when its block ends normally, and rolls back when the block raises.
 
         Args:
             autocommit: False: the block must call `Transaction.commit` itself. If it ends without a commit, the
                 transaction rolls back, with an `UncommittedWarning` if that undoes anything.
+            commit_timeout: how many seconds the commit at the end of the block may take, as the ``timeout`` of
+                `Transaction.commit`; None: as long as no server answers, which suits workers, but not requests of
+                users.
 
-        Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it.
+        Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it;
+            InvalidOptionError: the timeout is invalid.
         """
-        return TransactionBlock(self._runtime, autocommit=autocommit)
+        limit = seconds(commit_timeout, "commit_timeout")
+        return TransactionBlock(self._runtime, autocommit=autocommit, commit_timeout=limit)
 
     @overload
     def listener(

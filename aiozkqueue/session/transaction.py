@@ -241,11 +241,12 @@ class Transaction:
 class TransactionBlock:
     """The context manager of `QueueSession.transaction`."""
 
-    __slots__ = ("_autocommit", "_outer", "_runtime", "_work")
+    __slots__ = ("_autocommit", "_commit_timeout", "_outer", "_runtime", "_work")
 
-    def __init__(self, runtime: SessionCore, *, autocommit: bool) -> None:
+    def __init__(self, runtime: SessionCore, *, autocommit: bool, commit_timeout: float | None = None) -> None:
         self._runtime = runtime
         self._autocommit = autocommit
+        self._commit_timeout = commit_timeout
         self._work: UnitOfWork | None = None
         self._outer: UnitOfWork | None = None
 
@@ -270,7 +271,7 @@ class TransactionBlock:
             await leave(work, error)
         elif self._autocommit:
             try:
-                await work.commit()
+                await work.commit(self._commit_timeout)
             except BaseException as failure:
                 await leave_unsent(work, failure)
                 raise

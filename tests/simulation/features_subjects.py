@@ -44,7 +44,7 @@ class Event(BaseModel):
 async def of_leases(session: zq.QueueSession) -> AsyncIterator[Ready]:
     leases = session.queue("jobs").leases
     (held,) = await leases.take(lifetime=LEASE)
-    yield Ready(leases, session, {"tokens": [held.token]})
+    yield Ready(leases, session, {"tokens": [held.token], "leases": [held]})
 
 
 @asynccontextmanager
@@ -111,6 +111,7 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
 #: The arguments of parameters, by name.
 ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "tokens": lambda ready: ready.extras["tokens"],
+    "leases": lambda ready: ready.extras["leases"],
     "lifetime": lambda _: LEASE,
     "source": lambda _: "jobs",
     "target": lambda _: "results",
