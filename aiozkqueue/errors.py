@@ -142,7 +142,12 @@ class ConflictError(NotCommittedError):
 
 
 class DuplicateKeyError(NotCommittedError):
-    """A message with this unique key exists already."""
+    """A message with this unique key exists already, or two messages of one commit have it."""
+
+    def __init__(self, message: str, message_id: str | None = None) -> None:
+        super().__init__(message)
+        self.message_id = message_id
+        """The id of the message that exists; None: both are of this commit."""
 
 
 class OutcomeUnknownError(QueueError):

@@ -28,10 +28,14 @@ async def run(
     `aiozkqueue.schedule.Scheduler`. The error of the first service that fails is raised here.
 
     The first signal stops claiming, and gives all handlers ``drain_timeout`` seconds to finish. Then, or at the second
-    signal, they are cancelled, and their messages are released at once.
+    signal, they are cancelled, and their messages are released at once. A listener with a shorter ``drain_timeout`` of
+    its own is cancelled after that.
+
+    Only the main thread can handle signals; in another thread, give ``signals=()``.
 
     Raises:
         InvalidOptionError: a bad ``drain_timeout``.
+        RuntimeError: there are ``signals``, and this is not the main thread.
         The errors of `Listener.run`.
     """
     limit = seconds(drain_timeout, "drain_timeout")

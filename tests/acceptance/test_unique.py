@@ -19,8 +19,9 @@ pytestmark = pytest.mark.timeout(60)
 async def test_a_put_with_a_taken_key_is_refused_with_the_id_of_the_holder(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1", key="invoice-7", unique=True)
-    with pytest.raises(zq.DuplicateKeyError, match=first):
+    with pytest.raises(zq.DuplicateKeyError, match=first) as refused:
         await jobs.put(b"2", key="invoice-7", unique=True)
+    assert refused.value.message_id == first
     await jobs.put(b"3", key="invoice-8", unique=True)
     assert [message.body for message in await jobs.peek()] == [b"1", b"3"]
 
@@ -160,8 +161,9 @@ async def test_one_put_many_stores_a_key_once(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     one, again, other = await jobs.put_many([b"a", b"a", b"b"], unique="ignore")
     assert one == again != other
-    with pytest.raises(zq.DuplicateKeyError):
+    with pytest.raises(zq.DuplicateKeyError, match="two messages of this commit") as refused:
         await jobs.put_many([b"c", b"c"], unique=True)
+    assert refused.value.message_id is None
     assert [message.body for message in await jobs.peek()] == [b"a", b"b"]
 
 

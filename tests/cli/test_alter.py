@@ -14,7 +14,7 @@ def test_a_waiting_message_is_updated_and_cancelled(cli: Cli) -> None:
     refused = cli("put", "jobs", "two", "--key", "k", "--unique", "raise")
     assert refused.status != 0
     assert message_id in refused.stderr
-    assert "give the option unique the value ignore to keep it" in refused.stderr
+    assert 'use unique="ignore" to keep it' in refused.stderr
     unknown = cli("put", "jobs", "two", "--key", "k", "--unique", "reject")
     assert unknown.stderr == "aiozkqueue: Invalid value for '--unique': 'reject' is not one of 'raise', 'ignore'.\n"
     assert cli("update", "jobs", message_id, "new").status == 0

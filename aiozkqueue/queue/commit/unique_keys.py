@@ -76,7 +76,8 @@ def key_taken(state: QueueState, holder: str) -> DuplicateKeyError:
     """Return the error for a key that another message holds."""
     return DuplicateKeyError(
         f"queue {state.name!r}: message {holder} already has this unique key, and is waiting or being handled; "
-        "cancel or update it, or give the option unique the value ignore to keep it"
+        'cancel or update it, or use unique="ignore" to keep it',
+        holder,
     )
 
 
@@ -95,7 +96,11 @@ def earlier_holder(holders: dict[tuple[str, str], str], put: Put) -> str | None:
     if earlier == put.id:
         return None
     if not key.ignore:
-        raise key_taken(put.state, earlier)
+        msg = (
+            f"queue {put.state.name!r}: two messages of this commit have the same unique key; put one of them, or use "
+            'unique="ignore" to leave out the later one'
+        )
+        raise DuplicateKeyError(msg)
     return earlier
 
 
