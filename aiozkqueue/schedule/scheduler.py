@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 
-from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueError
+from aiozkqueue.errors import DuplicateKeyError, InvalidScheduleError, NotCommittedError, QueueError
 from aiozkqueue.layout import name_at
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.conditional import Change, ConditionalPart
-from aiozkqueue.queue.commit.puts import weigh_put
+from aiozkqueue.queue.commit.puts import live_of, weigh_put
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.transfer import guarded
+from aiozkqueue.queue.commit.unique_keys import earlier_holder
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout.jobs import JobRecord
     from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.zookeeper import WatchEvent
 
@@ -185,16 +187,11 @@ class Scheduler:
         """Put the first of these, as many as fit into one multi, unless another scheduler is faster."""
         runtime = core_of(self._session)
         try:
-            puts: list[Put] = []
-            for occurrence in due:
-                put = prepare(runtime, record.queue, record.body, occurrence_options(name, record, occurrence))
-                if puts and sum(map(weigh_put, [*puts, put])) > TOGETHER_BYTES:
-                    break
-                puts.append(put)
+            puts, last = _first_of(runtime, name, record, due)
             await make_ready(puts)
             if puts[0].state.snapshot.capacity is not None:  # the queue accepts no more at once
                 puts = puts[: credits_of(puts[0].state.config.max_size or 1)]
-            decided = replace(record, last=due[len(puts) - 1])
+            decided = replace(record, last=last[len(puts) - 1])
             change = Change(puts[0].state, [SetData(self._paths.job(name), decided.encode(), version)])
             guard = ConditionalPart(change)
             atomic_write = guarded(runtime.ids.next(), guard, puts)
@@ -205,7 +202,7 @@ class Scheduler:
                 if not guard.left:
                     raise
             else:
-                self._messages += len(puts)
+                self._messages += len(live_of(puts))
         except QueueError as error:
             runtime.check()  # the end of the session ends this
             told = {"job": name, "queue": record.queue}
@@ -219,6 +216,33 @@ class Scheduler:
         """Read a job again before anything else is done with it."""
         if self._changed is not None:
             self._changed.add(name)
+
+
+def _first_of(runtime: SessionCore, name: str, record: JobRecord, due: list[int]) -> tuple[list[Put], list[int]]:
+    """Return the puts of the first of these, as many as fit into one multi, and the last occurrence each one decides.
+
+    A multi creates a unique key only once. With ``unique="ignore"`` a put also decides the occurrences after it, which
+    are left out because it holds the key. Otherwise the second put of the key waits for a later multi.
+    """
+    puts: list[Put] = []
+    last: list[int] = []
+    holders: dict[tuple[str, str], str] = {}
+    weight = 0
+    for occurrence in due:
+        put = prepare(runtime, record.queue, record.body, occurrence_options(name, record, occurrence))
+        try:
+            left_out = earlier_holder(holders, put) is not None
+        except DuplicateKeyError:
+            break
+        if left_out:
+            last[-1] = occurrence
+            continue
+        weight += weigh_put(put)
+        if puts and weight > TOGETHER_BYTES:
+            break
+        puts.append(put)
+        last.append(occurrence)
+    return puts, last
 
 
 def _date(moment: int) -> str:

@@ -1,0 +1,81 @@
+"""A job is put as its options say, and an odd job does not disturb the others."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
+import pytest
+
+from aiozkqueue.schedule import Jobs, Scheduler
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import aiozkqueue as zq
+    from aiozkqueue.schedule import Job
+
+EVERY_TEN_SECONDS = "*/10 * * * * *"
+
+
+def play(program: Callable[[zq.QueueSession], Awaitable[None]]) -> None:
+    """Run a program with a session."""
+
+    async def main() -> None:
+        async with make_cluster(seed=0).connect() as session:
+            await program(session)
+
+    run_virtual(main)
+
+
+def due(job: Job, count: int) -> list[datetime]:
+    """Return the first occurrences of a job that occurs every ten seconds."""
+    assert job.next is not None
+    return [job.next + timedelta(seconds=10 * n) for n in range(count)]
+
+
+async def taken(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[datetime]:
+    """Take messages of a job; return the dates of their occurrences."""
+    dates: list[datetime] = []
+    for _ in range(count):
+        async with session.transaction() as tx:
+            message = await tx.take(queue, timeout=30)
+            assert message is not None
+            dates.append(datetime.fromisoformat(message.headers["occurrence"]))
+    return dates
+
+
+@pytest.mark.parametrize("unique", [True, "ignore"])
+def test_occurrences_with_one_key_that_are_due_together_follow_each_other(unique: Any) -> None:
+    async def program(session: zq.QueueSession) -> None:
+        reports, jobs = session.queue("reports"), Jobs(session)
+        added = await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x", unique=unique)
+        await asyncio.sleep(35)
+        async with Scheduler(session):
+            dates = await taken(session, reports, 6)
+        if unique is True:
+            assert dates == due(added, 6), "each occurrence waits for the one before"
+        else:
+            assert dates == [due(added, 1)[0], *due(added, 8)[3:]], "those due with the first are left out"
+
+    play(program)
+
+
+def test_an_occurrence_whose_key_is_held_is_left_out_or_put_when_the_key_is_free() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        reports, calls, jobs = session.queue("reports"), session.queue("calls"), Jobs(session)
+        added = await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x", unique="ignore")
+        await jobs.add("call", EVERY_TEN_SECONDS, calls, b"x", unique=True)
+        async with Scheduler(session):
+            await asyncio.sleep(35)
+            assert (await reports.size(), await calls.size()) == (1, 1)
+            assert (await jobs.get("report")).last == due(added, 3)[2]
+            assert (await jobs.get("call")).last == added.next
+            dates = await taken(session, calls, 5)
+        assert dates == due(added, 5)
+
+    play(program)
