@@ -7,6 +7,7 @@ than requested, and two times keep their order: a search up to a time finds what
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from math import ceil
 from typing import Final
 
@@ -27,7 +28,7 @@ def milliseconds_in(seconds: float) -> int:
     try:
         return -(timedelta(seconds=-seconds) // _MILLISECOND)
     except OverflowError:  # millions of years
-        return ceil(seconds * 1000)
+        return ceil(Fraction(seconds) * 1000)
 
 
 def moment_at(milliseconds: int) -> datetime:

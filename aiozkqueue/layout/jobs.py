@@ -12,7 +12,7 @@ from base64 import b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from aiozkqueue.errors import InvalidOptionError
 
@@ -126,6 +126,14 @@ class JobRecord:
         )
 
 
+def _with_headers(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    headers = options.get("headers", {})
+    if not isinstance(headers, dict) or not all(isinstance(text, str) for text in headers.values()):
+        msg = "headers is not an object of texts"
+        raise ValueError(msg)
+    return options
+
+
 class _Stored(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -134,7 +142,7 @@ class _Stored(BaseModel):
     queue: str
     body: str = ""
     body_base64: Annotated[Base64Bytes, Field(strict=False)] | None = None
-    options: dict[str, JsonValue] = {}
+    options: Annotated[dict[str, JsonValue], AfterValidator(_with_headers)] = {}
     missed: Missed
     limit: Annotated[int, Field(ge=1, le=MOST_MISSED)]
     tolerance: Annotated[float, Field(ge=0)]

@@ -12,10 +12,12 @@ from aiozkqueue.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     InvalidOptionError,
+    InvalidScheduleError,
     NotFoundError,
     PayloadError,
     QueueError,
 )
+from aiozkqueue.layout import LONGEST_DELAY
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
@@ -99,7 +101,7 @@ class JobOptions(PutOptions, total=False):
     limit: int
     """The maximum number of missed occurrences that ``missed="all"`` puts later; default: 100."""
     tolerance: Seconds
-    """Seconds that an occurrence may be late before it counts as missed; default: 60."""
+    """Seconds that an occurrence may be late before it counts as missed, 1 to 10**9; default: 60."""
 
 
 class JobChangedError(QueueError):
@@ -239,13 +241,19 @@ class Jobs:
 
     @reads
     async def list(self) -> list[Job]:
-        """Read all jobs, sorted by name. Jobs that do not decode are left out.
+        """Read all jobs, sorted by name. Jobs that this version cannot follow are left out, with a warning in the log.
 
         Raises: MissingExtraError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         with readable(self._paths.base):
             records = await read_jobs(core_of(self._session), self._paths, None)
-        return [await _shown(name, record) for name, (record, _) in sorted(records.items())]
+        shown: list[Job] = []
+        for name, (record, _) in sorted(records.items()):
+            try:
+                shown.append(await _shown(name, record))
+            except InvalidScheduleError as error:
+                left_alone(name, error)
+        return shown
 
     @changes
     async def _add(self, name: str, cron: str, queue: Queue[Any] | str, value: object, options: JobOptions) -> Job:
@@ -354,8 +362,13 @@ async def read_jobs(
             try:
                 found[name] = JobRecord.decode(node.data), node.stat.version
             except MalformedError as error:
-                log.warning("job %s is left alone: %s", name, error, extra={"job": name})
+                left_alone(name, error)
     return found
+
+
+def left_alone(name: str, error: QueueError | MalformedError) -> None:
+    """Warn of a job that this version cannot follow."""
+    log.warning("job %s is left alone: %s", name, error, extra={"job": name})
 
 
 def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[str, Any]:
@@ -430,6 +443,9 @@ def _tolerance(tolerance: Seconds) -> float:
     number = required_seconds(tolerance, "tolerance")
     if number < LEAST_TOLERANCE:
         msg = f"tolerance={tolerance!r}: give at least {LEAST_TOLERANCE:g} second: every occurrence is a little late"
+        raise InvalidOptionError(msg)
+    if number > LONGEST_DELAY:
+        msg = f"tolerance={tolerance!r}: give at most {LONGEST_DELAY:.0f} seconds"
         raise InvalidOptionError(msg)
     return number
 

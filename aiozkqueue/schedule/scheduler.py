@@ -33,7 +33,7 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import SetData, parent_of
 
 from .cron import load, to_put
-from .jobs import occurrence_options, read_jobs, readable
+from .jobs import left_alone, occurrence_options, read_jobs, readable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -158,8 +158,21 @@ class Scheduler:
             if name not in read:
                 self._jobs = {one: job for one, job in self._jobs.items() if one != name}
         self._jobs = {**self._jobs, **read}
-        pauses = await asyncio.gather(*(self._serve(name, *job, now) for name, job in self._jobs.items()))
+        pauses = await asyncio.gather(*(self._serve_apart(name, *job, now) for name, job in self._jobs.items()))
         return max(0.0, min(pauses, default=LONGEST_SLEEP))
+
+    async def _serve_apart(self, name: str, record: JobRecord, version: int, now: int) -> float:
+        """Serve one job as `_serve` does; an unforeseen error with it does not stop the others."""
+        try:
+            return await self._serve(name, record, version, now)
+        except QueueError:
+            raise
+        except Exception:
+            core_of(self._session).check()  # the end of the session ends this
+            told = {"job": name, "queue": record.queue}
+            log.exception("job %s cannot be followed: remove it, or declare it again", name, extra=told)
+            self._forget(name)
+            return AGAIN
 
     async def _serve(self, name: str, record: JobRecord, version: int, now: int) -> float:
         """Put the due messages of one job; return the seconds until it is due again."""
@@ -168,7 +181,7 @@ class Scheduler:
         try:
             cron = await load(record.cron, record.zone)
         except InvalidScheduleError as error:  # from a newer version, or with a zone that is not installed here
-            log.warning("job %s is left alone: %s", name, error, extra={"job": name})
+            left_alone(name, error)
             return LONGEST_SLEEP
         due = to_put(
             cron,

@@ -117,6 +117,7 @@ async def test_an_existing_and_an_unknown_job_raise_their_own_errors(session: zq
         ({"limit": 0}, zq.InvalidOptionError),
         ({"limit": 100_000}, zq.InvalidOptionError),
         ({"tolerance": 0.1}, zq.InvalidOptionError),
+        ({"tolerance": 1e306}, zq.InvalidOptionError),
         ({"delay": 5}, zq.InvalidOptionError),
         ({"headers": {"job": "x"}}, zq.InvalidOptionError),
         ({"value": "text"}, zq.PayloadError),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
 import pytest
 
+from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.schedule import Jobs, Scheduler
+from aiozkqueue.schedule.cron import Cron, to_put
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.zookeeper import SetData
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -79,3 +84,45 @@ def test_an_occurrence_whose_key_is_held_is_left_out_or_put_when_the_key_is_free
         assert dates == due(added, 5)
 
     play(program)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"options": {"headers": [1]}}, {"options": {"headers": "abc"}}, {"tolerance": 1e307}, {"cron": "0 0 31 2 *"}],
+)
+def test_an_odd_job_does_not_stop_the_others(odd: dict[str, Any]) -> None:
+    """Another program has stored it."""
+
+    async def program(session: zq.QueueSession) -> None:
+        jobs, zookeeper = Jobs(session), core_of(session).zookeeper
+        await jobs.add("odd", EVERY_TEN_SECONDS, "odd", b"")
+        await jobs.add("sound", EVERY_TEN_SECONDS, "sound", b"")
+        path = SchedulePaths(core_of(session).root).job("odd")
+        data, _ = await zookeeper.read(path)
+        await zookeeper.multi([SetData(path, json.dumps({**json.loads(data), **odd}).encode())])
+        async with Scheduler(session):
+            await taken(session, session.queue("sound"), 3)
+        assert [job.name for job in await jobs.list()] == (["odd", "sound"] if "tolerance" in odd else ["sound"])
+
+    play(program)
+
+
+def test_an_unforeseen_error_with_a_job_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def odd(cron: Cron, **options: Any) -> list[int]:
+        if options["missed"] == "skip":
+            raise TypeError
+        return to_put(cron, **options)
+
+    async def program(session: zq.QueueSession) -> None:
+        await Jobs(session).add("odd", EVERY_TEN_SECONDS, "odd", b"", missed="skip")
+        await Jobs(session).add("sound", EVERY_TEN_SECONDS, "sound", b"")
+        async with Scheduler(session):
+            await taken(session, session.queue("sound"), 3)
+            monkeypatch.undo()
+            await taken(session, session.queue("odd"), 1)
+
+    monkeypatch.setattr("aiozkqueue.schedule.scheduler.to_put", odd)
+    play(program)
+    assert "job odd cannot be followed" in caplog.text
