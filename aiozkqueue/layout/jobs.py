@@ -2,8 +2,8 @@
 
 ``{"cron": "0 3 * * *", "zone": "Europe/Berlin", "queue": "reports", "body": "…", "options": {…}, "missed": "last",
 "limit": 100, "tolerance": 60.0, "paused": false, "last": <ms>}``. A payload that is not UTF-8 is stored as
-``body_base64``. ``last`` is the last occurrence that has been decided: put, or skipped. It is set, at the version read,
-by the same multi that puts the message.
+``body_base64``. A ``ttl`` of null in the options is endless. ``last`` is the last occurrence that has been decided:
+put, or skipped. It is set, at the version read, by the same multi that puts the message.
 """
 
 from __future__ import annotations

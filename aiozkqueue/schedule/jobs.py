@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -80,6 +81,7 @@ class Job:
     queue: str
     body: bytes
     options: Mapping[str, JsonValue]
+    """The options of its puts, as they are stored; a ``ttl`` of ``math.inf`` is None."""
     missed: Missed
     limit: int
     tolerance: float
@@ -375,7 +377,10 @@ def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[st
     """Return the put options of one occurrence's message."""
     headers = cast("Mapping[str, str]", record.options.get("headers") or {})
     due = moment_at(occurrence).isoformat()
-    return {**record.options, "headers": {**headers, JOB: name, OCCURRENCE: due}}
+    options: dict[str, Any] = {**record.options, "headers": {**headers, JOB: name, OCCURRENCE: due}}
+    if "ttl" in options and options["ttl"] is None:
+        options["ttl"] = math.inf
+    return options
 
 
 async def _record(
@@ -404,6 +409,8 @@ async def _record(
     if isinstance(queue, Destination) and binding_of(queue).owner is not runtime:
         raise not_own(queue.name)
     prepared = check(queue, value, stored, runtime.max_message)
+    if stored.get("ttl") == math.inf:  # a number that JSON does not have
+        stored["ttl"] = None
     record = JobRecord(
         cron=cron,
         zone=zone,

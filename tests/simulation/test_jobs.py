@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import cronsim  # noqa: F401  # pyright: ignore[reportUnusedImport]  - imported now, since a simulated loop has no threads to import it in
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.schedule.cron import Cron, to_put
@@ -21,7 +23,6 @@ from aiozkqueue.zookeeper import SetData
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    import aiozkqueue as zq
     from aiozkqueue.schedule import Job
 
 EVERY_TEN_SECONDS = "*/10 * * * * *"
@@ -126,3 +127,17 @@ def test_an_unforeseen_error_with_a_job_does_not_stop_the_others(
     monkeypatch.setattr("aiozkqueue.schedule.scheduler.to_put", odd)
     play(program)
     assert "job odd cannot be followed" in caplog.text
+
+
+def test_the_messages_of_a_job_can_live_forever_in_a_queue_with_a_lifetime() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        reports, jobs = session.queue("reports"), Jobs(session)
+        await reports.configure(zq.QueueConfig(ttl=1))
+        given: dict[str, Any] = {"ttl": math.inf}
+        added = await jobs.add("report", EVERY_TEN_SECONDS, reports, b"x", **given)
+        assert await jobs.declare("report", EVERY_TEN_SECONDS, reports, b"x", **given) == added
+        async with Scheduler(session):
+            await asyncio.sleep(60)
+            assert await taken(session, reports, 3) == due(added, 3)
+
+    play(program)
