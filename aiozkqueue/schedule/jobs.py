@@ -408,6 +408,12 @@ async def _record(
         raise InvalidOptionError(msg)
     if isinstance(queue, Destination) and binding_of(queue).owner is not runtime:
         raise not_own(queue.name)
+    if isinstance(queue, Destination) and binding_of(queue).dialect is not None:
+        msg = (
+            f"queue {queue.name!r} has the layout of another program, to which no job puts; add the job with a queue "
+            "of session.queue(), and put to this one in its handler"
+        )
+        raise InvalidOptionError(msg)
     prepared = check(queue, value, stored, runtime.max_message)
     if stored.get("ttl") == math.inf:  # a number that JSON does not have
         stored["ttl"] = None

@@ -141,3 +141,14 @@ def test_the_messages_of_a_job_can_live_forever_in_a_queue_with_a_lifetime() -> 
             assert await taken(session, reports, 3) == due(added, 3)
 
     play(program)
+
+
+def test_a_job_for_the_queue_of_another_program_is_refused() -> None:
+    async def program(session: zq.QueueSession) -> None:
+        for queue in (session.kazoo_queue("/kazoo"), session.curator_queue("/curator")):
+            for method in (Jobs(session).add, Jobs(session).declare):
+                with pytest.raises(zq.InvalidOptionError, match=queue.name):
+                    await method("report", EVERY_TEN_SECONDS, queue, b"x")
+        assert not await core_of(session).zookeeper.exists("/zms/.schedule")
+
+    play(program)
