@@ -40,7 +40,7 @@ from aiozkqueue.queue.commit.dispositions import (
 from aiozkqueue.queue.commit.group_commit import unknown
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.release import ReleaseClaims
-from aiozkqueue.queue.commit.unique_keys import earlier_holder
+from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition, Joined, WithdrawnError
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import make_ready
@@ -237,6 +237,8 @@ class UnitOfWork:
                 return earlier
         size = len(put.data) + len(put.prefix) + PUT_WEIGHT + (0 if put.plan is None else put.plan.weight)
         if self._size + size > self.runtime.max_puts:
+            if self._keys is not None and (key := unique_key(put)) is not None:
+                del self._keys[put.state.name, key.hash]
             msg = (
                 f"{self.what}: with this message for queue {put.state.name!r} it would put {self._size + size} bytes, "
                 f"more than one ZooKeeper request takes ({self.runtime.zookeeper.max_request}); commit in parts"

@@ -202,3 +202,13 @@ async def test_stats_count_the_taken_keys(session: zq.QueueSession) -> None:
     async with session.transaction() as tx:
         assert len(await tx.take_many(jobs, 3, timeout=30)) == 3
     assert (await jobs.stats()).unique_keys == 0
+
+
+async def test_a_put_that_does_not_fit_in_a_transaction_does_not_hold_its_key_there(session: zq.QueueSession) -> None:
+    queue = session.queue("q")
+    async with session.transaction() as tx:
+        tx.put(queue, b"x" * 600_000)
+        with pytest.raises(zq.TransactionTooLargeError):
+            tx.put(queue, b"y" * 600_000, key="k", unique=True)
+        tx.put(queue, b"z", key="k", unique=True)
+    assert [message.value[:1] for message in await queue.peek(3)] == [b"x", b"z"]
