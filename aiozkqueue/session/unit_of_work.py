@@ -102,6 +102,7 @@ class UnitOfWork:
         "_answer",
         "_atomic_write",
         "_claims",
+        "_conditions",
         "_delivered",
         "_hint",
         "_jittered_delay",
@@ -123,9 +124,10 @@ class UnitOfWork:
         self._hint = hint
         self._state = _OPEN
         self._claims: dict[Claim, Disposition] = {}
-        # Most transactions have neither, and two empty dictionaries would cost as much as the claim.
+        # Most transactions have none of these, and two empty dictionaries would cost as much as the claim.
         self._alterations: dict[tuple[str, str], TransactionalAlteration] | None = None
         self._answer: Part | None = None
+        self._conditions: list[Part] | None = None
         self._keys: dict[tuple[str, str], str] | None = None
         self._puts: list[Put] = []
         self._reservation: Reservation | None = None
@@ -248,6 +250,26 @@ class UnitOfWork:
         self._puts.append(put)
         return put.id
 
+    def add_puts(self, puts: Iterable[Put], condition: Part) -> list[str]:
+        """Add puts that belong together, and operations that must not be refused; return the ids as `add_put` does.
+
+        After an error none of them is added.
+
+        Raises: as `add_put`.
+        """
+        count, size, keys = len(self._puts), self._size, None if self._keys is None else dict(self._keys)
+        self._size += condition.weight
+        try:
+            ids = [self.add_put(put) for put in puts]
+        except QueueError:
+            del self._puts[count:]
+            self._size, self._keys = size, keys
+            raise
+        if self._conditions is None:
+            self._conditions = []
+        self._conditions.append(condition)
+        return ids
+
     def end(self, queue: str, message_id: str, disposition: Disposition) -> None:
         """Set the disposition of one message at the commit.
 
@@ -284,9 +306,9 @@ class UnitOfWork:
         self._answer = reply
 
     def drop_puts(self) -> None:
-        """Drop the puts, the alterations and the reply."""
+        """Drop the puts with their conditions, the alterations and the reply."""
         self._puts.clear()
-        self._alterations = self._keys = self._answer = None
+        self._alterations = self._keys = self._answer = self._conditions = None
         self._size = 0
 
     async def release_unseen(self, claims: list[Claim]) -> None:
@@ -370,6 +392,8 @@ class UnitOfWork:
             parts.append(end_claims(self.id, self._claims, self.generation))
         if self._alterations:
             parts += self._alterations.values()
+        if self._conditions:
+            parts += self._conditions
         if self._puts:
             parts.append(Puts(self._puts, FOREVER, self._needs))
         if self._answer is not None:
