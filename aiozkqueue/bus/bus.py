@@ -13,9 +13,9 @@ from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, PayloadErr
 from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
 from aiozkqueue.queue.commit.capacity import enter
-from aiozkqueue.queue.commit.put_plan import PutPlan, join
 from aiozkqueue.queue.commit.puts import Puts
-from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.commit.unique_keys import stored_as
+from aiozkqueue.queue.commit.write import AtomicWrite, Joined
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import Deadline
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aiozkqueue.layout import Policy
-    from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.options import PutOptions, Seconds
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener
     from aiozkqueue.session.queue import Queue
@@ -108,6 +106,9 @@ class Bus(Generic[E]):
     ) -> list[str]:
         """Post an event to the bus and to every group, all or nothing; return the messages' ids.
 
+        With ``unique="ignore"``, each of these queues that already holds a message with the key keeps that one, and its
+        id is returned.
+
         Alone it is stored on return. With ``tx``, a transaction or delivery, it is posted when that commits; if a group
         joins or leaves between the two, the commit raises `ConflictError`, and repeating it is safe.
 
@@ -116,6 +117,8 @@ class Bus(Generic[E]):
 
         Raises:
             QueueFullError: one of the queues has no room; the event was put into none.
+            DuplicateKeyError: it was posted with ``unique``, and one of the queues already holds a message with its
+                key; the event was put into none.
             PayloadError, InvalidOptionError: it is not an event of this bus, or does not fit its own type.
             MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, NotCommittedError,
                 OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
@@ -131,26 +134,18 @@ class Bus(Generic[E]):
             raise InvalidOptionError(msg)
         given: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
         while True:
-            puts = await self._puts(runtime, body, given)
+            groups, check = await self._groups.known()
+            puts = [prepare(runtime, self._queue(group, self._policy), body, given) for group in (None, *groups)]
             if tx is not None:
-                for put in puts:
-                    work_of(tx).add_put(put)
-                return [put.id for put in puts]
+                return work_of(tx).add_puts(puts, check)
             await make_ready(puts)
-            atomic_write = AtomicWrite(runtime.ids.next(), Puts(puts))
+            atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts))))
             await enter(atomic_write, puts, patience)
             try:
                 await runtime.settle(atomic_write)
             except GroupsChangedError:
                 continue
-            return [put.id for put in puts]
-
-    async def _puts(self, runtime: SessionCore, body: bytes, options: dict[str, Any]) -> list[Put]:
-        groups, check = await self._groups.known()
-        puts = [prepare(runtime, self._queue(group, self._policy), body, options) for group in (None, *groups)]
-        # The check goes with one of them: all are in one multi.
-        puts[0] = puts[0]._replace(plan=join([PutPlan((check,)), puts[0].plan]))
-        return puts
+            return [stored_as(put) for put in puts]
 
     # -- subscribing
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import AccessDeniedError, ConflictError, NotFoundError, PayloadError, QueueError
 from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
-from aiozkqueue.queue.commit.put_plan import PutHook
 from aiozkqueue.queue.commit.register import FixedOperations
-from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.commit.write import OPERATION_WEIGHT, AtomicWrite, Part
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -22,6 +21,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from aiozkqueue.queue.commit.write import Composition
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
@@ -41,7 +41,7 @@ class Groups:
         self._known = False
 
     async def known(self) -> tuple[tuple[str, ...], GroupsCheck]:
-        """Return the groups, and the check to put with each event for them. Raises: AccessDeniedError, PayloadError."""
+        """Return the groups, and the check to send with an event for them. Raises: AccessDeniedError, PayloadError."""
         while not self._known:
             await self._read()
         return self._record.groups, GroupsCheck(self._paths.base, self._version, self.forget)
@@ -105,19 +105,20 @@ class Groups:
             self._version, self._known = stat.version, True
 
 
-class GroupsCheck(PutHook):
+class GroupsCheck(Part):
     """Asserts that a bus has the groups that an event is put to."""
 
     __slots__ = ("_changed", "_path", "_version")
 
     def __init__(self, path: str, version: int, changed: Callable[[], None]) -> None:
+        super().__init__(OPERATION_WEIGHT)
         self._path = path
         self._version = version
         self._changed = changed
 
-    def operation(self) -> Operation:
-        """The check."""
-        return Check(self._path, self._version)
+    def compose(self, composition: Composition) -> None:
+        """Add the check."""
+        composition.operations.append(Check(self._path, self._version))
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """A group has joined or left: the post must be repeated for the new groups.

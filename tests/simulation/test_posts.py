@@ -1,0 +1,111 @@
+"""An event is posted to the bus and to all groups, or to none."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.bus import Bus
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class Event(BaseModel):
+    """A text."""
+
+    text: str
+
+
+def play(program: Callable[[zq.QueueSession, zq.QueueSession], Awaitable[None]]) -> None:
+    """Run a program with two sessions."""
+
+    async def main() -> None:
+        cluster = make_cluster(seed=0)
+        cluster.ensemble.delays.network = partial(float, 0.001)
+        async with cluster.connect() as one, cluster.connect() as other:
+            await program(one, other)
+
+    run_virtual(main)
+
+
+def test_an_event_that_does_not_fit_in_a_transaction_is_not_part_of_it() -> None:
+    async def program(session: zq.QueueSession, _: zq.QueueSession) -> None:
+        bus = Bus(session, "orders", Event)
+        await bus.join("audit")
+        async with session.transaction() as tx:
+            await bus.post(Event(text="x" * 300_000), tx=tx)
+            with pytest.raises(zq.TransactionTooLargeError, match="orders@audit"):
+                await bus.post(Event(text="y" * 300_000), tx=tx)
+            await bus.post(Event(text="z"), tx=tx)
+        assert await bus.queue().size() == await bus.queue("audit").size() == 2
+
+    play(program)
+
+
+def test_an_event_whose_key_a_group_has_in_the_transaction_is_not_part_of_it() -> None:
+    async def program(session: zq.QueueSession, _: zq.QueueSession) -> None:
+        bus = Bus(session, "orders", Event)
+        await bus.join("audit")
+        async with session.transaction() as tx:
+            tx.put(bus.queue("audit"), b"", key="k", unique=True)
+            with pytest.raises(zq.DuplicateKeyError, match="orders@audit"):
+                await bus.post(Event(text="x"), tx=tx, key="k", unique=True)
+            await bus.post(Event(text="z"), tx=tx, key="l", unique=True)
+        assert (await bus.queue().size(), await bus.queue("audit").size()) == (1, 2)
+
+    play(program)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("tenths", range(-200, 0, 5))
+def test_a_group_that_joined_gets_an_event_that_the_bus_itself_has_already(tenths: int, *, transactional: bool) -> None:
+    """The group joins ``tenths`` of a millisecond before the post; the key of the event is held in the bus's queue."""
+
+    async def post(bus: Bus[Event], session: zq.QueueSession) -> None:
+        if not transactional:
+            await bus.post(Event(text="2"), key="k", unique="ignore")
+            return
+        while True:
+            try:
+                async with session.transaction() as tx:
+                    await bus.post(Event(text="2"), tx=tx, key="k", unique="ignore")
+            except zq.ConflictError:
+                continue
+            return
+
+    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, zookeeper = Bus(one, "orders", Event), core_of(one).zookeeper
+        await bus.join("audit")
+        [held, _] = await bus.post(Event(text="1"), key="k", unique="ignore")
+        async with one.transaction() as tx:
+            assert await tx.take(bus.queue("audit"), timeout=1)
+        joins = asyncio.create_task(Bus(other, "orders", Event).join("billing"))
+        await asyncio.sleep(-tenths / 10_000)
+        await post(bus, one)
+        await joins
+        joined = (await zookeeper.read("/zms/.buses/orders")).stat.mzxid
+        [name] = await zookeeper.children(f"/zms/{bus.queue('audit').name}/items")
+        posted = (await zookeeper.read(f"/zms/{bus.queue('audit').name}/items/{name}")).stat.czxid
+        assert await bus.queue("billing").size() == (joined < posted)
+        assert [message.id for message in await bus.queue().peek(2)] == [held]
+
+    play(program)
+
+
+def test_a_post_returns_the_ids_of_the_messages_that_have_its_key() -> None:
+    async def program(session: zq.QueueSession, _: zq.QueueSession) -> None:
+        bus = Bus(session, "orders", Event)
+        await bus.join("audit")
+        first = await bus.post(Event(text="1"), key="k", unique="ignore")
+        assert await bus.post(Event(text="2"), key="k", unique="ignore") == first
+
+    play(program)
