@@ -6,6 +6,7 @@ import logging
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 
@@ -50,6 +51,10 @@ DEFAULT_POLICY = ConsumeTimes(4, backoff=Fixed(0))
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
+#: The policies that the buses of a session were given for a queue, each with the stored policy last compared with it.
+#: They outlive the buses: a session keeps each comparison permanently, and each request of a server may make a bus.
+_compared: WeakKeyDictionary[QueueState, dict[Policy, Policy | None]] = WeakKeyDictionary()
+
 
 class _Subscriber(NamedTuple):
     name: str
@@ -77,7 +82,6 @@ class Bus(Generic[E]):
     def __init__(self, session: QueueSession, name: str, event: type[E], *, policy: Policy | None = None) -> None:
         self._session = session
         self._policy = policy
-        self._compared: dict[str, Policy | None] = {}
         self._paths = BusPaths(core_of(session).root, name)
         self._types: EventTypes[E] = EventTypes(event)
         self._groups = Groups(core_of(session), self._paths)
@@ -207,26 +211,9 @@ class Bus(Generic[E]):
         queue = self._session.queue(self._paths.queue(group))
         if policy is not None:
             state_of(queue).prefer(policy)
-        if self._policy is not None and queue.name not in self._compared:
-            self._compared[queue.name] = None
-            compare = partial(self._compare, state_of(queue), self._policy)
-            state_of(queue).on_configured(compare)
-            compare()
+        if self._policy is not None:
+            _compare_always(self.name, state_of(queue), self._policy)
         return queue
-
-    def _compare(self, state: QueueState, policy: Policy) -> None:
-        """Warn, once per queue, of a stored policy that differs from the one given here."""
-        if state.config.policy not in (None, policy, self._compared[state.name]):
-            self._compared[state.name] = state.config.policy
-            log.warning(
-                "bus %s: queue %s uses its stored policy %r instead of %r; change it for all processes with "
-                "`await bus.queue().configure(QueueConfig(policy=...))`",
-                self.name,
-                state.name,
-                state.config.policy,
-                policy,
-                extra={"bus": self.name, "queue": state.name},
-            )
 
     async def _handle(self, delivery: Delivery[bytes], group: str | None) -> None:
         try:
@@ -302,3 +289,27 @@ class Bus(Generic[E]):
 
     def __repr__(self) -> str:
         return f"<Bus {self.name!r} of {self._types.base.__name__}>"
+
+
+def _compare_always(bus: str, state: QueueState, policy: Policy) -> None:
+    """Compare a policy with the stored one, now and after each read of the configuration."""
+    policies = _compared.setdefault(state, {})
+    if policy not in policies:
+        policies[policy] = None
+        state.on_configured(partial(_compare, bus, state, policy, policies))
+        _compare(bus, state, policy, policies)
+
+
+def _compare(bus: str, state: QueueState, policy: Policy, policies: dict[Policy, Policy | None]) -> None:
+    """Warn, once per session and queue, of a stored policy that differs from the given one."""
+    if state.config.policy not in (None, policy, policies[policy]):
+        policies[policy] = state.config.policy
+        log.warning(
+            "bus %s: queue %s uses its stored policy %r instead of %r; change it for all processes with "
+            "`await bus.queue().configure(QueueConfig(policy=...))`",
+            bus,
+            state.name,
+            state.config.policy,
+            policy,
+            extra={"bus": bus, "queue": state.name},
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -109,3 +111,20 @@ def test_a_post_returns_the_ids_of_the_messages_that_have_its_key() -> None:
         assert await bus.post(Event(text="2"), key="k", unique="ignore") == first
 
     play(program)
+
+
+def test_a_session_does_not_keep_the_buses_that_were_made_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
+        await Bus(other, "orders", Event, policy=zq.ConsumeTimes(2)).post(Event(text="0"))
+
+        async def post() -> weakref.ref[Bus[Event]]:
+            bus = Bus(one, "orders", Event, policy=zq.ConsumeTimes(3))
+            await bus.post(Event(text="1"))
+            return weakref.ref(bus)
+
+        made = [await post() for _ in range(10)]
+        gc.collect()
+        assert not [bus for bus in made if bus() is not None]
+
+    play(program)
+    assert caplog.text.count("uses its stored policy") == 1
