@@ -8,7 +8,7 @@ from aiozkqueue.errors import AccessDeniedError, NotFoundError, PayloadError
 from aiozkqueue.layout.buses import BusPaths, BusRecord, buses_base
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below, reads
+from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below, read_latest, reads
 
 if TYPE_CHECKING:
     from aiozkqueue.session.session import QueueSession
@@ -49,7 +49,7 @@ class Buses:
         self._runtime.check()
         paths = BusPaths(self._runtime.root, bus)
         try:
-            node = await self._runtime.zookeeper.read(paths.base)
+            node = await read_latest(self._runtime.zookeeper, paths.base)
             groups = BusRecord.decode(node.data).groups
         except NoNodeError as error:
             msg = f"there is no bus {bus!r}: nothing has been posted to it, and no group has joined"

@@ -145,6 +145,7 @@ class _Releasing:
 
     async def _take_over(self) -> None:
         """Begin another epoch. Raises: NotFoundError."""
+        await self._zookeeper.sync(self._path)  # a lagging server may not know a new ledger
         try:
             self._epoch = await until_answered(self._zookeeper, self._next_epoch)
         except (NoNodeError, MultiError) as error:

@@ -191,6 +191,9 @@ class Moves:
         if not isinstance(reference, str) or not reference or "/" in reference:  # type: ignore[redundant-expr]
             raise UnknownMoveError(reference)
         status = await self._read(reference)
+        if status is None:  # a lagging server may not know a new one
+            await self._runtime.zookeeper.sync(self._paths.move(reference))
+            status = await self._read(reference)
         if status is None:
             raise UnknownMoveError(reference)
         return status

@@ -38,6 +38,7 @@ from aiozkqueue.zookeeper import (
     SetData,
     below,
     changes,
+    read_latest,
     reads,
 )
 
@@ -296,10 +297,10 @@ class Jobs:
         path = self._paths.job(name)
         with readable(path):
             try:
-                data, stat = await core_of(self._session).zookeeper.read(path)
+                node = await read_latest(core_of(self._session).zookeeper, path)
             except NoNodeError:
                 raise _not_found(name) from None
-            return JobRecord.decode(data), stat.version
+            return JobRecord.decode(node.data), node.stat.version
 
     async def _change(self, name: str, change: Callable[[JobRecord], JobRecord]) -> Job:
         runtime = core_of(self._session)

@@ -168,9 +168,12 @@ class Notifications:
         """
         path = self._path(service, name)
         with readable(path):
-            if await core_of(self._session).zookeeper.exists(path) is None:
-                msg = f"service {service!r} has no notification queue {name!r}; create it"
-                raise NotFoundError(msg)
+            zookeeper = core_of(self._session).zookeeper
+            if await zookeeper.exists(path) is None:
+                await zookeeper.sync(path)  # a lagging server may not know a new one
+                if await zookeeper.exists(path) is None:
+                    msg = f"service {service!r} has no notification queue {name!r}; create it"
+                    raise NotFoundError(msg)
         return NotificationQueue(self._session, service, name, type)
 
     @reads

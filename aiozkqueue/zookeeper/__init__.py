@@ -64,7 +64,7 @@ from aiozkqueue.zookeeper.interface import (
     new_delete,
 )
 from aiozkqueue.zookeeper.paths import parent_of
-from aiozkqueue.zookeeper.reading import PAGE, below, read_apart, read_pages
+from aiozkqueue.zookeeper.reading import PAGE, below, read_apart, read_latest, read_pages
 from aiozkqueue.zookeeper.sending import apply_until_answered, until_answered
 
 __all__ = [
@@ -116,6 +116,7 @@ __all__ = [
     "parent_of",
     "parse_hosts",
     "read_apart",
+    "read_latest",
     "read_pages",
     "reads",
     "until_answered",

@@ -24,6 +24,15 @@ async def below(zookeeper: ZooKeeper, path: str, *, generation: int | None = Non
         return []
 
 
+async def read_latest(zookeeper: ZooKeeper, path: str) -> Node:
+    """Read a znode; a server that does not know it catches up with the leader first. Raises: as `ZooKeeper.read`."""
+    try:
+        return await zookeeper.read(path)
+    except NoNodeError:
+        await zookeeper.sync(path)
+        return await zookeeper.read(path)
+
+
 async def read_pages(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[Node | None]:
     """Read many znodes, a page at a time. Raises: as `ZooKeeper.read_many`."""
     nodes: list[Node | None] = []

@@ -14,7 +14,10 @@ import pytest
 from pydantic import BaseModel
 
 import aiozkqueue as zq
-from aiozkqueue.bus import Bus
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.bus import Bus, Buses
+from aiozkqueue.http import Keys
+from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.operations.history_pins import pin
 from aiozkqueue.schedule import Jobs, NotificationQueue, Notifications
 from aiozkqueue.session.internals import core_of
@@ -151,6 +154,79 @@ async def unpin(pair: Pair) -> None:
     assert await pair.behind.queue("jobs").admin.unpin("audit")
 
 
+async def job_get(pair: Pair) -> None:
+    ahead, behind = Jobs(pair.ahead), Jobs(pair.behind)
+    await ahead.add("first", "* * * * *", "reports", b"x")
+    await behind.get("first")
+    pair.lag()
+    await ahead.add("second", "* * * * *", "reports", b"x")
+    assert (await behind.get("second")).name == "second"
+
+
+async def notifications_get(pair: Pair) -> None:
+    ahead, behind = Notifications(pair.ahead), Notifications(pair.behind)
+    await ahead.create("billing", "first", Event)
+    await behind.get("billing", "first", Event)
+    pair.lag()
+    await ahead.create("billing", "second", Event)
+    await behind.get("billing", "second", Event)
+
+
+async def bus_queues(pair: Pair) -> None:
+    await Bus(pair.ahead, "first", Event).join("audit")
+    await Buses(pair.behind).queues("first")
+    pair.lag()
+    await Bus(pair.ahead, "second", Event).join("audit")
+    assert set(await Buses(pair.behind).queues("second")) == {None, "audit"}
+
+
+async def move_status(pair: Pair) -> None:
+    await pair.ahead.queue("jobs").put(b"first")
+    await pair.behind.admin.moves.all()
+    pair.lag()
+    reference = await pair.ahead.admin.moves.start("jobs", "elsewhere")
+    assert (await pair.behind.admin.moves.status(reference)).source == "jobs"
+
+
+async def key_revoke(pair: Pair) -> None:
+    ahead, behind = Keys(core_of(pair.ahead)), Keys(core_of(pair.behind))
+    await ahead.create("first", ["queue|*|*"])
+    await behind.all()
+    pair.lag()
+    key = await ahead.create("leaked", ["queue|*|*"])
+    assert await behind.revoke("leaked") == 1
+    assert await behind.caller(key) is None
+
+
+async def key_create(pair: Pair) -> None:
+    ahead, behind = Keys(core_of(pair.ahead)), Keys(core_of(pair.behind))
+    await ahead.create("first", ["queue|*|*"])
+    await behind.all()
+    pair.lag()
+    await ahead.create("second", ["queue|*|*"])
+    with pytest.raises(zq.InvalidOptionError, match="second"):
+        await behind.create("second", ["queue|*|*"])
+
+
+async def message_ids(pair: Pair) -> None:
+    """The server signs with a secret that the other one does not know yet."""
+    ahead, behind = MessageIds(core_of(pair.ahead)), MessageIds(core_of(pair.behind))
+    place = "items/item-i0000000000000000000-0000000001"
+    await behind.lease_tokens("jobs", [(await ahead.signer()).message_id("jobs", place)])
+    pair.lag()
+    await ahead.rotate()
+    assert len(await behind.lease_tokens("jobs", [(await ahead.signer()).message_id("jobs", place)])) == 1
+
+
+async def ledger_release(pair: Pair) -> None:
+    jobs = pair.ahead.queue("jobs")
+    await jobs.put(b"first")
+    await pair.behind.queue("jobs").size()
+    pair.lag()
+    await Ledger(core_of(pair.ahead).handle("jobs"), "audit").next_batch(-1, None)
+    await pair.behind.queue("jobs").admin.release_ledger("audit")
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -164,6 +240,14 @@ async def unpin(pair: Pair) -> None:
         purge,
         redrive,
         unpin,
+        job_get,
+        notifications_get,
+        bus_queues,
+        move_status,
+        key_revoke,
+        key_create,
+        message_ids,
+        ledger_release,
     ],
 )
 def test_a_call_knows_what_was_acknowledged_before_it(program: Callable[[Pair], Awaitable[None]]) -> None:

@@ -95,6 +95,7 @@ class Keys:
         if not allow:
             msg = f"key {name!r}: give at least one permission, such as 'queue|post|orders*'"
             raise InvalidOptionError(msg)
+        await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know a key of this name
         if any(known.name == name for known in await self.all()):
             msg = f"key {name!r} already exists: revoke it first, or use another name"
             raise InvalidOptionError(msg)
@@ -127,6 +128,7 @@ class Keys:
     async def revoke(self, name: str) -> int:
         """Remove the key of this name; return how many there were. Raises: AccessDeniedError, SessionClosedError."""
         revoked = 0
+        await self._runtime.zookeeper.sync(self._base)  # a lagging server may not know the key
         for entry in await self._entries():
             stored = await self._read(entry)
             if stored is not None and stored.name == name:

@@ -126,7 +126,8 @@ class MessageIds:
     async def _lease_token(self, queue: str, text: str) -> str:
         place, signed_by, signature = ("", "", *text.rsplit("~", 2))[-3:]
         secret = (await self._secrets()).by_id(signed_by)
-        if secret is None:  # another server may sign with a new one; a request with a forged id costs this one read
+        if secret is None:  # another server may sign with a new one; a request with a forged id costs this one look
+            await self._runtime.zookeeper.sync(self._path)
             secret = (await self._refreshed()).by_id(signed_by)
         place = place.replace("~", "/")
         given = signature.encode("utf-8", "surrogatepass")  # compare_digest refuses a str that is not ASCII
