@@ -350,13 +350,19 @@ class NotificationQueue(Generic[T]):
         SessionClosedError, WrongLoopError.
         """
         runtime, state = core_of(self._session), state_of(self._queue)
-        moment = await server_time(runtime) if at is None else _ms(at)
+        now = await server_time(runtime)
+        moment = now if at is None else _ms(at)
         if not await state.open_existing():
             return 0
         locked = await locked_ids(QueueHandle(runtime, state))
-        ready = 0
+        ready, base = 0, len(state.paths.base) + 1
         async for page in walk(QueueHandle(runtime, state), await self._folders(moment), ordered=False):
-            ready += sum(one.item.id not in locked and (one.item.due or 0) <= moment for one in page)
+            free = [one for one in page if one.item.id not in locked and (one.item.due or 0) <= moment]
+            if moment < now:  # a name without a date only says that the date had passed when it was scheduled
+                unsure = [one.path[base:] for one in free if one.item.due is None]
+                found = await find(QueueHandle(runtime, state), unsure) if unsure else []
+                ready += sum(_is_wanted(one, _Wanted(None, None, at)) for one in found) - len(unsure)
+            ready += len(free)
         return ready
 
     def listener(
@@ -526,10 +532,12 @@ def _matches(fields: tuple[str, ...], wanted: str | None) -> bool:
 
 
 def _is_wanted(found: ItemSnapshot, wanted: _Wanted) -> bool:
-    """Compare the keys themselves, because other keys may share the field in the name."""
+    """Compare the date and the keys themselves: the name has no past date, and other keys may share its field."""
     try:
         headers = decode(found.item.data)[0].headers
     except MalformedError:
+        return False
+    if wanted.until is not None and _ms(_date(headers.get(DATE), moment_at(found.item.stat.ctime))) > _ms(wanted.until):
         return False
     if wanted.key2 is not None and headers.get(KEY2) != wanted.key2:
         return False
@@ -545,6 +553,7 @@ def _ms(moment: datetime) -> int:
 
 def _date(text: str | None, otherwise: datetime) -> datetime:
     try:
-        return otherwise if text is None else datetime.fromisoformat(text)
+        date = otherwise if text is None else datetime.fromisoformat(text)
     except ValueError:
         return otherwise
+    return otherwise if date.utcoffset() is None else date

@@ -276,3 +276,15 @@ async def test_an_entry_is_found_and_counted_at_its_date_for_any_microseconds(
     assert found.effective_date == date
     assert (await invoices.ready(date), await invoices.ready(date - timedelta(milliseconds=1))) == (1, 0)
     assert await invoices.find("t", until=date - timedelta(milliseconds=1)) == []
+
+
+async def test_an_entry_scheduled_for_a_past_date_is_found_and_counted_from_that_date_on(
+    invoices: NotificationQueue[Invoice],
+) -> None:
+    date = later(-3600)
+    for account, at in ((1, date), (2, later(3600))):
+        await invoices.schedule(Invoice(account=account), at, search_key2="t")
+    for until, count in ((later(-7200), 0), (date, 1), (later(0), 1), (later(7200), 2)):
+        assert len(await invoices.find("t", until=until)) == len(await invoices.find(until=until)) == count
+        assert await invoices.ready(until) == count
+    assert await invoices.ready() == 1
