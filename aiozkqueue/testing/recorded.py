@@ -54,10 +54,10 @@ class Put(Generic[T]):
 class _Record:
     """Settles in memory, by the rules of a real delivery."""
 
-    def __init__(self, what: str, attempt: int, put_at: int) -> None:
+    def __init__(self, what: str, attempt: int, date: int) -> None:
         self._what = what
         self._attempt = attempt
-        self._put_at = put_at
+        self._date = date
         self.outcome: Outcome = Outcome.OPEN
         self.lost = False
         self.once = False
@@ -105,7 +105,7 @@ class _Record:
 
     async def leave(self, error: BaseException) -> None:
         if isinstance(error, Retry):
-            await self.rollback(retry_delay(error, self._attempt, self._put_at, time.time_ns() // 1_000_000))
+            await self.rollback(retry_delay(error, self._attempt, self._date, time.time_ns() // 1_000_000))
         elif isinstance(error, Reject):
             await self.reject(error.reason)
         else:
@@ -215,7 +215,8 @@ def delivery(value: T, *, queue: str | Queue[T] = "test", **fields: Unpack[Messa
         created=time.time_ns() // 1_000_000 if put_at is None else milliseconds(put_at, "enqueued_at"),
         due=None if due is None else milliseconds(due, "due"),
     )
-    record = _Record(f"message {content.id} of queue {source.name!r}", content.attempt, content.created)
+    date = content.created if content.due is None else content.due
+    record = _Record(f"message {content.id} of queue {source.name!r}", content.attempt, date)
     return RecordedDelivery(content, binding_of(source).codec, record, value)
 
 

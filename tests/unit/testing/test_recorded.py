@@ -203,3 +203,17 @@ def test_the_arguments_of_a_recorded_delivery_or_queue_are_checked() -> None:
 async def test_a_queue_for_tests_has_no_session() -> None:
     with pytest.raises(zq.SessionClosedError, match="made for a test"):
         await INVOICES.put(Invoice(order=1))
+
+
+async def test_a_scheduled_retry_counts_from_the_date_of_the_message() -> None:
+    async def fail(_: zq.Delivery[bytes]) -> None:
+        raise zq.Retry(schedule=[60, 120])
+
+    now = datetime.now(UTC)
+    made = testing.delivery(b"", enqueued_at=now - timedelta(hours=1), due=now)
+    await testing.handle(fail, made)
+    assert made.retry_delay is not None
+    assert 0 < made.retry_delay < 61
+    put = testing.delivery(b"", enqueued_at=now - timedelta(hours=1))
+    await testing.handle(fail, put)
+    assert put.retry_delay == 0
