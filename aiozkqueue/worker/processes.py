@@ -52,6 +52,9 @@ class _Processes:
             log.info("started process %d", process.pid)
             try:
                 status = await process.wait()
+            except BaseException:  # nothing watches it any more
+                _send(process, signal.SIGTERM)
+                raise
             finally:
                 self._running.discard(process)
             if self._stopping.is_set():
@@ -61,7 +64,7 @@ class _Processes:
                     log.error("process %d ended with status %d: stopping the others", process.pid, status)
                     self._stop(signal.SIGTERM)
                 return status
-            log.error("process %d was killed by %s: another starts", process.pid, signal.Signals(-status).name)
+            log.error("process %d was killed by %s: another starts", process.pid, _signal_name(-status))
             try:
                 await asyncio.wait_for(self._stopping.wait(), AGAIN)
             except TimeoutError:
@@ -72,6 +75,13 @@ class _Processes:
         self._stopping.set()
         for process in self._running:
             _send(process, number)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal other than the first and the last
+        return f"signal {number}"
 
 
 def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,12 @@ from aiozkqueue.worker.processes import supervise
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+async def there(path: Path) -> None:
+    async with asyncio.timeout(30):
+        while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - a process creates it
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("attempt", range(5))
@@ -29,3 +37,22 @@ async def test_processes_that_end_at_the_same_moment_end_the_command_with_their_
         str(gate),
     ]
     assert await supervise([*[waiting] * 12, opening]) == 3
+
+
+async def test_a_process_that_a_nameless_signal_killed_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    number = signal.SIGRTMIN + 6
+    killed = f'if [ -e "$1" ]; then exit 3; fi; touch "$1"; kill -{number} $$'
+    assert await supervise([["sh", "-c", killed, "sh", str(tmp_path / "first")], ["sleep", "60"]]) == 3
+    assert f"was killed by signal {number}: another starts" in caplog.text
+
+
+async def test_processes_are_stopped_when_their_supervisor_is_cancelled(tmp_path: Path) -> None:
+    started, stopped = tmp_path / "started", tmp_path / "stopped"
+    waiting = 'trap \'touch "$2"; exit\' TERM; touch "$1"; while :; do sleep 0.1; done'
+    task = asyncio.create_task(supervise([["sh", "-c", waiting, "sh", str(started), str(stopped)]]))
+    await there(started)
+    task.cancel()
+    await asyncio.wait([task])
+    await there(stopped)
