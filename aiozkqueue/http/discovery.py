@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from aiozkqueue.zookeeper import (
     Create,
     Delete,
     MultiError,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.zookeeper import ZooKeeper
+
+log: Final = logging.getLogger(__name__)
 
 ROOT: Final = "/ostrich"
 DEFAULT_CLUSTER: Final = "local_default"
@@ -126,8 +130,18 @@ async def _keep(zookeeper: ZooKeeper, registration: Registration) -> None:
     generation = await zookeeper.wait_connected()
     while True:
         register = partial(_register, zookeeper, registration, generation)
-        with suppress(SessionExpiredError):
+        try:
             await until_answered(zookeeper, register, generation=generation)
+        except SessionExpiredError:
+            pass
+        except NoAuthError as error:
+            log.error(  # noqa: TRY400 - a traceback would add nothing
+                "no client finds this server: its registration %s is refused (%s); let the ACL of %s and of the "
+                "znodes below it permit this user to create and delete, and restart the server",
+                registration.address,
+                error,
+                ROOT,
+            )
         generation = await zookeeper.wait_connected(after=generation)
 
 
@@ -142,8 +156,11 @@ async def _register(zookeeper: ZooKeeper, registration: Registration, generation
                 elif isinstance(error.error, NodeExistsError):
                     # The entry belongs to an earlier session that has not ended yet; ZooKeeper would delete it with
                     # that session.
-                    with suppress(MultiError):
+                    try:
                         await zookeeper.multi([Delete(path)], generation=generation)
+                    except MultiError as refusal:
+                        if isinstance(refusal.error, NoAuthError):
+                            raise refusal.error from refusal
                 else:
                     raise error.error from error
             else:

@@ -15,7 +15,12 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.http import Settings
 from aiozkqueue.http.client import QueueServiceClient
+from aiozkqueue.http.core.names import Kind
+from aiozkqueue.http.discovery import ROOT, Registration, folder
+from aiozkqueue.http.discovery import registered as registration_of
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import Create, CreateAs
+from aiozkqueue.zookeeper.auth import Acl, Permission
 from tests.http.conftest import NOBODY, polled, serving
 from tests.http.test_killed_servers import process
 from tests.integration.queue.conftest import eventually
@@ -167,3 +172,24 @@ async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(
         assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
         assert took < 8, "a commit that is given up ends up to ten seconds later; its client does not wait for that"
         zookeeper_proxy.heal()
+
+
+@pytest.mark.parametrize("stale", [False, True])
+async def test_a_registration_that_an_acl_refuses_is_logged_with_its_remedy(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture, *, stale: bool
+) -> None:
+    """With an entry of an earlier session, the removal of it is refused; otherwise, its own entry is."""
+    zookeeper = core_of(session).zookeeper
+    registration = Registration(f"refused-{time.time_ns()}", "host:1", "host:2")
+    path = folder(registration.cluster, Kind.QUEUE)
+    await zookeeper.ensure(ROOT)
+    permissions = Permission.READ | Permission.CREATE if stale else Permission.READ
+    await zookeeper.multi([CreateAs.like([Acl("world", "anyone", permissions)], path, b"")])
+    if stale:
+        await zookeeper.multi([Create(f"{path}/host:1")])
+
+    async def logged() -> bool:
+        return "no client finds this server: its registration host:1 is refused" in caplog.text
+
+    async with registration_of(core_of(session), registration):
+        await eventually(logged, 30)
