@@ -245,34 +245,36 @@ async def _alter(
     handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[ItemSnapshot], Change], *, running: bool = False
 ) -> Alteration:
     wanted, altered = _named(asked), set[str]()
-    places: list[str] = []
-    bundle_held = held = False
     for _ in range(TRIES):
-        found = await find(handle, places) if places and await handle.state.open_existing() else []
-        if not places or len(found) < len(places):  # at first, and if some have ended, or have other names
-            if not await _reopened(handle):
-                break
-            bundle_held, held = await _single_out(handle, asked), False
-            found = [one for one in await _found(handle, wanted) if one.place not in altered]
+        if not await _reopened(handle):
+            break
+        bundle_held = await _single_out(handle, asked)
+        found = [one for one in await _found(handle, wanted) if one.place not in altered]
         now = await handle.runtime.server_clock.learned(handle.paths.due)
         waiting = [one for one in found if (can_interrupt(one, now) if running else not one.held(now))]
-        if running:
-            settled = [await interrupt(handle, one, CANCELLED) for one in waiting]
-        else:
-            settled = await settle(handle.runtime, [make(one) for one in waiting])
-        for one, change in zip(waiting, settled, strict=True):
-            if change.obstacle is not None:
-                raise obstructed_by(handle.name, one.id, change.obstacle)
-        held = held or len(waiting) < len(found) or (bundle_held and not found)
-        altered |= {one.place for one, change in zip(waiting, settled, strict=True) if not change.left}
-        places = [one.place for one, change in zip(waiting, settled, strict=True) if change.left]
-        if not places:
+        made = await _settled(handle, waiting, None if running else make)
+        altered |= made
+        if len(made) == len(waiting):  # otherwise some have changed since they were read
+            if len(waiting) < len(found) or (bundle_held and not altered):
+                return Alteration.HELD
             break
     else:
         raise _always_changed(handle)
-    if held:
-        return Alteration.HELD
     return Alteration.DONE if altered else Alteration.NOT_FOUND
+
+
+async def _settled(
+    handle: QueueHandle[Runtime], waiting: list[ItemSnapshot], make: Callable[[ItemSnapshot], Change] | None
+) -> set[str]:
+    """Change messages (None: cancel them in hand); return the places of those that were still as read."""
+    if make is None:
+        settled = [await interrupt(handle, one, CANCELLED) for one in waiting]
+    else:
+        settled = await settle(handle.runtime, [make(one) for one in waiting])
+    for one, change in zip(waiting, settled, strict=True):
+        if change.obstacle is not None:
+            raise obstructed_by(handle.name, one.id, change.obstacle)
+    return {one.place for one, change in zip(waiting, settled, strict=True) if not change.left}
 
 
 async def _reopened(handle: QueueHandle[Runtime]) -> bool:

@@ -18,7 +18,6 @@ from aiozkqueue.errors import (
     PayloadError,
     QueueError,
 )
-from aiozkqueue.layout import LONGEST_DELAY
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
@@ -457,9 +456,6 @@ def _tolerance(tolerance: Seconds) -> float:
     number = required_seconds(tolerance, "tolerance")
     if number < LEAST_TOLERANCE:
         msg = f"tolerance={tolerance!r}: give at least {LEAST_TOLERANCE:g} second: every occurrence is a little late"
-        raise InvalidOptionError(msg)
-    if number > LONGEST_DELAY:
-        msg = f"tolerance={tolerance!r}: give at most {LONGEST_DELAY:.0f} seconds"
         raise InvalidOptionError(msg)
     return number
 

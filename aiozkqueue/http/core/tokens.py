@@ -162,9 +162,9 @@ class MessageIds:
             return None
         except NoAuthError as error:
             raise self._denied(error) from error
-        except ValidationError as error:
+        except ValidationError:
             msg = f"the secrets at {self._path} do not decode; remove this znode and the servers make new ones"
-            raise PayloadError(msg) from error
+            raise PayloadError(msg) from None  # the cause shows them
 
     async def _make(self) -> None:
         """Create the first secret, unless another server does."""
