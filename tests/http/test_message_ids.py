@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.http import Keys
 from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.layout import lease_token
 from aiozkqueue.session.internals import core_of
 
 if TYPE_CHECKING:
-    import aiozkqueue as zq
     from tests.http.conftest import Service, Starter
     from tests.observer import Observer
 
@@ -115,3 +116,14 @@ async def test_ids_stay_valid_after_one_rotation_and_are_refused_after_two(
     (three,) = await fresh.poll("q")
     assert (await service.post("/queue/1/q/ack", json=[three["id"]])).status_code == 200
     assert await session.queue("q").size() == 1
+
+
+async def test_no_traceback_shows_a_stored_secret(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    ids = MessageIds(core_of(session))
+    await ids.signer()
+    await server_view.set(f"{queue_root}/.tokens", b'{"secrets": [{"id": "0", "secret": "5ec4e7"}]}')
+    with pytest.raises(zq.PayloadError, match="do not decode") as refused:
+        await MessageIds(core_of(session)).signer()
+    assert "5ec4e7" not in "".join(traceback.format_exception(refused.value))
