@@ -145,7 +145,7 @@ async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
     state, into = _store_of(runtime, wanted), runtime.queue_state(target)
     handle, named, moved = QueueHandle(runtime, state), _named(wanted), False
     for _ in range(TRIES):
-        if not await _reopened(handle):
+        if not await handle.state.open_latest():
             break
         await into.open_or_create()
         now = await runtime.server_clock.learned(handle.paths.due)
@@ -207,7 +207,7 @@ async def _join(
     """Find the messages once, and add the alterations to a unit of work."""
     work.require_open()
     named = _named(wanted)
-    if not await _reopened(handle):
+    if not await handle.state.open_latest():
         return Alteration.NOT_FOUND
     now = await handle.runtime.server_clock.learned(handle.paths.due)
     bundle_held = await _single_out(handle, wanted)
@@ -234,7 +234,7 @@ def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]
 async def _cancel_in_bundle(handle: QueueHandle[Runtime], wanted: Wanted) -> Alteration | None:
     """Cancel a message of a bundle, held or not; return None if it is in no bundle."""
     _named(wanted)  # checks it
-    if not isinstance(wanted.id, str) or not await _reopened(handle) or not handle.config.bundled:
+    if not isinstance(wanted.id, str) or not await handle.state.open_latest() or not handle.config.bundled:
         return None
     await handle.runtime.server_clock.learned(handle.paths.due)
     done = await interrupt_bundled(handle, wanted.id, CANCELLED)
@@ -246,7 +246,7 @@ async def _alter(
 ) -> Alteration:
     wanted, altered = _named(asked), set[str]()
     for _ in range(TRIES):
-        if not await _reopened(handle):
+        if not await handle.state.open_latest():
             break
         bundle_held = await _single_out(handle, asked)
         found = [one for one in await _found(handle, wanted) if one.place not in altered]
@@ -275,16 +275,6 @@ async def _settled(
         if change.obstacle is not None:
             raise obstructed_by(handle.name, one.id, change.obstacle)
     return {one.place for one, change in zip(waiting, settled, strict=True) if not change.left}
-
-
-async def _reopened(handle: QueueHandle[Runtime]) -> bool:
-    """Read the queue's configuration as it is now; return whether the queue exists.
-
-    A lagging server may not show an existing message yet. A session that knows an older configuration would not look
-    for messages in bundles.
-    """
-    await handle.zookeeper.sync(handle.paths.base)
-    return await handle.state.reopen()
 
 
 def _always_changed(handle: QueueHandle[Runtime]) -> NotCommittedError:

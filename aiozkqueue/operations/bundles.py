@@ -353,7 +353,7 @@ async def make_room_for(handle: QueueHandle[Runtime], wanted: QueueConfig) -> No
     Raises: ConfigConflictError: there are bundles that cannot be dissolved now; AccessDeniedError, PayloadError.
     """
     state = handle.state
-    if not (state.ready or await state.open_existing()) or not excludes_bundles(state.config, wanted):
+    if not await state.open_latest() or not excludes_bundles(state.config, wanted):
         return
     left = await unbundle(handle)
     for _ in range(TRIES):

@@ -102,7 +102,7 @@ class Mover:
         Raises: AccessDeniedError, SessionClosedError, and the errors of the zookeeper package.
         """
         patience = FIRST_PATIENCE
-        while await self._source.reopen():  # a configuration of before the move may not tell of bundles
+        while await self._source.open_latest():  # a configuration of before the move may not tell of bundles
             before = self.moved
             await self._target.open_or_create()
             if self._between_layouts:

@@ -358,3 +358,52 @@ def test_a_message_that_is_reassigned_while_it_is_cancelled_is_found() -> None:
             assert reaped == [1]
 
     run_virtual(main)
+
+
+REFUSED: dict[str, tuple[zq.QueueConfig, zq.QueueConfig, Callable[[zq.Queue[bytes]], Awaitable[object]]]] = {
+    "priority, was ordered": (
+        zq.QueueConfig(ordered=True),
+        zq.QueueConfig(ordered=False),
+        lambda jobs: jobs.put(b"1", priority=3),
+    ),
+    "delay, was ordered": (
+        zq.QueueConfig(ordered=True),
+        zq.QueueConfig(ordered=False),
+        lambda jobs: jobs.put(b"1", delay=3),
+    ),
+    "group, was sticky": (
+        zq.QueueConfig(affinity="producer"),
+        zq.QueueConfig(affinity="any"),
+        lambda jobs: jobs.put(b"1", group="g"),
+    ),
+    "collapse, was ordered": (
+        zq.QueueConfig(ordered=True),
+        zq.QueueConfig(ordered=False),
+        lambda jobs: jobs.configure(zq.QueueConfig(collapse=True)),
+    ),
+    "ordered, has bundles": (
+        zq.QueueConfig(bundle=1),
+        zq.QueueConfig(bundle=64),
+        lambda jobs: jobs.configure(zq.QueueConfig(ordered=True)),
+    ),
+    "bundles, had a size": (
+        zq.QueueConfig(max_size=5),
+        zq.QueueConfig(max_size=0),
+        lambda jobs: jobs.configure(zq.QueueConfig(bundle=64)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_nothing_is_refused_because_of_a_configuration_that_has_changed(case: str) -> None:
+    before, after, call = REFUSED[case]
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        mine, other = sessions
+        await other.queue("jobs").configure(before)
+        await mine.queue("jobs").put(b"0")
+        assert await mine.queue("jobs").purge() == 1
+        await other.queue("jobs").configure(after)
+        await call(mine.queue("jobs"))
+
+    play(program, 2)

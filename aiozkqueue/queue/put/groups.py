@@ -34,6 +34,9 @@ class GroupLane:
         """
         await self._state.open_or_create()
         if self._state.sticky:
+            await self._state.refresh()
+            await self._state.open_or_create()
+        if self._state.sticky:
             msg = (
                 f"queue {self._state.name!r} is sticky: a message is taken by the node that put it, so a group has no "
                 "order; put without group=, or to another queue"

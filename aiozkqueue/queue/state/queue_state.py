@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiozkqueue.errors import (
     AccessDeniedError,
     ConnectionLostError,
+    InvalidOptionError,
     NotCommittedError,
     NotFoundError,
     PayloadError,
@@ -211,12 +212,17 @@ class QueueState:
             await self.open()
         return self.ready
 
-    async def reopen(self) -> bool:
-        """Read the configuration again; return whether the queue exists. Raises: as `open_existing`.
+    async def refresh(self) -> None:
+        """Have the configuration read again, as it is now.
 
-        Decisions about messages that were not found need it: without a change, nothing asserts the configuration.
+        Refusals need it, and decisions about messages that were not found: nothing asserts the configuration there.
         """
+        await self._zookeeper.sync(self.paths.base)
         self.invalidate()
+
+    async def open_latest(self) -> bool:
+        """Read the configuration as it is now; return whether the queue exists. Raises: as `open_existing`."""
+        await self.refresh()
         return await self.open_existing()
 
     async def _open(self, *, creates: bool) -> None:
@@ -310,11 +316,19 @@ class QueueState:
 
         Raises: as `open`; InvalidOptionError: the configuration or the number of lanes would become too large.
         """
+        refreshed = False
         while True:
             await self.open_or_create()
             if self.admits(priority, scheduled=scheduled):
                 return
-            config = with_lane(self.name, self.config, priority, scheduled=scheduled)
+            try:
+                config = with_lane(self.name, self.config, priority, scheduled=scheduled)
+            except InvalidOptionError:
+                if refreshed:
+                    raise
+                await self.refresh()
+                refreshed = True
+                continue
             folders = ["later"] if scheduled else []
             if priority not in self.snapshot.lanes:
                 (lanes,) = (tier.put_lanes for tier in config.tiers if tier.priority == priority)
@@ -520,8 +534,7 @@ class QueueState:
         if config.policy is not None:
             self._choice.grant(config.policy)
         creates = config.paused is None or config != QueueConfig(paused=config.paused)
-        if not creates:
-            self.invalidate()  # the queue may have been deleted since it was last read
+        await self.refresh()
         reopen = self.open_or_create if creates else self.open
         await reopen()
         while True:
