@@ -146,7 +146,10 @@ def _envelope_start(fields: dict[str, JsonValue]) -> bytes:
 def _fields(header: Header) -> dict[str, JsonValue]:
     fields: dict[str, JsonValue] = {}
     if header.headers:
-        fields["headers"] = {_text("headers", name): _text("headers", text) for name, text in header.headers.items()}
+        fields["headers"] = {
+            _text("headers: a name", name): text if is_text(text) else _text(f"headers[{name!r}]", text)
+            for name, text in header.headers.items()
+        }
     if header.key is not None:
         fields["key"] = _text("key", header.key)
     if header.group is not None:

@@ -104,6 +104,12 @@ class Undecided(Protocol):
         ...
 
 
+def _settings(dialect: Dialect | None) -> str:
+    """Describe the layout of a queue of another program."""
+    settings = {} if dialect is None else dialect.settings()
+    return ", ".join(f"{name}={value!r}" for name, value in settings.items() if value is not None)
+
+
 def _reported(_: AtomicWrite) -> None:
     """Mark a failure as one that a caller gets, so that it is not logged."""
 
@@ -247,7 +253,10 @@ class SessionCore:
         if state is None:
             return self._add(ForeignQueueState(self.zookeeper, self.root, dialect, self._links))
         if state.dialect != dialect:
-            msg = f"queue {dialect.path!r} is already used as {state.dialect} in this session, not as {dialect}"
+            msg = (
+                f"queue {dialect.path!r} is already used in this session with {_settings(state.dialect)}, not with "
+                f"{_settings(dialect)}; use one of them, or another session"
+            )
             raise ConfigConflictError(msg)
         return state
 
