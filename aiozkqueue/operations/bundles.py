@@ -373,10 +373,11 @@ async def unbundle(handle: QueueHandle[Runtime]) -> int:
     Raises: AccessDeniedError, PayloadError.
     """
     state = handle.state
-    if not await state.exists():
-        return 0
-    await state.configure(QueueConfig(bundle=1))
-    while state.config.bundled:
+    opened = await state.open_latest()
+    while opened and state.config.bundle != 1:
+        await state.replace_config(state.config.changed(QueueConfig(bundle=1)))
+        opened = await state.open_existing()
+    while opened and state.config.bundled:
         # No put that was composed for another configuration can be applied any more, so no bundle can be added.
         await handle.zookeeper.sync(handle.paths.base)
         folders = [handle.paths.at(lane) for lane in state.config.lanes]
@@ -386,7 +387,7 @@ async def unbundle(handle: QueueHandle[Runtime]) -> int:
         if (state.config.bundle or 1) > 1:
             break  # another program has turned bundles on again
         await state.replace_config(replace(state.config, bundled=False))
-        await state.open()
+        opened = await state.open_existing()
     return 0
 
 

@@ -222,3 +222,16 @@ def test_the_token_of_an_ended_lease_settles_its_message_after_a_reassignment(se
         assert (message is not None) == (settled == "released")
 
     play(program, options=NODES)
+
+
+def test_a_queue_that_is_deleted_meanwhile_is_not_created_again_by_the_end_of_its_bundles() -> None:
+    async def program(sessions: list[zq.QueueSession], number: int) -> bool:
+        operator, producer, other = sessions
+        await producer.queue("jobs").configure(zq.QueueConfig(bundle=64))
+        await producer.queue("jobs").put_many([b"%d" % each for each in range(36)])
+        between = Between(operator, number, partial(other.queue("jobs").admin.delete, force=True))
+        assert await operator.queue("jobs").admin.unbundle() == 0
+        assert await producer.queue("jobs").exists() is not between.reached
+        return between.reached
+
+    between_all(program)

@@ -7,7 +7,7 @@ import time
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
-from aiozkqueue.zookeeper import SetData, Stat, until_answered
+from aiozkqueue.zookeeper import MultiError, NoNodeError, SetData, Stat, until_answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +140,9 @@ class ServerClock:
     async def learned(self, path: str) -> int:
         """Return the server's time; if it is unknown, write empty data to the znode at ``path`` to sample it.
 
-        Wait while disconnected. Raises: MultiError of the zookeeper package.
+        Wait while disconnected. If the znode is missing, because its queue was deleted, the local clock must do.
+
+        Raises: MultiError of the zookeeper package.
         """
 
         async def sample() -> None:
@@ -150,5 +152,9 @@ class ServerClock:
             self.observe(stat.mtime, sent)
 
         if not self.sampled:
-            await until_answered(self._zookeeper, sample)
+            try:
+                await until_answered(self._zookeeper, sample)
+            except MultiError as error:
+                if not isinstance(error.error, NoNodeError):
+                    raise
         return self.now()
