@@ -130,17 +130,25 @@ class _Releasing:
     async def run(self) -> int:
         """Release all messages; return how many."""
         await self._take_over()
-        released = 0
-        for name in sorted(await below(self._zookeeper, self._path)):
-            manifest = f"{self._path}/{name}"
-            for page in sorted(filter(is_page, await below(self._zookeeper, manifest))):
-                released += await self._give_back(manifest, f"{manifest}/{page}")
-            while await self._unmarked(manifest) is not None:
-                marks = [Delete(f"{manifest}/{mark}") for mark in await below(self._zookeeper, manifest)]
-                with suppress(_RefusedError):
-                    for start in range(0, len(marks), TOGETHER):
-                        await self._change(*marks[start : start + TOGETHER])
-                    await self._change(Delete(manifest))
+        return sum([await self._release(name) for name in sorted(await below(self._zookeeper, self._path))])
+
+    async def _release(self, name: str) -> int:
+        """Release the messages of a batch and remove it, unless it is marked as done; return how many.
+
+        A stream that takes the ledger over meanwhile may add pages, so the batch is listed again after its pages are
+        gone. ZooKeeper refuses to delete the batch while a page is left.
+        """
+        manifest, released = f"{self._path}/{name}", 0
+        while (unmarked := await self._unmarked(manifest)) is not None:
+            names = await below(self._zookeeper, manifest)
+            if pages := sorted(filter(is_page, names)):
+                released += sum([await self._give_back(manifest, f"{manifest}/{page}") for page in pages])
+                continue
+            marks = [Delete(f"{manifest}/{mark}") for mark in names]
+            with suppress(_RefusedError):
+                for start in range(0, len(marks), TOGETHER):
+                    await self._change(unmarked, *marks[start : start + TOGETHER])
+                await self._change(unmarked, Delete(manifest))
         return released
 
     async def _take_over(self) -> None:

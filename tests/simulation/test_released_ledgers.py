@@ -1,0 +1,85 @@
+"""The ledger of a stream is released while the stream, or one that has replaced it, continues."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+#: The calls of the client that answer the requests of a release.
+CALLS = ("read", "read_many", "children", "exists", "multi", "sync")
+#: More requests than a release makes.
+MOST = 60
+
+
+class Between:
+    """Runs an action between the answer to a session's n-th request from now on, and its use."""
+
+    def __init__(self, session: zq.QueueSession, number: int, action: Callable[[], Awaitable[object]]) -> None:
+        self.reached = False
+        self._left = number
+        self._action = action
+        zookeeper = core_of(session).zookeeper
+        for name in CALLS:
+            setattr(zookeeper, name, partial(self._call, getattr(zookeeper, name)))
+
+    async def _call(self, call: Callable[..., Awaitable[Any]], *args: Any, **keywords: Any) -> Any:
+        try:
+            return await call(*args, **keywords)
+        finally:
+            self._left -= 1
+            if not self._left:
+                self.reached = True
+                await self._action()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_all_messages_are_released_if_a_stream_begins_again_after_any_request(sealed: bool) -> None:  # noqa: FBT001 - a case
+    """The batch that is being prepared gets another page."""
+
+    async def play(number: int) -> bool:
+        cluster = make_cluster()
+        cluster.ensemble.delays.network = partial(float, 0.001)
+        async with AsyncExitStack() as stack:
+            sessions = [await stack.enter_async_context(cluster.connect()) for _ in range(4)]
+            first, operator, second, last = sessions
+            jobs = operator.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=1))
+            await jobs.put_many([b"%d" % one for one in range(10)])
+            ledger = Ledger(core_of(first).handle("jobs"), "A")
+            before = await ledger.next_batch(-1, 3) if sealed else -1
+            await ledger.prepare(before, 4)
+
+            async def begin_again() -> None:
+                with_another_page = Ledger(core_of(second).handle("jobs"), "A")
+                try:
+                    await with_another_page.next_batch(before, None)
+                except zq.ClaimLostError:
+                    return  # it has been released again
+
+            between = Between(operator, number, begin_again)
+            released = await jobs.admin.release_ledger("A")
+            released += await last.queue("jobs").admin.release_ledger("A")
+            async with last.transaction() as tx:
+                assert len(await tx.take_many(last.queue("jobs"), 20, timeout=1)) == 10, number
+            assert released >= 7 if sealed else released >= 4
+            return between.reached
+
+    async def main() -> None:
+        for number in range(1, MOST):
+            if not await play(number):
+                return
+        pytest.fail("a release made more requests than this test knows")
+
+    run_virtual(main, limit=float("inf"))
