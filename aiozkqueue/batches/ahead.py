@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.operations.ledger_pages import count_messages, write_page
+from aiozkqueue.operations.ledger_pages import count_messages, untouched_records, write_page
 from aiozkqueue.queue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Delete, NoAuthError, SetData
 
@@ -57,7 +57,10 @@ class Ahead(Making):
         paths = self._state.paths
         entries, wakeup = await self._entries(page), [SetData(paths.items, b"")]  # wakes idle consumers
         while True:
-            parts = [(number, one) for number, entry in enumerate(entries) for one in releasing(paths, entry)]
+            untouched = await untouched_records(self._zookeeper, paths, entries)
+            parts = [
+                (number, one) for number, entry in enumerate(entries) for one in releasing(paths, entry, untouched)
+            ]
             operations: list[Operation] = [Delete(page), *(one for _, one in parts), *wakeup]
             try:
                 await self._change(operations, partial(self._gone, page))

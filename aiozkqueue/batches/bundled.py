@@ -1,8 +1,9 @@
 """The bundles that a ledger holds: locked, ended, and replaced by single items.
 
 A page locks a whole bundle: one multi creates the page, the lock, and the record that shows consumers that the bundle
-has been claimed. A ledger writes nothing else into the record. So the record at version 0 proves that no other program
-has touched the bundle since, and each later multi about the bundle deletes it at that version.
+has been claimed. It also writes the record once, which makes its version 1. A ledger writes nothing else into the
+record. So the record at version 1 proves that no other program has touched the bundle since, and each later multi about
+the bundle deletes it at that version.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import BundleRecord, LockRecord, MalformedError, single_place
-from aiozkqueue.operations.ledger_pages import Entry, read_page, write_page
+from aiozkqueue.operations.ledger_pages import UNTOUCHED, Entry, is_untouched, read_page, write_page
 from aiozkqueue.queue.redelivery.bundles import (
     Dissolved,
     dissolve,
@@ -37,7 +38,7 @@ from aiozkqueue.zookeeper import (
 from .epoch import Epoch, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.redelivery.bundles import BundleState
@@ -51,7 +52,8 @@ def locking(paths: QueuePaths, entry: Entry, lock: LockRecord) -> list[Operation
     path, data = paths.at(entry.place), lock.encode()
     operations: list[Operation] = [Check(path, entry.version), Create(paths.lock(entry.id), data)]
     if entry.is_bundle:
-        operations.append(Create(paths.bundle_record(entry.id), BundleRecord(lock.claim).encode()))
+        record, data = paths.bundle_record(entry.id), BundleRecord(lock.claim).encode()
+        operations += [Create(record, data), SetData(record, data, 0)]
     return operations
 
 
@@ -59,15 +61,16 @@ def ending(paths: QueuePaths, entry: Entry) -> list[Operation]:
     """Return the operations that end all messages of a plain item or an untouched bundle that a ledger holds."""
     operations: list[Operation] = [Delete(paths.at(entry.place), entry.version), Delete(paths.lock(entry.id))]
     if entry.is_bundle:
-        operations.append(Delete(paths.bundle_record(entry.id), 0))
+        operations.append(Delete(paths.bundle_record(entry.id), UNTOUCHED))
     return operations
 
 
-def releasing(paths: QueuePaths, entry: Entry) -> list[Operation]:
+def releasing(paths: QueuePaths, entry: Entry, untouched: Mapping[str, int]) -> list[Operation]:
     """Return the operations that release a plain item or an untouched bundle that a ledger holds."""
     operations: list[Operation] = [Check(paths.at(entry.place), entry.version), Delete(paths.lock(entry.id))]
     if entry.is_bundle:
-        operations.append(Delete(paths.bundle_record(entry.id), 0))
+        record = paths.bundle_record(entry.id)
+        operations.append(Delete(record, untouched.get(record, UNTOUCHED)))
     return operations
 
 
@@ -165,7 +168,10 @@ def _is_ours(state: BundleState, claims: Collection[str]) -> bool:
     """Whether a bundle has the lock of these claims, and no other program has written its record."""
     record, lock = state.record, state.lock
     return (
-        record is not None and not record.version and lock is not None and LockRecord.decode(lock.data).claim in claims
+        record is not None
+        and is_untouched(record.version)
+        and lock is not None
+        and LockRecord.decode(lock.data).claim in claims
     )
 
 

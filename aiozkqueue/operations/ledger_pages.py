@@ -19,10 +19,13 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozkqueue.layout import LockRecord
+    from aiozkqueue.layout import LockRecord, QueuePaths
     from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
 
 _OWNER: Final = "ledger:"
+#: The version of the record of a bundle that a ledger has locked. A consumer's record begins at version 0, so a change
+#: that was read while a consumer held the bundle is refused. Earlier programs left a ledger's record at version 0 too.
+UNTOUCHED: Final = 1
 #: The number of parts into which a batch is divided if its query fails.
 _FAN: Final = 8
 
@@ -128,6 +131,22 @@ def owner_of_ledger(group: str) -> str:
 def is_of_ledger(lock: LockRecord) -> bool:
     """Whether a lock belongs to a ledger: such a lock has no end, and is not a leftover."""
     return lock.owner.startswith(_OWNER)
+
+
+def is_untouched(record: int) -> bool:
+    """Whether no client has written the record of a bundle, which has this version, since a ledger has locked it."""
+    return record <= UNTOUCHED
+
+
+async def untouched_records(zookeeper: ZooKeeper, paths: QueuePaths, entries: Sequence[Entry]) -> dict[str, int]:
+    """Return the versions, by path, of the records that no client has written since a ledger has locked the bundles."""
+    records = [paths.bundle_record(one.id) for one in entries if one.is_bundle]
+    nodes = await zookeeper.read_many(records) if records else []
+    return {
+        record: node.stat.version
+        for record, node in zip(records, nodes, strict=True)
+        if node is not None and is_untouched(node.stat.version)
+    }
 
 
 def is_page(name: str) -> bool:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord
-from aiozkqueue.operations.ledger_pages import Entry, Manifest, count_messages, is_page, owner_of_ledger, read_page
+from aiozkqueue.operations.ledger_pages import (
+    Entry,
+    Manifest,
+    count_messages,
+    is_page,
+    owner_of_ledger,
+    read_page,
+    untouched_records,
+)
 from aiozkqueue.queue.commit.history import session_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
@@ -205,7 +213,8 @@ class _Releasing:
             forced_version, ours = await self._held(entries)
             count = count_messages(ours)
             locks = [Delete(paths.lock(one.id)) for one in ours]
-            records = [Delete(record, 0) for record in await self._untouched(ours)]
+            untouched = await untouched_records(self._zookeeper, paths, ours)
+            records = [Delete(record, version) for record, version in untouched.items()]
             # A lock that was forced open since may now belong to another client, and no version shows that.
             unforced = Check(paths.locks, forced_version)
             marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
@@ -224,14 +233,6 @@ class _Releasing:
                 if node is not None and LockRecord.decode(node.data).owner == owner_of_ledger(self._group):
                     ours.append(one)
         return folder.stat.version, ours
-
-    async def _untouched(self, entries: Sequence[Entry]) -> list[str]:
-        """Return the paths of the records of bundles that no client has written since the ledger has locked them."""
-        records = [self._state.paths.bundle_record(one.id) for one in entries if one.is_bundle]
-        nodes = await self._zookeeper.read_many(records) if records else []
-        return [
-            record for record, node in zip(records, nodes, strict=True) if node is not None and not node.stat.version
-        ]
 
     async def _change(self, *operations: Operation) -> None:
         """Apply a change of this epoch. Raises: _RefusedError: it was not applied, or not by this request."""

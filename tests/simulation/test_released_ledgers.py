@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.batches import making
+from aiozkqueue.batches.bundled import locking
 from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.zookeeper import SetData
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,3 +86,35 @@ def test_all_messages_are_released_if_a_stream_begins_again_after_any_request(se
         pytest.fail("a release made more requests than this test knows")
 
     run_virtual(main, limit=float("inf"))
+
+
+@pytest.mark.parametrize("by", ["driver", "operator", "acknowledgement"])
+def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_released(
+    monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setattr(
+        making, "locking", lambda *args: [one for one in locking(*args) if not isinstance(one, SetData)]
+    )
+
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session, cluster.connect() as other:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=64))
+            await jobs.put_many([b"%d" % one for one in range(40)])
+            ledger = Ledger(core_of(session).handle("jobs"), "A")
+            if by == "driver":
+                await ledger.prepare(-1, None)
+                assert await ledger.give_back() == 40
+            elif by == "operator":
+                await ledger.next_batch(-1, None)
+                assert await jobs.admin.release_ledger("A") == 40
+            else:
+                assert await ledger.acknowledge(await ledger.next_batch(-1, None)) == 40
+            async with other.transaction() as tx:
+                taken = await tx.take_many(other.queue("jobs"), 40, timeout=1)
+                assert len(taken) == (0 if by == "acknowledgement" else 40)
+            for folder in ("items", "locks", "meta"):
+                assert await core_of(other).zookeeper.children(f"/zms/jobs/{folder}") == []
+
+    run_virtual(main)
