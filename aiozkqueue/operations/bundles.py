@@ -96,7 +96,7 @@ async def count_bundled(handle: QueueHandle[Runtime], folders: Sequence[str]) ->
 
     The records are read before the lanes: a bundle that ends in between is then omitted, instead of counted in full.
     """
-    done = await _done(handle)
+    claimed = await _claimed(handle)
     more = Counter[str]()
     in_flight = 0
     for folder in _unscheduled(handle, folders):
@@ -104,9 +104,9 @@ async def count_bundled(handle: QueueHandle[Runtime], folders: Sequence[str]) ->
         for number, text in enumerate(names, 1):
             name = BundleName.parse(text)
             if name is not None:
-                left = name.size - done.get(name.id, 0)
-                more[folder] += left - 1
-                in_flight += left - 1 if name.id in done else 0
+                done, held = claimed.get(name.id, (0, False))
+                more[folder] += name.size - done - 1
+                in_flight += name.size - done - 1 if held else 0
             if number % SLICE == 0:
                 await asyncio.sleep(0)
     return Bundled(more, in_flight)
@@ -117,19 +117,23 @@ def _unscheduled(handle: QueueHandle[Runtime], folders: Iterable[str]) -> list[s
     return [folder for folder in folders if hour_at(handle.paths.place_of(folder)) is None]
 
 
-async def _done(handle: QueueHandle[Runtime]) -> dict[str, int]:
-    """Return the number of ended messages of each claimed bundle, by the bundle's id."""
-    names = (await collect_children(handle, handle.paths.metas, lambda: Matching(parse_bundle_record))).names
-    done: dict[str, int] = {}
+async def _claimed(handle: QueueHandle[Runtime]) -> dict[str, tuple[int, bool]]:
+    """Return the number of ended messages of each bundle that was claimed, and whether it still is, by its id.
+
+    The record of a bundle outlives its lock if its holder dies or is forced out.
+    """
+    paths = handle.paths
+    names = (await collect_children(handle, paths.metas, lambda: Matching(parse_bundle_record))).names
+    claimed: dict[str, tuple[int, bool]] = {}
     with translate_denials(handle.name):
         for start in range(0, len(names), SLICE):
-            part = names[start : start + SLICE]
-            records = await handle.zookeeper.read_versioned([f"{handle.paths.metas}/{name}" for name in part])
-            for name, record in zip(part, records, strict=True):
-                own = parse_bundle_record(name)
-                if record is not None and own is not None:
-                    done[own] = _ended(record.data)
-    return done
+            ids = [own for name in names[start : start + SLICE] if (own := parse_bundle_record(name)) is not None]
+            reads = [path for own in ids for path in (paths.bundle_record(own), paths.lock(own))]
+            nodes = iter(await handle.zookeeper.read_versioned(reads))
+            for own, record, lock in zip(ids, nodes, nodes, strict=True):
+                if record is not None:
+                    claimed[own] = _ended(record.data), lock is not None
+    return claimed
 
 
 def _ended(data: bytes) -> int:

@@ -1,0 +1,49 @@
+"""The figures of a queue whose bundles were claimed by a session that no longer holds them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.operations.lag import Lag
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+
+#: Messages of the bundle.
+NUMBER = 36
+
+
+@pytest.mark.parametrize("end", ["death", "release"])
+def test_the_messages_of_a_bundle_wait_again_when_its_holder_is_gone(end: str) -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect(name="operator") as operator, cluster.connect(name="consumer") as consumer:
+            jobs = operator.queue("jobs")
+            lag = Lag(core_of(operator).handle("jobs"))
+            await jobs.configure(zq.QueueConfig(bundle=64))
+            await jobs.put_many([b"%d" % one for one in range(NUMBER)])
+
+            async def figures() -> list[tuple[int, int, int]]:
+                await asyncio.sleep(60)  # the lag is read again
+                stats, late = await jobs.stats(), await lag.figures()
+                assert stats.in_flight == await jobs.claimed()
+                return [
+                    (stats.size, stats.waiting, stats.in_flight),
+                    (late["waiting"] + late["in_flight"], late["waiting"], late["in_flight"]),
+                ]
+
+            async with consumer.transaction(autocommit=False) as tx:
+                assert len(await tx.take_many(consumer.queue("jobs"), NUMBER, timeout=1)) == NUMBER
+                assert await figures() == [(NUMBER, 0, NUMBER)] * 2
+                if end == "death":
+                    cluster.expire("consumer")
+                else:
+                    assert await jobs.admin.release_claims() == NUMBER
+                assert await figures() == [(NUMBER, NUMBER, 0)] * 2
+                with pytest.raises(zq.SessionExpiredError if end == "death" else zq.ClaimLostError):
+                    await tx.commit()
+
+    run_virtual(main)
