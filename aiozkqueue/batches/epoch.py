@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.layout import LockRecord
-from aiozkqueue.operations.ledger_pages import owner_of_ledger
+from aiozkqueue.operations.ledger_pages import owner_of_ledger, path_of_ledger
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -51,7 +51,7 @@ class Epoch:
         self._zookeeper = handle.zookeeper
         self._state = handle.state
         self._group = group
-        self._path = f"{handle.paths.ledgers}/{group}"
+        self._path = path_of_ledger(handle.paths, group)
         self._epoch: int | None = None
         self._record = LedgerRecord()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import PayloadError
-from aiozkqueue.layout import candidate_id, candidate_id_at, is_bundle_at, messages_in, name_at
+from aiozkqueue.errors import InvalidNameError, NotFoundError, PayloadError
+from aiozkqueue.layout import candidate_id, candidate_id_at, check_queue_name, is_bundle_at, messages_in, name_at
 from aiozkqueue.zookeeper import (
     Create,
     Delete,
@@ -126,6 +126,20 @@ class Manifest(NamedTuple):
 def owner_of_ledger(group: str) -> str:
     """Return the owner that a ledger's locks name."""
     return f"{_OWNER}{group}"
+
+
+def path_of_ledger(paths: QueuePaths, group: str) -> str:
+    """Return the path of a group's ledger. Raises: NotFoundError: no ledger can have this name."""
+    try:
+        check_queue_name(group, "group")
+    except InvalidNameError as error:
+        raise absence_of(group, paths.name) from error
+    return f"{paths.ledgers}/{group}"
+
+
+def absence_of(group: str, queue: str) -> NotFoundError:
+    """Return the error that a queue has no ledger of this name."""
+    return NotFoundError(f"queue {queue!r} has no ledger {group!r}; `aiozkqueue ledgers list` shows the ledgers")
 
 
 def is_of_ledger(lock: LockRecord) -> bool:

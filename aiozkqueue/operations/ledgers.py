@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord
 from aiozkqueue.operations.ledger_pages import (
     Entry,
     Manifest,
+    absence_of,
     count_messages,
     is_page,
     owner_of_ledger,
+    path_of_ledger,
     read_page,
     untouched_records,
 )
@@ -131,7 +132,7 @@ class _Releasing:
         self._zookeeper = zookeeper
         self._state = state
         self._group = group
-        self._path = f"{state.paths.ledgers}/{group}"
+        self._path = path_of_ledger(state.paths, group)
         self._epoch = 0
         self._record: bytes | None = None  # as this release has written it
 
@@ -167,10 +168,7 @@ class _Releasing:
         except (NoNodeError, MultiError) as error:
             if isinstance(error, MultiError) and not isinstance(error.error, NoNodeError):
                 raise error.error from error
-            msg = (
-                f"queue {self._state.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows the ledgers"
-            )
-            raise NotFoundError(msg) from error
+            raise absence_of(self._group, self._state.name) from error
 
     async def _next_epoch(self) -> int:
         while True:

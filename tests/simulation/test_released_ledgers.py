@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import aiozkqueue as zq
 from aiozkqueue.batches import making
 from aiozkqueue.batches.bundled import locking
 from aiozkqueue.batches.ledger import Ledger
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
@@ -116,5 +118,21 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
                 assert len(taken) == (0 if by == "acknowledgement" else 40)
             for folder in ("items", "locks", "meta"):
                 assert await core_of(other).zookeeper.children(f"/zms/jobs/{folder}") == []
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("group", ["A/batch-0000000000", "A/", "A/../A", "../items", "..", ".", "", "B"])
+def test_a_name_of_no_ledger_changes_nothing(group: str) -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"1", b"2"])
+            ledger = Ledger(core_of(session).handle("jobs"), "A")
+            number = await ledger.next_batch(-1, None)
+            with pytest.raises(NotFoundError, match=re.escape(f"has no ledger {group!r}")):
+                await jobs.admin.release_ledger(group)
+            assert await ledger.acknowledge(number) == 2
 
     run_virtual(main)
