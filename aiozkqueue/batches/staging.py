@@ -48,10 +48,15 @@ class Fence(NamedTuple):
     version: int
     stage: str
     """The name of the batch in its lock and in its items' names."""
+    lock: str
+    """The path of the lock that hides the items."""
 
-    def check(self) -> Operation:
-        """Return the check that the batch is still pending."""
-        return Check(self.path, self.version)
+    def checks(self) -> tuple[Operation, ...]:
+        """Return the checks that the batch is still pending, and that its items are hidden.
+
+        The version alone does not show that: it starts again when the queue is deleted and created again.
+        """
+        return Check(self.path, self.version), Check(self.lock, -1)
 
     def staged(self, put: Put) -> Put:
         """Return the put with the batch's field in its name."""
@@ -71,7 +76,7 @@ def fenced_puts(transaction_id: str, puts: Sequence[Put], fence: Fence, progress
 
     It fails with a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
     """
-    is_pending = FixedOperations((fence.check(),), lambda error: FencedError(f"{fence.path}: {error}"))
+    is_pending = FixedOperations(fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
     recorded = FixedOperations((progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
     return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts))))
 
@@ -109,20 +114,30 @@ class BatchWriter:
                 if record.stage is None and record.run == run:
                     raise self._given_up(batch)
                 if record.stage is not None and record.run == run:
-                    return Fence(self.path, version, record.stage)
+                    return self._fence(version, record.stage)
             await self._begin(record, version, batch=batch, run=run, origin=origin)
 
     async def renew(self, batch: int, run: str) -> Fence | None:
         """Check whether a batch is still pending in this run after its fence refused a put; None: it is complete.
 
-        Raises: NotCommittedError: it has been discarded, or belongs to another run.
+        Raises: NotCommittedError: it has been discarded, or belongs to another run, or its lock was removed manually.
         """
-        record, version = await self._read()
-        if record is not None and batch <= record.last_complete:
-            return None
-        if record is None or record.batch != batch or record.run != run or record.stage is None:
-            raise self._given_up(batch)
-        return Fence(self.path, version, record.stage)
+        unlocked: int | None = None
+        while True:
+            record, version = await self._read()
+            if record is not None and batch <= record.last_complete:
+                return None
+            if record is None or record.batch != batch or record.run != run or record.stage is None:
+                raise self._given_up(batch)
+            fence = self._fence(version, record.stage)
+            if await self._zookeeper.exists(fence.lock) is not None:
+                return fence
+            if version == unlocked:
+                raise self._given_up(batch)
+            unlocked = version  # unless it has been completed or discarded since the read
+
+    def _fence(self, version: int, stage: str) -> Fence:
+        return Fence(self.path, version, stage, self._state.paths.lock(stage))
 
     async def complete(self, batch: int) -> None:
         """Make a batch visible, all of it at once. A repetition has no effect.

@@ -32,7 +32,7 @@ def watched_batches_assumed_complete(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(of_batches)
 def batch_put_without_its_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(staging.Fence, "check", lambda self: Check(self.path))
+    patch.setattr(staging.Fence, "checks", lambda self: (Check(self.path),))
 
 
 @mutation(of_batches)
