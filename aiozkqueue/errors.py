@@ -256,7 +256,7 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
         headers: kept for the next attempt, where they override the message's own.
 
     Raises:
-        InvalidOptionError: a delay is no number of seconds from 0 to 10**9, a header is no text, or both ``delay`` and
+        InvalidOptionError: a delay is not 0 to 10**9 seconds, a header is not a text, or both ``delay`` and
             ``schedule`` are given.
     """
 
@@ -317,7 +317,7 @@ class Reject(Exception):  # noqa: N818 - as Retry
     """Raise in a handler: move the message to the dead letters, with this reason.
 
     Raises:
-        InvalidOptionError: the reason is no str.
+        InvalidOptionError: the reason is not a str.
     """
 
     def __init__(self, reason: str = "rejected by its handler") -> None:

@@ -268,7 +268,7 @@ class ZooKeeperClient:
         return await self._session.wait_connected(generation=generation, after=after)
 
     def kill(self) -> None:
-        """Drop the connection at once, for good; the server ends the session at its timeout. Idempotent."""
+        """Drop the connection at once and open no other; the server ends the session at its timeout. Idempotent."""
         self._session.kill()
 
     async def close(self) -> None:

@@ -287,7 +287,7 @@ class ZooKeeper(Protocol):
         ...
 
     def kill(self) -> None:
-        """Drop the connection at once, for good; the server ends the session at its timeout. Idempotent."""
+        """Drop the connection at once and open no other; the server ends the session at its timeout. Idempotent."""
         ...
 
     async def close(self) -> None:
