@@ -283,7 +283,7 @@ def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
             Severity.INFO,
             "credentials",
             "none: everybody who can connect to the servers may read, change and delete everything",
-            "connect with --auth USER:PASSWORD",
+            "set AIOZKQUEUE_AUTH=digest:USER:PASSWORD",
         )
     yield from _of_acls("root", facts.open_to_all, facts.readable_by_all, facts)
 

@@ -71,6 +71,11 @@ def test_every_problem_of_the_servers_is_found(change: dict[str, Any], expected:
     assert all(finding.advice for finding in diagnosis.findings)
 
 
+def test_credentials_are_advised_as_the_command_accepts_them_and_not_as_an_argument() -> None:
+    [finding] = diagnose(replace(WELL, authenticated=False), []).findings
+    assert finding.advice == "set AIOZKQUEUE_AUTH=digest:USER:PASSWORD"
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
