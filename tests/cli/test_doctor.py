@@ -73,7 +73,7 @@ def test_doctor_tells_of_a_pause_and_not_of_a_missing_consumer(cli: Cli) -> None
     cli("put", "q", "1")
     cli("pause", "q")
     done = cli("doctor", "--json")
-    assert [text for text in found(done, "warning") if text.startswith("q:")] == ["q: is paused, and 1 messages wait"]
+    assert [text for text in found(done, "warning") if text.startswith("q:")] == ["q: is paused, and 1 message waits"]
     assert "q (paused)" in cli("doctor").text
 
 
@@ -145,8 +145,8 @@ async def test_doctor_finds_leftover_znodes_and_ignores_those_in_use(
         await tx.rollback()
     assert done.status == 1
     assert [text.split(":")[:2] for text in found(done, "error") if text.startswith("q")] == [
-        ["q", " 1 locks that neither the end of a session nor a due time removes"],
-        ["q", " 1 delayed messages that nothing will release"],
+        ["q", " 1 lock that neither the end of a session nor a due time removes"],
+        ["q", " 1 delayed message that nothing will release"],
     ]
     assert [text for text in found(done, "error") if text.startswith("ill: queue 'ill': the configuration")]
     warnings = " ".join(found(done, "warning"))

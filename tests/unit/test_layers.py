@@ -22,7 +22,7 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 LAYERS = (
     {"moments"},
     {"errors"},
-    {"extras"},
+    {"extras", "wording"},
     {"zookeeper", "layout"},
     {"dialects"},
     {"queue"},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 from aiozkqueue.operations.similar import remedy
+from aiozkqueue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -275,7 +276,7 @@ def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             ".clients",
-            f"the commit slots of {facts.old_slots} clients have not been used for a day",
+            f"the commit slots of {counted(facts.old_slots, 'client')} have not been used for a day",
             "they are left by programs that have ended: `aiozkqueue clean` removes them, as running sessions do",
         )
     if not facts.authenticated:
@@ -293,7 +294,7 @@ def _of_budget(ensemble: EnsembleFacts, unexamined: Sequence[str]) -> Iterator[F
         yield Finding(
             Severity.WARNING,
             "queues",
-            f"{len(unexamined)} were not checked within the time budget: {_some(unexamined)}",
+            f"{len(unexamined)} {_was(len(unexamined))} not checked within the time budget: {_some(unexamined)}",
             "name some of them, or allow more time with `--budget`",
         )
     if not ensemble.complete:
@@ -319,7 +320,7 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
         )
         return
     if not facts.complete:
-        left = f"; {facts.lanes_left} lanes were not listed" if facts.lanes_left else ""
+        left = f"; {counted(facts.lanes_left, 'lane')} {_was(facts.lanes_left)} not listed" if facts.lanes_left else ""
         yield Finding(
             Severity.WARNING,
             name,
@@ -344,8 +345,8 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.INFO,
             name,
-            f"{facts.dead_letters} dead letters",
-            f"see `aiozkqueue dlq list {name}`, then redrive or purge them",
+            counted(facts.dead_letters, "dead letter"),
+            f"see `aiozkqueue dlq list {name}`, then redrive or purge {'it' if facts.dead_letters == 1 else 'them'}",
         )
     yield from _of_orphans(facts)
     yield from _of_acls(name, facts.open_to_all, facts.readable_by_all, ensemble)
@@ -357,22 +358,24 @@ def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING if visible > 0 else Severity.INFO,
             name,
-            f"is paused, and {visible} messages wait",
+            f"is paused, and {counted(visible, 'message')} {'waits' if visible == 1 else 'wait'}",
             f"deliver them again with `aiozkqueue resume {name}`",
         )
     elif visible > 0 and not facts.consumers:
         yield Finding(
             Severity.WARNING,
             name,
-            f"{visible} messages and no consumer",
-            f"start a worker that consumes it, or delete it with `aiozkqueue delete {name} --force`",
+            f"{counted(visible, 'message')} and no consumer",
+            f"start a worker that consumes it; `aiozkqueue peek {name}` shows the messages",
         )
 
 
 def _of_listing(name: str, folder: FolderFacts, limit: int, *, lane: bool) -> Iterator[Finding]:
     if folder.listing < LONG_LISTING * limit:
         return
-    text = f"a listing of the {folder.children} znodes in {folder.path} takes {folder.listing} of {limit} bytes"
+    text = (
+        f"a listing of the {counted(folder.children, 'znode')} in {folder.path} takes {folder.listing} of {limit} bytes"
+    )
     advice = (
         f"spread new messages with `aiozkqueue configure {name} --shards N`, or consume faster"
         if lane
@@ -407,8 +410,8 @@ def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING if old else Severity.INFO,
             facts.name,
-            f"{one.messages} staged messages of {one.name!r} are invisible: the batch, started {one.changed:%F %T} "
-            "UTC, is not complete",
+            f"{counted(one.messages, 'staged message')} of {one.name!r} {'is' if one.messages == 1 else 'are'} "
+            f"invisible: the batch, started {one.changed:%F %T} UTC, is not complete",
             f"if no job writes it now, run the job again (a stream, or a write with the same writeId), or remove the "
             f"messages: `aiozkqueue ledgers discard {facts.name} {one.writer}`",
         )
@@ -417,44 +420,55 @@ def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
 def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
     force = f"delete them below {facts.name}/locks (`delete` in zkCli); their messages are then delivered again"
     clean = f"`aiozkqueue clean {facts.name}` removes them, as running sessions do"
-    for names, severity, text, advice in (
+    for names, severity, noun, text, advice in (
         (
             facts.foreign,
             Severity.WARNING,
-            "znodes among the messages that are not messages",
+            "unknown znode",
+            "among the messages",
             "delete them if no other program uses them",
         ),
-        (facts.endless_locks, Severity.ERROR, "locks that neither the end of a session nor a due time removes", force),
-        (facts.unannounced_locks, Severity.ERROR, "delayed messages that nothing will release", force),
-        (facts.vain_locks, Severity.WARNING, "locks whose message is gone", "delete them"),
+        (
+            facts.endless_locks,
+            Severity.ERROR,
+            "lock",
+            "that neither the end of a session nor a due time removes",
+            force,
+        ),
+        (facts.unannounced_locks, Severity.ERROR, "delayed message", "that nothing will release", force),
+        (facts.vain_locks, Severity.WARNING, "lock", "whose message is gone", "delete them"),
         (
             facts.stray_dues,
             Severity.WARNING,
-            "ends of delays whose lock is gone",
+            "due node",
+            "whose lock is gone",
             "consumers remove them at their due time",
         ),
-        (facts.orphan_metas, Severity.WARNING, "records of attempts whose message is gone", clean),
+        (facts.orphan_metas, Severity.WARNING, "attempt record", "whose message is gone", clean),
         (
             facts.obstructed,
             Severity.ERROR,
-            "znodes of messages that ZooKeeper does not delete because they have children",
+            "message znode",
+            "with children, so that ZooKeeper does not delete it",
             "delete the children: until then the messages cannot be settled",
         ),
         (
             facts.sealed,
             Severity.ERROR,
-            "znodes of messages that this user may not read",
+            "message znode",
+            "that this user may not read",
             "set their ACLs (setAcl in zkCli), or delete them: this user's consumers skip their messages",
         ),
         (
             facts.bad_tags,
             Severity.ERROR,
-            "records of tags that this user may not read, or that do not match their names",
+            "tag record",
+            "that this user may not read, or that does not match its name",
             "set their ACLs, or delete them below filters/: this user's consumers with filters skip their messages",
         ),
     ):
         if names:
-            yield Finding(severity, facts.name, f"{len(names)} {text}: {_some(names)}", advice)
+            yield Finding(severity, facts.name, f"{counted(len(names), noun)} {text}: {_some(names)}", advice)
     for pin in facts.old_pins:
         yield Finding(
             Severity.WARNING,
@@ -467,7 +481,7 @@ def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
         yield Finding(
             severity,
             facts.name,
-            f"{facts.overdue} delays have ended, but the messages have not been released",
+            f"{counted(facts.overdue, 'message')} not released, although the delay has ended",
             "check that the consumers are running" if facts.consumers else "start a consumer, which releases them",
         )
 
@@ -491,6 +505,10 @@ def _of_acls(
             f"everybody may read {len(readable)} of its znodes: {_some(readable)}",
             "set their ACLs (setAcl -R in zkCli) if this is not intended",
         )
+
+
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _some(names: Sequence[str]) -> str:

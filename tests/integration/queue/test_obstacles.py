@@ -331,7 +331,7 @@ async def test_a_diagnosis_names_the_obstacles_that_block_messages(
     await server_view.create(sealed)
     await set_acl(server_view, sealed, readable=False)
     told = [finding.text for finding in (await session.admin.diagnose("jobs")).findings if finding.subject == "jobs"]
-    assert [text for text in told if "they have children" in text and obstructed in text]
+    assert [text for text in told if "with children" in text and obstructed in text]
     assert [text for text in told if "may not read" in text and sealed in text]
 
 

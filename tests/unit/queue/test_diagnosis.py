@@ -121,6 +121,37 @@ def test_a_paused_queue_without_consumers_needs_no_consumer_but_an_end_of_the_pa
     assert finding.advice == "deliver them again with `aiozkqueue resume q`"
 
 
+def test_a_queue_without_consumers_needs_a_worker_and_is_never_to_be_deleted() -> None:
+    (one,) = diagnose(WELL, [QueueFacts(name="orders", size=1)]).findings
+    assert (one.text, one.advice) == (
+        "1 message and no consumer",
+        "start a worker that consumes it; `aiozkqueue peek orders` shows the messages",
+    )
+    (two,) = diagnose(WELL, [QueueFacts(name="orders", size=2)]).findings
+    assert two.text == "2 messages and no consumer"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"size": 1, "paused": True}, "is paused, and 1 message waits"),
+        ({"dead_letters": 1}, "1 dead letter"),
+        ({"dead_letters": 2}, "2 dead letters"),
+        ({"foreign": ["x"]}, "1 unknown znode among the messages: x"),
+        ({"vain_locks": ["a", "b"]}, "2 locks whose message is gone: a, b"),
+        ({"stray_dues": ["x"]}, "1 due node whose lock is gone: x"),
+        ({"orphan_metas": ["x"]}, "1 attempt record whose message is gone: x"),
+        ({"sealed": ["x"]}, "1 message znode that this user may not read: x"),
+        ({"overdue": 1}, "1 message not released, although the delay has ended"),
+    ],
+    ids=str,
+)
+def test_a_number_of_one_has_its_noun_in_the_singular(change: dict[str, Any], expected: str) -> None:
+    facts: dict[str, Any] = {"name": "q", "consumers": 1, **change}
+    (finding,) = diagnose(WELL, [QueueFacts(**facts)]).findings
+    assert finding.text == expected
+
+
 def test_files_within_the_limit_and_unknown_sizes_are_no_finding() -> None:
     servers = [replace(WELL.servers[0], files=9 * 1024**3), WELL.servers[1]]
     assert diagnose(replace(WELL, servers=servers), []).findings == []
