@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
 
@@ -20,8 +22,10 @@ import typer
 from aiozkqueue import Message
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, TaskID
 
+_Side: TypeAlias = Literal["left", "right"]
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 _PREVIEW: Final = 60
@@ -47,47 +51,97 @@ def json_line(record: Mapping[str, Json]) -> str:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-#: Columns whose cells are arguments of other commands: they are not cut while the window is wide enough.
-_COPIED: Final = {"id", "reference"}
-#: The width of a column besides its cells: a line, and a space on either side.
-_BORDER: Final = 3
+#: The width of a table in a pipe or a file: any.
+_ENDLESS: Final = 1_000_000
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, frame: bool = True
 ) -> None:
-    """Print a table for people; in a window that is too narrow for the column names, one block of lines per row.
+    """Print a table for people; in a window that is too narrow for it, one block of lines per row.
 
-    Cells are shown as they are: no markup, no control characters. Without a ``frame``, more columns fit.
+    Cells are shown as they are: no markup, no control characters. Without a ``frame``, more columns fit; the frame is
+    omitted in a window that is too narrow for it. A pipe or a file limits the width only if COLUMNS is set.
     """
-    from rich import box  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    from aiozkqueue.cli.widths import fitted  # noqa: PLC0415 - see above
+
+    console = console_of_stdout()
+    given = list(rows)
+    sides: list[list[_Side]]
+    shown = [[visible(str(cell)) for cell in row] for row in given]
+    if title is not None:
+        console.print(Text(title), style="table.title", soft_wrap=True)
+    for layout in _LAYOUTS[not frame :]:
+        widths = fitted(columns, shown, console.width - layout.edges - layout.between * (len(columns) - 1))
+        if widths is not None:
+            sides = [[_justify(cell) for cell in row] for row in given]
+            _draw(console, columns, shown, sides, widths, layout)
+            return
+    for row in shown:
+        _draw_record(console, columns, row)
+
+
+def console_of_stdout() -> Console:
+    """Return a console as wide as the window; without a window and without COLUMNS, its width has no limit."""
     from rich.console import Console  # noqa: PLC0415 - see above
+
+    limited = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console() if limited else Console(width=_ENDLESS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A way to draw a table."""
+
+    framed: bool
+    padding: tuple[int, int, int, int]
+    edges: int
+    """The width of the table besides its cells and the gaps between them."""
+    between: int
+    """The width of a gap between two cells."""
+
+
+#: The ways to draw a table, the widest first.
+_LAYOUTS: Final = (
+    _Layout(framed=True, padding=(0, 1, 0, 1), edges=4, between=3),
+    _Layout(framed=False, padding=(0, 1, 0, 0), edges=1, between=2),
+    _Layout(framed=False, padding=(0, 0, 0, 0), edges=0, between=1),
+)
+
+
+def _draw(
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    sides: Sequence[Sequence[_Side]],
+    widths: Sequence[int],
+    layout: _Layout,
+) -> None:
+    from rich import box  # noqa: PLC0415 - see above
     from rich.table import Column, Table  # noqa: PLC0415 - see above
     from rich.text import Text  # noqa: PLC0415 - see above
 
-    console = Console()
-    border = _BORDER if frame else _BORDER - 1
-    widths = {name: max(map(len, name.split()), default=0) for name in columns}
-    if sum(width + border for width in widths.values()) >= console.width:
-        for row in rows:
-            record = Table(Column(overflow="fold"), Column(overflow="fold"), title=title, title_justify="left")
-            record.show_header = False
-            for name, cell in zip(columns, row, strict=True):
-                record.add_row(name, Text(visible(str(cell))))
-            console.print(record)
-            title = None
-        return
     table = Table(
-        *(Column(name, no_wrap=name in _COPIED, overflow="fold", min_width=widths[name]) for name in columns),
-        title=title,
-        title_justify="left",
-        box=box.HEAVY_HEAD if frame else box.SIMPLE_HEAD,
-        padding=(0, 1) if frame else (0, 1, 0, 0),
-        show_edge=frame,
+        *(Column(name, overflow="fold", width=width) for name, width in zip(columns, widths, strict=True)),
+        box=box.HEAVY_HEAD if layout.framed else box.SIMPLE_HEAD,
+        padding=layout.padding,
+        show_edge=layout.framed,
     )
-    for row in rows:
-        table.add_row(*(Text(visible(str(cell)), justify=_justify(cell)) for cell in row))
+    for row, row_sides in zip(rows, sides, strict=True):
+        table.add_row(*(Text(cell, justify=side) for cell, side in zip(row, row_sides, strict=True)))
     console.print(table)
+
+
+def _draw_record(console: Console, columns: Sequence[str], row: Sequence[str]) -> None:
+    from rich.table import Column, Table  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    record = Table(Column(no_wrap=True), Column(overflow="fold"), show_header=False)
+    for name, cell in zip(columns, row, strict=True):
+        record.add_row(name, Text(cell))
+    console.print(record)
 
 
 def print_count(done: str, count: int, queue: str, *, as_json: bool) -> None:
@@ -100,9 +154,7 @@ def print_count(done: str, count: int, queue: str, *, as_json: bool) -> None:
 
 def print_verdict(text: str, *, good: bool) -> None:
     """Print the result in one coloured sentence."""
-    from rich.console import Console  # noqa: PLC0415 - see above
-
-    Console().print(text, style="bold green" if good else "bold red")
+    console_of_stdout().print(text, style="bold green" if good else "bold red", soft_wrap=True)
 
 
 def note(text: str) -> None:
@@ -254,5 +306,5 @@ async def watched(text: str, work: Awaitable[int], total: int, remaining: Callab
         task.cancel()
 
 
-def _justify(cell: object) -> Literal["left", "right"]:
+def _justify(cell: object) -> _Side:
     return "right" if isinstance(cell, int | float) else "left"

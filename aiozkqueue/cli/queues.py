@@ -197,7 +197,7 @@ async def _staged(queue: zq.Queue[bytes], stats: QueueStats) -> int:
 
 
 def _print_stats(found: Sequence[QueueStats], staged: Mapping[str, int]) -> None:
-    """Print a table that fits 80 columns; rare figures have a column only if they are not 0."""
+    """Print a table for which 80 columns suffice; rare figures have a column only if they are not 0."""
     now = datetime.now(UTC)
     columns: dict[str, Callable[[QueueStats], object]] = {
         "queue": lambda one: f"{one.queue} (paused)" if one.paused else one.queue,

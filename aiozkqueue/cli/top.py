@@ -82,7 +82,7 @@ async def top(
 
 def _print(rows: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
     if not as_json:
-        Console().print(Figures(rows))
+        output.console_of_stdout().print(Figures(rows))
         return
     for row in rows:
         output.print_json(row)

@@ -149,7 +149,11 @@ class Figures:
         """Draw the table, as rich calls it."""
         wide = options.max_width >= _WIDE
         titles = {name: title for name, title in _TITLES.items() if wide or name not in _IN_WIDE}
-        columns = [Column(title, min_width=max(map(len, title.split()))) for title in titles.values()]
+        figures = [_cells(row, titles, exact=wide) for row in self._rows]
+        columns = [
+            Column(title, min_width=max([*map(len, title.split()), *(len(row[index].text) for row in figures)]))
+            for index, title in enumerate(titles.values())
+        ]
         rates = self._rates if wide else None
         sparks = [] if rates is None else [Column("out", no_wrap=True)]
         table = Table(
@@ -160,13 +164,13 @@ class Figures:
             padding=0,
             show_edge=False,
         )
-        for row in self._rows:
+        for row, shown in zip(self._rows, figures, strict=True):
             name = Text(output.visible(str(row["queue"])))
             if row["paused"]:
                 name.append(" (paused)", style="yellow")
             if row["incomplete"]:
                 name.append(" (in part)")
-            cells = [Text(cell.text, justify="right", style=cell.style) for cell in _cells(row, titles, exact=wide)]
+            cells = [Text(cell.text, justify="right", style=cell.style) for cell in shown]
             if rates is not None:
                 cells.append(Text(sparkline(rates.get(str(row["queue"]), ()))))
             table.add_row(name, *cells, style="dim" if _is_idle(row) else "")
