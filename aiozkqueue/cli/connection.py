@@ -9,7 +9,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec, cast
 
@@ -43,6 +43,7 @@ TLS_CERT: Final = "AIOZKQUEUE_TLS_CERT"
 TLS_KEY: Final = "AIOZKQUEUE_TLS_KEY"
 TLS: Final = "AIOZKQUEUE_TLS"
 AUTH: Final = "AIOZKQUEUE_AUTH"
+VARIABLES: Final = (HOSTS, ROOT, SESSION_TIMEOUT, CONNECT_TIMEOUT, TLS_CA, TLS_CERT, TLS_KEY, TLS, AUTH)
 
 _PANEL: Final = "Connection"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -132,8 +133,12 @@ class Connection:
         if similar is not None:
             output.note(f"queue {asked.name!r} is new; did you mean {similar!r}?")
 
+    def at(self, hosts: str) -> Connection:
+        """Return these options for servers of our own, which have neither TLS nor users."""
+        return replace(self, hosts=hosts, tls_ca=None, tls_cert=None, tls_key=None, tls=False, auth=())
+
     def environment(self) -> dict[str, str]:
-        """Return variables with the same connection for a child process, whose arguments other users could read."""
+        """Return the environment of a child process with this connection; other users could read its arguments."""
         variables = {
             HOSTS: self.hosts,
             ROOT: self.root,
@@ -145,7 +150,8 @@ class Connection:
             TLS: "1" if self.tls else None,
             AUTH: self.credentials() or None,
         }
-        return {name: str(value) for name, value in variables.items() if value is not None}
+        others = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        return others | {name: str(value) for name, value in variables.items() if value is not None}
 
     def credentials(self) -> str:
         """Return the credentials as one text, which `Auth.parse_all` reads."""

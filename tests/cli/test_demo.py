@@ -31,11 +31,30 @@ def test_each_line_is_processed_once_although_a_worker_is_killed_in_a_transactio
     assert not complaints(done.stderr)
 
 
+def test_the_demo_ignores_the_variable_that_names_servers(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("alone")
+    demo = cli("demo", "--input", str(tmp_path / "text"), "--json", AIOZKQUEUE_HOSTS="127.0.0.1:1", AIOZKQUEUE_TLS="1")
+    assert demo.status == 0, demo
+    assert demo.records[0]["balanced"]
+
+
+def test_an_interrupted_demo_deletes_its_queues(cli: Cli) -> None:
+    demo = cli.start("demo", "--hosts", cli.environment["AIOZKQUEUE_HOSTS"])
+    deadline = time.monotonic() + 60
+    while not cli("queues").text and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert cli("queues").text
+    demo.send_signal(signal.SIGINT)
+    demo.communicate(timeout=60)
+    assert cli("queues").text == ""
+
+
 def test_the_json_account_reports_the_kill_and_the_takeover(cli: Cli, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("\n".join(f"line {n} of a text" for n in range(250)))
-    demo = cli("demo", "--input", str(text), "--json")
+    demo = cli("demo", "--hosts", cli.environment["AIOZKQUEUE_HOSTS"], "--input", str(text), "--json")
     assert demo.status == 0, demo
+    assert cli("queues").text == ""
     [account] = demo.records
     assert account["balanced"]
     assert (account["lines_in"], account["results_out"]) == (250, 250)
@@ -47,7 +66,8 @@ def test_the_json_account_reports_the_kill_and_the_takeover(cli: Cli, tmp_path: 
 
 def test_the_demo_accepts_a_text_of_one_line(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("alone")
-    [account] = cli("demo", "--input", str(tmp_path / "text"), "--json").records
+    hosts = ("--hosts", cli.environment["AIOZKQUEUE_HOSTS"])
+    [account] = cli("demo", *hosts, "--input", str(tmp_path / "text"), "--json").records
     assert account["balanced"]
     assert account["killed"]["inside_line"] == 1
 
@@ -58,7 +78,7 @@ def test_a_text_without_lines_is_refused(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_no_process_is_left_when_the_demo_is_killed(cli: Cli) -> None:
-    demo = cli.start("demo")
+    demo = cli.start("demo", "--hosts", cli.environment["AIOZKQUEUE_HOSTS"])
     deadline = time.monotonic() + 60
     while not (workers := _workers_of(demo.pid)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final
@@ -23,6 +23,7 @@ from aiozkqueue.cli.demo.account import Account, Victim
 from aiozkqueue.cli.demo.records import Line, Result
 from aiozkqueue.cli.demo.report import print_account
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.errors import NotFoundError
 from aiozkqueue.testing import EmbeddedZooKeeper
 
 _WORKERS: Final = ("worker-1", "worker-2", "worker-3")
@@ -32,6 +33,8 @@ _SESSION_TIMEOUT: Final = 4.0
 # The number of session timeouts without a result after which no more results are expected.
 _PATIENCE: Final = 5
 _BATCH: Final = 200
+# The time that the deletion of the queues may take, seconds, also after an interruption.
+_DELETION: Final = 10
 # The victim is killed in the delivery with this number, or in an earlier one if the text is short.
 _HOLD_AT: Final = 20
 
@@ -39,6 +42,7 @@ _HOLD_AT: Final = 20
 @connected
 async def demo(
     connection: Connection,
+    context: typer.Context,
     text: Annotated[
         Path | None,
         typer.Option(
@@ -53,7 +57,8 @@ async def demo(
     another queue, each pair in one transaction. One process is killed with
     SIGKILL in the middle of a transaction.
 
-    Starts its own ZooKeeper (extra [bold]embedded[/bold]) unless you give --hosts.
+    Starts its own ZooKeeper (extra [bold]embedded[/bold]) unless you give --hosts. The variable AIOZKQUEUE_HOSTS does
+    not count. The two queues are deleted at the end.
 
     Exit status 1: a line was lost or duplicated.
 
@@ -62,15 +67,17 @@ async def demo(
     $ aiozkqueue demo --input /usr/share/dict/words --json[/dim]
     """
     lines = _read(text)
-    async with EmbeddedZooKeeper() if connection.hosts is None else nullcontext() as server:
-        settings = dataclasses.replace(
-            connection,
-            hosts=connection.hosts if server is None else server.hosts,
-            session_timeout=connection.session_timeout or _SESSION_TIMEOUT,
-        )
-        account = await _run(settings, lines)
+    settings = dataclasses.replace(connection, session_timeout=connection.session_timeout or _SESSION_TIMEOUT)
+    async with nullcontext() if _names_hosts(context) else EmbeddedZooKeeper() as server:
+        account = await _run(settings if server is None else settings.at(server.hosts), lines)
     print_account(account, as_json=as_json)
     return Exit.OK if account.balanced else Exit.NOTHING
+
+
+def _names_hosts(context: typer.Context) -> bool:
+    """Whether --hosts is an argument: a variable may name servers that a demo should not touch."""
+    source = context.get_parameter_source("hosts")
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _read(text: Path | None) -> list[str]:
@@ -87,31 +94,38 @@ async def _run(connection: Connection, lines: Sequence[str]) -> Account:
     run = f"demo-{secrets.token_hex(4)}"
     async with connection.open() as session:
         source, sink = session.queue(f"{run}-lines", Line), session.queue(f"{run}-results", Result)
-        await _send(lines, source)
-        async with processes.started(
-            _WORKERS,
-            connection,
-            lines=source.name,
-            results=sink.name,
-            hold_at=min(_HOLD_AT, 1 + len(lines) // 100),
-        ) as workers:
-            for worker in workers:
-                await worker.reported("ready")
-            begun = time.monotonic()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_murder, workers, source, account)
-                await _drain(sink, account, connection)
-                account.seconds = time.monotonic() - begun
-                tasks.cancel_scope.cancel()
-            for worker in workers[1:]:
-                await worker.end()
-        async with sink.consume(until_idle=0) as rest:
-            async for delivery in rest:
-                async with delivery:
-                    account.results.append(delivery.value)
-        account.left = await source.size() + await sink.size()
-        account.dead_letters = await source.dead_letters.size() + await sink.dead_letters.size()
+        try:
+            await _process(source, sink, account, connection)
+        finally:
+            with anyio.move_on_after(_DELETION, shield=True):
+                for queue in (source, sink):
+                    with suppress(NotFoundError):  # it was interrupted before the first put
+                        await queue.admin.delete(force=True)
     return account
+
+
+async def _process(source: zq.Queue[Line], sink: zq.Queue[Result], account: Account, connection: Connection) -> None:
+    lines = account.lines
+    await _send(lines, source)
+    hold_at = min(_HOLD_AT, 1 + len(lines) // 100)
+    names = {"lines": source.name, "results": sink.name}
+    async with processes.started(_WORKERS, connection, **names, hold_at=hold_at) as workers:
+        for worker in workers:
+            await worker.reported("ready")
+        begun = time.monotonic()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_murder, workers, source, account)
+            await _drain(sink, account, connection)
+            account.seconds = time.monotonic() - begun
+            tasks.cancel_scope.cancel()
+        for worker in workers[1:]:
+            await worker.end()
+    async with sink.consume(until_idle=0) as rest:
+        async for delivery in rest:
+            async with delivery:
+                account.results.append(delivery.value)
+    account.left = await source.size() + await sink.size()
+    account.dead_letters = await source.dead_letters.size() + await sink.dead_letters.size()
 
 
 async def _send(lines: Sequence[str], source: zq.Queue[Line]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
@@ -63,7 +62,7 @@ async def started(
                 *(sys.executable, "-m", "aiozkqueue.cli", "demo-worker", *hold, name, lines, results),
                 stdin=PIPE,
                 stdout=PIPE,
-                env=os.environ | connection.environment(),
+                env=connection.environment(),
                 start_new_session=True,  # Ctrl-C is handled by the parent
             )
             workers.append(Worker(name, process))
