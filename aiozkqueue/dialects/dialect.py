@@ -54,6 +54,8 @@ class Dialect(ABC):
     """The approximate length of an item's name."""
     scheduled: ClassVar[bool] = False
     """Whether names contain the time from which an item may be taken."""
+    first_priority: ClassVar[int] = -(2**31)
+    """The lowest priority, which is the most urgent."""
     usual_priority: ClassVar[int] = 0
     """The priority of an item that is put without a priority."""
 

@@ -21,6 +21,7 @@ class _Entries(Dialect):
 
     prefix: ClassVar[str] = "entry-"
     options: ClassVar[frozenset[str]] = frozenset({"priority"})
+    first_priority: ClassVar[int] = 0
     usual_priority: ClassVar[int] = 100
 
     def title(self) -> str:

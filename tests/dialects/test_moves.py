@@ -494,8 +494,12 @@ async def test_priorities_and_ids_that_the_target_cannot_have_are_refused(sessio
     with pytest.raises(zq.InvalidOptionError, match="DistributedIdQueue takes an id with each put"):
         await session.admin.moves.start(urgent, ids)
     await kazoo.put(b"x", priority=228)
-    with pytest.raises(zq.InvalidOptionError, match=r"priority 128, counted from the usual one.*takes -128 to 127"):
+    with pytest.raises(zq.InvalidOptionError, match=r"priority 228 .* priorities 0 to 227 can be moved"):
         await session.admin.moves.start(kazoo, "target")
+    curator = locked(session, f"{path}-4", "priority")
+    await curator.put(b"x", priority=128)
+    with pytest.raises(zq.InvalidOptionError, match=r"priority 128 .* priorities -128 to 127 can be moved"):
+        await session.admin.moves.start(curator, "target")
     await ids.put(b"x", key="a")
     with pytest.raises(zq.InvalidOptionError, match=r"item queue-.*has a key"):
         await session.admin.moves.start(ids, kazoo)

@@ -40,7 +40,7 @@ class Converted(NamedTuple):
     put: Callable[[bytes], Put]
     """Raises: MessageTooLargeError."""
     priority: int = 0
-    """The messages' priority in a queue of ours."""
+    """The messages' priority in an aiozkqueue queue."""
     scheduled: bool = False
     """Whether the messages are delayed in the target."""
 
@@ -57,7 +57,7 @@ class _Content(NamedTuple):
     key: str | None
     enqueued_at: int
     extras: Sequence[str] = ()
-    """Descriptions of further properties, which only a queue of ours supports."""
+    """Descriptions of further properties, which only an aiozkqueue queue supports."""
 
 
 def convert(runtime: Runtime, source: QueueState, target: QueueState, item: ItemName, node: Node) -> Converted:
@@ -70,7 +70,8 @@ def convert(runtime: Runtime, source: QueueState, target: QueueState, item: Item
     content = _ours(source, item, node) if source.dialect is None else _theirs(source, source.dialect, item, node)
     now = runtime.server_clock.now()
     if target.dialect is None:
-        return _into_ours(runtime, target, content, now)
+        assert source.dialect is not None  # noqa: S101 - for the type checker: at most one has our layout
+        return _into_ours(runtime, source.dialect, target, content, now)
     if type(source.dialect) is type(target.dialect):
         return _into_theirs(runtime, target, target.dialect, content, target.dialect.prefix_of(item.text))
     return _into_theirs(runtime, target, target.dialect, content, _prefix_there(target.dialect, content, now))
@@ -124,8 +125,8 @@ def _undecodable(title: str, error: MalformedError) -> PayloadError:
 # -- writing
 
 
-def _into_ours(runtime: Runtime, target: QueueState, content: _Content, now: int) -> Converted:
-    priority = _priority_here(target, content)
+def _into_ours(runtime: Runtime, source: Dialect, target: QueueState, content: _Content, now: int) -> Converted:
+    priority = _priority_here(source, target, content)
     header = Header(key=content.key, priority=priority, enqueued_at=content.enqueued_at)
 
     def put(body: bytes) -> Put:
@@ -138,11 +139,13 @@ def _into_ours(runtime: Runtime, target: QueueState, content: _Content, now: int
     return Converted(content.bodies, put, priority, content.due is not None and content.due > now)
 
 
-def _priority_here(target: QueueState, content: _Content) -> int:
+def _priority_here(source: Dialect, target: QueueState, content: _Content) -> int:
     if FIRST_PRIORITY <= content.priority <= LAST_PRIORITY:
         return content.priority
-    what = f"priority {content.priority}, counted from the usual one,"
-    raise _refused(target.name, content, what, f"a queue of ours takes {FIRST_PRIORITY} to {LAST_PRIORITY}")
+    usual = source.usual_priority
+    first, last = max(source.first_priority, usual + FIRST_PRIORITY), usual + LAST_PRIORITY
+    why = f"of {source.title()}, the priorities {first} to {last} can be moved"
+    raise _refused(target.name, content, f"priority {usual + content.priority}", why)
 
 
 def _prefix_there(dialect: Dialect, content: _Content, now: int) -> str:
