@@ -398,7 +398,8 @@ def _error_of(response: httpx.Response) -> ServiceError:
     elif response.status_code == _FORBIDDEN:
         kind = UnauthorizedError
     text = response.text[:500]
-    asked = f"{response.request.method} {response.request.url.path}"
+    sent = response.request.url.raw_path.partition(b"?")[0].decode("ascii")
+    asked = f"{response.request.method} {sent}"
     return kind(f"{asked}: {response.status_code} {text}", response.status_code)
 
 

@@ -118,6 +118,8 @@ async def test_a_queue_name_with_url_characters_is_quoted(queues: QueueServiceCl
     for name in ("..", "a/../b", "a/b", "q?ttl=1", "q#", "a b"):
         with pytest.raises(IllegalArgumentError, match="Queue name must be a lowercase ASCII string"):
             await queues.get_message_count(name)
+    with pytest.raises(IllegalArgumentError, match=r"^POST /queue/1/a%2Fb/send: 400 "):
+        await queues.send("a/b", 1)
 
 
 @pytest.mark.parametrize(
