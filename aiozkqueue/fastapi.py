@@ -173,14 +173,16 @@ def _note(request: Request, error: Exception) -> None:
     log.warning("%r %r: %s", request.method, request.url.path, error)
 
 
-_TRY_AGAIN = _answering(503, "nothing of this was applied; try again", {"Retry-After": _RETRY_AFTER})
+_TRY_AGAIN = _answering(503, "nothing was applied; try again", {"Retry-After": _RETRY_AFTER})
 
 error_handlers: Final[dict[int | type[Exception], Handler]] = {
     NotCommittedError: _TRY_AGAIN,
     ConnectionLostError: _TRY_AGAIN,
     SessionClosedError: _TRY_AGAIN,
-    DuplicateKeyError: _answering(409, "a message of this key is waiting already; nothing of this was applied"),
-    MessageTooLargeError: _answering(413, "the message is too large; nothing of this was applied"),
+    DuplicateKeyError: _answering(
+        409, "a message with this key is already waiting or being handled; nothing was applied"
+    ),
+    MessageTooLargeError: _answering(413, "the message is too large; nothing was applied"),
     OutcomeUnknownError: _unknown,
 }
 """Handlers that turn the errors of a queue into responses: ``FastAPI(..., exception_handlers=error_handlers)``.

@@ -156,7 +156,10 @@ async def test_a_failed_commit_returns_an_error_even_without_error_handlers(
 
 async def test_a_unique_key_in_use_returns_a_conflict(calling: Calling, session: zq.QueueSession) -> None:
     client = await calling(_app())
-    assert [(await client.post("/unique")).status_code for _ in range(2)] == [200, 409]
+    first, second = [await client.post("/unique") for _ in range(2)]
+    assert (first.status_code, second.status_code) == (200, 409)
+    detail = "a message with this key is already waiting or being handled; nothing was applied"
+    assert second.json() == {"detail": detail}
     assert await session.queue("results").size() == 1
 
 
