@@ -42,7 +42,7 @@ async def cancel(
         )
     if outcome is zq.Alteration.HELD and not running:
         output.note("a consumer holds it; --running also removes a message in flight, and cancels its handler")
-    return _told(queue, message, "cancelled", outcome, as_json=as_json)
+    return _told(queue, message, "cancelled", outcome, by_key=by_key, as_json=as_json)
 
 
 @connected
@@ -64,12 +64,16 @@ async def update(
     async with connection.look_at(queue) as target:
         data = os.fsencode(body)
         outcome = await (target.update(data, key=message) if by_key else target.update(data, id=message))
-    return _told(queue, message, "updated", outcome, as_json=as_json)
+    return _told(queue, message, "updated", outcome, by_key=by_key, as_json=as_json)
 
 
-def _told(queue: str, message: str, done: str, outcome: zq.Alteration, *, as_json: bool) -> Exit:
+def _told(queue: str, message: str, done: str, outcome: zq.Alteration, *, by_key: bool, as_json: bool) -> Exit:
     if as_json:
-        output.print_json({"queue": queue, "message": message, "outcome": outcome.value})
+        output.print_json({"queue": queue, "key" if by_key else "id": message, "outcome": outcome.value})
+        return Exit.OK if outcome else Exit.NOTHING
+    named = f"message with key {message!r}" if by_key else f"message {message}"
+    if outcome is zq.Alteration.NOT_FOUND:
+        output.note(f"no {named} is in queue {queue!r}" if by_key else f"{named} is not in queue {queue!r}")
     else:
-        output.note(f"{message} of {queue}: {done if outcome else outcome.value}")
+        output.note(f"{named} of queue {queue!r}: {done if outcome else outcome.value}")
     return Exit.OK if outcome else Exit.NOTHING

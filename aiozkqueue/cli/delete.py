@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import QueueName, Yes
+from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.errors import QueueInUseError
@@ -21,6 +21,7 @@ async def delete(
         bool, typer.Option("--force", help="Delete it also if it has messages, dead letters, consumers or streams.")
     ] = False,
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> Exit:
     """Delete a queue with all its data.
 
@@ -43,5 +44,8 @@ async def delete(
         except QueueInUseError as error:
             output.note(f"queue {queue!r} has {error.uses}; nothing was deleted. Empty it first, or use --force")
             return Exit.CONFLICT
-    output.note(f"deleted queue {queue!r}")
+    if as_json:
+        output.print_json({"queue": queue, "deleted": True})
+    else:
+        output.note(f"deleted queue {queue!r}")
     return Exit.OK

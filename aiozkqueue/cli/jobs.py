@@ -106,7 +106,7 @@ async def resume(connection: Connection, name: _Name, as_json: AsJson = False) -
 
 
 @connected
-async def remove(connection: Connection, name: _Name) -> Exit:
+async def remove(connection: Connection, name: _Name, as_json: AsJson = False) -> Exit:
     """Remove a job.
 
     Exit status 1: the job does not exist.
@@ -120,6 +120,8 @@ async def remove(connection: Connection, name: _Name) -> Exit:
         except NotFoundError as error:
             output.note(str(error))
             return Exit.NOTHING
+    if as_json:
+        output.print_json({"name": name, "removed": True})
     return Exit.OK
 
 

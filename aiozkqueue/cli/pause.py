@@ -8,6 +8,7 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.errors import NotFoundError
@@ -16,7 +17,7 @@ Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of
 
 
 @connected
-async def pause(connection: Connection, queues: Queues) -> Exit:
+async def pause(connection: Connection, queues: Queues, as_json: AsJson = False) -> Exit:
     """Stop delivering messages of these queues until they are resumed.
 
     Messages in flight are finished, and puts continue.
@@ -26,11 +27,11 @@ async def pause(connection: Connection, queues: Queues) -> Exit:
     Example:
     [dim]$ aiozkqueue pause orders invoices[/dim]
     """
-    return await _set(connection, queues, paused=True)
+    return await _set(connection, queues, paused=True, as_json=as_json)
 
 
 @connected
-async def resume(connection: Connection, queues: Queues) -> Exit:
+async def resume(connection: Connection, queues: Queues, as_json: AsJson = False) -> Exit:
     """Deliver messages of these queues again.
 
     Exit status 1: a queue does not exist; the others are resumed.
@@ -38,10 +39,10 @@ async def resume(connection: Connection, queues: Queues) -> Exit:
     Example:
     [dim]$ aiozkqueue resume orders[/dim]
     """
-    return await _set(connection, queues, paused=False)
+    return await _set(connection, queues, paused=False, as_json=as_json)
 
 
-async def _set(connection: Connection, queues: list[str], *, paused: bool) -> Exit:
+async def _set(connection: Connection, queues: list[str], *, paused: bool, as_json: bool) -> Exit:
     status = Exit.OK
     async with connection.open() as session:
         for name in queues:
@@ -50,6 +51,9 @@ async def _set(connection: Connection, queues: list[str], *, paused: bool) -> Ex
             except NotFoundError as absent:
                 output.note(str(absent))
                 status = Exit.NOTHING
+                continue
+            if as_json:
+                output.print_json({"queue": name, "paused": paused})
             else:
                 output.note(f"queue {name!r} is {'paused' if paused else 'resumed'}")
     return status

@@ -248,6 +248,7 @@ async def create(
         list[str],
         typer.Option("--allow", metavar="PERMISSION", help="queue|VERB|NAME, with * for anything; may be repeated."),
     ],
+    as_json: AsJson = False,
 ) -> Exit:
     """Create an API key and print it on the last line; it is shown only once.
 
@@ -256,8 +257,11 @@ async def create(
     """
     async with connection.open() as session:
         text = await Keys(core_of(session)).create(name, allow)
-    output.note(f"key {name!r} may {', '.join(allow)}")
-    sys.stdout.write(f"{text}\n")
+    if as_json:
+        output.print_json({"name": name, "allow": list(allow), "key": text})
+    else:
+        output.note(f"key {name!r} may {', '.join(allow)}")
+        sys.stdout.write(f"{text}\n")
     return Exit.OK
 
 
@@ -282,7 +286,9 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
 
 @connected
 async def revoke(
-    connection: Connection, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
+    connection: Connection,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
+    as_json: AsJson = False,
 ) -> Exit:
     """Revoke an API key on all servers within seconds.
 
@@ -293,12 +299,15 @@ async def revoke(
     """
     async with connection.open() as session:
         revoked = await Keys(core_of(session)).revoke(name)
-    output.note(f"key {name!r} is revoked" if revoked else f"there is no key {name!r}")
+    if as_json:
+        output.print_json({"name": name, "revoked": revoked})
+    else:
+        output.note(f"key {name!r} is revoked" if revoked else f"there is no key {name!r}")
     return Exit.OK if revoked else Exit.NOTHING
 
 
 @connected
-async def rotate(connection: Connection) -> Exit:
+async def rotate(connection: Connection, as_json: AsJson = False) -> Exit:
     """Sign message ids with a new secret; the previous secret stays valid until the next rotation.
 
     Example:
@@ -306,5 +315,8 @@ async def rotate(connection: Connection) -> Exit:
     """
     async with connection.open() as session:
         await MessageIds(core_of(session)).rotate()
-    output.note("message ids are signed with a new secret; earlier ids stay valid until the next rotation")
+    if as_json:
+        output.print_json({"rotated": True})
+    else:
+        output.note("message ids are signed with a new secret; earlier ids stay valid until the next rotation")
     return Exit.OK

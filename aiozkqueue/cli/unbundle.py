@@ -7,14 +7,16 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.wording import counted
 
 Queues = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The names of the queues.")]
 
 
 @connected
-async def command(connection: Connection, queues: Queues) -> Exit:
+async def command(connection: Connection, queues: Queues, as_json: AsJson = False) -> Exit:
     """Turn bundles off, and store each message in a separate znode.
 
     Bundles that consumers or unfinished Spark writes hold are left: run it again when they have finished. Until then,
@@ -35,11 +37,12 @@ async def command(connection: Connection, queues: Queues) -> Exit:
                 continue
             with output.waiting(f"unbundle {name}"):
                 held = await queue.admin.unbundle()
+            if as_json:
+                output.print_json({"queue": name, "held_bundles": held})
             if held:
-                output.note(
-                    f"queue {name!r}: consumers or Spark writes hold {held} bundles; run this again when they end"
-                )
+                bundles = counted(held, "bundle")
+                output.note(f"queue {name!r}: consumers or Spark writes hold {bundles}; run this again when they end")
                 status = Exit.NOTHING
-            else:
+            elif not as_json:
                 output.note(f"queue {name!r} has no bundles")
     return status

@@ -19,11 +19,12 @@ def test_a_waiting_message_is_updated_and_cancelled(cli: Cli) -> None:
     assert unknown.stderr == "aiozkqueue: Invalid value for '--unique': 'reject' is not one of 'raise', 'ignore'.\n"
     assert cli("update", "jobs", message_id, "new").status == 0
     assert [message["body"] for message in cli("peek", "jobs", "--json").records] == ["new"]
-    assert cli("cancel", "jobs", "k", "--key", "--json").records == [
-        {"queue": "jobs", "message": "k", "outcome": "done"}
-    ]
+    assert cli("cancel", "jobs", "k", "--key", "--json").records == [{"queue": "jobs", "key": "k", "outcome": "done"}]
     another = cli("put", "jobs", "three").text.strip()
     assert cli("cancel", "jobs", another, "--running").status == 0
     again = cli("cancel", "jobs", message_id)
-    assert again.status == 1
-    assert "not found" in again.stderr
+    assert (again.status, again.stderr) == (1, f"aiozkqueue: message {message_id} is not in queue 'jobs'\n")
+    assert cli("cancel", "jobs", message_id, "--json").records == [
+        {"queue": "jobs", "id": message_id, "outcome": "not found"}
+    ]
+    assert cli("cancel", "jobs", "k", "--key").stderr == "aiozkqueue: no message with key 'k' is in queue 'jobs'\n"

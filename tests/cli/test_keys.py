@@ -49,6 +49,14 @@ def test_a_key_is_revoked_by_its_name(cli: Cli) -> None:
     assert cli("keys", "create", "one", "--allow", "queue|*|*").status == 0
     assert cli("keys", "revoke", "one").status == 0
     assert cli("keys", "revoke", "one").status == 1
+    two = cli("keys", "create", "two", "--allow", "queue|*|*", "--json")
+    [made] = two.records
+    assert (made["name"], made["allow"], two.stderr) == ("two", ["queue|*|*"], "")
+    assert made["key"].startswith("aiozkqueue-")
+    for revoked in (True, False):
+        told = cli("keys", "revoke", "two", "--json")
+        assert (told.records, told.stderr) == ([{"name": "two", "revoked": revoked}], "")
+    assert cli("keys", "rotate", "--json").records == [{"rotated": True}]
     none = cli("keys", "list", "--json")
     assert (none.status, none.records) == (1, [])
 

@@ -1,0 +1,56 @@
+"""`--json`: a result for scripts from each command that has one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.cli.completion_table import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Cli
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def test_every_command_has_the_option_except_those_that_the_page_lists() -> None:
+    [text] = re.findall("Every command has it except (.*?)\\. A payload", PAGE.read_text(), re.DOTALL)
+    listed = set(re.findall("`(.*?)`", text))
+    assert {name for name, one in _commands() if "--json" not in _options(one)} == listed
+
+
+def _commands() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, one in table()["commands"].items():
+        if "commands" in one:
+            yield from ((f"{name} {member}", found) for member, found in one["commands"].items())
+        else:
+            yield name, one
+
+
+def _options(command: dict[str, Any]) -> set[str]:
+    return {name for one in command["options"] for name in ([one] if isinstance(one, str) else one["names"])}
+
+
+def test_a_deletion_is_reported_as_an_object(cli: Cli) -> None:
+    cli("put", "q", "x")
+    refused = cli("delete", "q", "--yes", "--json")
+    assert (refused.status, refused.records) == (5, [])
+    done = cli("delete", "q", "--yes", "--force", "--json")
+    assert (done.status, done.records, done.stderr) == (0, [{"queue": "q", "deleted": True}], "")
+
+
+def test_unbundled_queues_are_reported_as_objects(cli: Cli) -> None:
+    cli("put", "q", "--lines", stdin=b"1\n2\n")
+    done = cli("unbundle", "nowhere", "q", "--json")
+    assert (done.status, done.records) == (1, [{"queue": "q", "held_bundles": 0}])
+    assert "there is no queue 'nowhere'" in done.stderr
+
+
+def test_a_removed_job_is_reported_as_an_object(cli: Cli) -> None:
+    assert cli("jobs", "add", "nightly", "0 3 * * *", "reports", "x").status == 0
+    assert cli("jobs", "remove", "nightly", "--json").records == [{"name": "nightly", "removed": True}]
+    again = cli("jobs", "remove", "nightly", "--json")
+    assert (again.status, again.records) == (1, [])
