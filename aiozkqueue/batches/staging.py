@@ -117,6 +117,11 @@ class BatchWriter:
                     return self._fence(version, record.stage)
             await self._begin(record, version, batch=batch, run=run, origin=origin)
 
+    async def is_complete(self, batch: int) -> bool:
+        """Whether this batch, or a later one, is complete."""
+        record, _ = await self._read()
+        return record is not None and batch <= record.last_complete
+
     async def renew(self, batch: int, run: str) -> Fence | None:
         """Check whether a batch is still pending in this run after its fence refused a put; None: it is complete.
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from aiozkqueue.batches.staging import BatchWriter
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, with_connection
@@ -16,6 +17,8 @@ from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
 from aiozkqueue.errors import NotFoundError
+from aiozkqueue.layout import check_queue_name
+from aiozkqueue.operations.batch_writers import name_of_write
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.session.internals import core_of
 
@@ -64,7 +67,10 @@ def load(
     if missing:
         msg = f"there is no file {missing[0]!r}"
         raise typer.BadParameter(msg, param_hint="FILE")
-    asyncio.run(_check_connection(connection))
+    if asyncio.run(_is_complete(connection, queue, write_id)):
+        output.note(f"write {write_id!r} was already complete")
+        output.print_count("loaded", 0, queue, as_json=as_json)
+        return Exit.OK
     options = options_of(connection) | {"queue": queue, "putTimeout": str(timeout)}
     if write_id is not None:
         options["writeId"] = write_id
@@ -134,10 +140,13 @@ def unload(
     return Exit.OK if done.messages else Exit.NOTHING
 
 
-async def _check_connection(connection: Connection) -> None:
-    """Connect once before Spark starts, so that an error does not wait for Spark."""
-    async with connection.open():
-        pass
+async def _is_complete(connection: Connection, queue: str, write_id: str | None) -> bool:
+    """Whether a load with this name is complete. It connects before Spark starts: an error does not wait for Spark."""
+    async with connection.open() as session:
+        if write_id is None:
+            return False
+        check_queue_name(queue)
+        return await BatchWriter(core_of(session).handle(queue), name_of_write(write_id)).is_complete(0)
 
 
 async def _depth(connection: Connection, queue: str) -> int:

@@ -113,6 +113,21 @@ def test_every_command_error_is_one_line(command: Command, tmp_path: Path) -> No
     refused(2, "expected KEY=VALUE", "load", str(bad), "--queue", "orders", "--conf", "x")
     refused(3, "127.0.0.1:1", "load", str(bad), "--queue", "o", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.2")
     refused(2, "holds something else (bad.csv)", "audit", "--to", str(tmp_path))
+    (tmp_path / "rows.csv").write_text("body\nx\n")
+    assert command("load", str(tmp_path / "rows.csv"), "--queue", "orders")[0] == 0
+    where = ("unload", "orders", "--to", str(tmp_path / "c"), "--schema")
+    refused(2, "'id int, foo': give columns as in 'id int, name string': [PARSE_SYNTAX_ERROR]", *where, "id int, foo")
+
+
+def test_a_load_that_is_complete_is_not_repeated(command: Command, tmp_path: Path) -> None:
+    lines = tmp_path / "orders.jsonl"
+    lines.write_text('{"id": 1}\n{"id": 2}\n')
+    asked = ("load", str(lines), "--queue", "orders", "--write-id", "monday")
+    assert command(*asked)[:2] == (0, "2 loaded\n")
+    complete = "aiozkqueue: write 'monday' was already complete\n"
+    assert command(*asked) == (0, "0 loaded\n", complete)
+    assert command.records(*asked) == [{"queue": "orders", "loaded": 0}]
+    assert command(*asked[:-1], "tuesday")[:2] == (0, "2 loaded\n")
 
 
 def test_a_load_and_an_unload_show_their_progress_on_a_terminal(

@@ -197,7 +197,7 @@ def _columns(schema: str | None, corrupt: str) -> StructType:
     try:
         columns = cast("StructType", StructType.fromDDL(schema))
     except PySparkException as error:
-        msg = f"schema {schema!r}: give columns as in 'id int, name string': {str(error).partition(chr(10))[0]}"
+        msg = f"schema {schema!r}: give columns as in 'id int, name string': {str(error).strip().partition(chr(10))[0]}"
         raise InvalidOptionError(msg) from error
     for name, kind in (("_id", StringType()), (corrupt, StringType()), ("_body", BinaryType())):
         if name not in columns.fieldNames():
