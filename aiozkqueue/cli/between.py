@@ -25,6 +25,7 @@ P = ParamSpec("P")
 
 #: The arguments, by the word that their options begin with.
 _ENDS: Final = {"from": "FROM", "to": "TO"}
+_HELP: Final = ("The queue to move messages from.", "The queue to move them to.")
 
 
 def asks_both_queues(
@@ -63,9 +64,9 @@ def asks_both_queues(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[str | None, typer.Argument(metavar=metavar, help="The name of the queue.")],
+            annotation=Annotated[str | None, typer.Argument(metavar=metavar, help=text)],
         )
-        for name, metavar in zip(("source", "target"), _ENDS.values(), strict=True)
+        for name, metavar, text in zip(("source", "target"), _ENDS.values(), _HELP, strict=True)
     ]
     parameters = [
         first.replace(kind=inspect.Parameter.POSITIONAL_ONLY),

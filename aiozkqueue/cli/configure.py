@@ -13,7 +13,7 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
-from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.layout import IN_FORCE, is_default
 from aiozkqueue.operations.settings_text import kind_of, policy_settings, setting_text
 
@@ -68,7 +68,7 @@ _STICKY: Final = "Sticky queues"
 #: Every setting except the policy, which has several options. A new field of `QueueConfig` needs one line here.
 SETTINGS: Final = (
     Setting("shards", int, "The number of lanes for new messages."),
-    Setting("bundle", int, "The maximum of messages in a znode, 1 to 64."),
+    Setting("bundle", int, "The maximum number per znode, 1 to 64."),
     Setting("max_size", int, "The maximum number of messages; 0: no limit."),
     Setting("ordered", bool, "Deliver messages one at a time, in order."),
     Setting("paused", bool, "Stop or resume deliveries."),
@@ -84,7 +84,7 @@ SETTINGS: Final = (
     Setting(
         "history",
         zq.History,
-        "How long to keep records of ended messages, or no.",
+        "How long to keep records of ended messages: 7d; 7d,most=1000,payload; no (none).",
         _history,
         "TIME…",
     ),
@@ -129,7 +129,7 @@ async def configure(
         if new:
             await connection.note_new(session, queue)
         else:
-            await connection.existing(session, queue)
+            await _existing(connection, session, queue)
         if policy is not None or backoff is not None or exhausted is not None:
             now = (None if new else (await target.configuration()).policy) or zq.AtLeastOnce()
             changed["policy"] = _policy(now, policy, backoff, exhausted)
@@ -145,6 +145,15 @@ async def configure(
         rows = [_row(name, value, assumed=name in assumed) for name, value in (record | assumed).items()]
         output.print_table(["setting", "value", ""], rows)
     return Exit.OK
+
+
+async def _existing(connection: Connection, session: zq.QueueSession, queue: str) -> None:
+    """Raises: CommandFailedError: the queue does not exist."""
+    try:
+        await connection.existing(session, queue)
+    except CommandFailedError as absent:
+        message = f"{absent}, and so does --create"
+        raise CommandFailedError(message if str(absent).endswith("creates it") else str(absent)) from absent
 
 
 def _row(name: str, value: Json, *, assumed: bool) -> tuple[str, Json, str]:

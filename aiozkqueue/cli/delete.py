@@ -11,6 +11,7 @@ from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.errors import QueueInUseError
+from aiozkqueue.wording import counted
 
 
 @connected
@@ -31,12 +32,12 @@ async def delete(
     Exit status 1: the queue does not exist. Exit status 5: it is in use, and nothing was deleted.
 
     Examples:
-    [dim]$ aiozkqueue delete ordres --yes
+    [dim]$ aiozkqueue delete orders-old --yes
     $ aiozkqueue delete orders --force[/dim]
     """
     async with connection.look_at(queue) as target:
         if not yes:
-            lost = f" and its {await target.size()} messages" if force else ""
+            lost = f" and {counted(await target.size(), 'message')}" if force else ""
             output.confirm(f"Delete queue {queue}{lost}?", yes=yes)
         try:
             with output.waiting(f"delete {queue}"):

@@ -24,6 +24,10 @@ _VALUES: Final = {"int": "N", "float": "N", "str": "TEXT", "file": "FILE", "date
 class Described(TyperCommand):
     """A command whose help is for users of a shell."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer keeps the type private
+        """Return the arguments of the usage line, without typer's braces around required ones."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer keeps the type private
         """Return the arguments and options."""
         return without_types(super().get_params(ctx))

@@ -75,7 +75,7 @@ async def history(
 
     Exit status 1: there are none.
 
-    A queue keeps a history if it is configured to: [dim]aiozkqueue configure orders --history 604800[/dim]
+    A queue keeps a history if it is configured to: [dim]aiozkqueue configure orders --history 7d[/dim]
 
     Example:
     [dim]$ aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
@@ -83,6 +83,9 @@ async def history(
     async with connection.look_at(queue) as target:
         told = target.history(since=_aware(since), until=_aware(until), limit=limit, newest_first=True)
         records = [record async for record in told]
+    if not records:
+        output.note(f"queue {queue.name!r}: no message ended in this time, or the queue keeps no history")
+        return Exit.NOTHING
     if as_json:
         for one in records:
             output.print_json(
@@ -101,7 +104,7 @@ async def history(
                     "reason": one.reason,
                 }
             )
-    elif records:
+    else:
         output.print_table(
             ["id", "outcome", "put", "ended", "attempts", "by", "reason"],
             [
@@ -117,7 +120,7 @@ async def history(
                 for one in records
             ],
         )
-    return Exit.OK if records else Exit.NOTHING
+    return Exit.OK
 
 
 @connected

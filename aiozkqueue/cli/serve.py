@@ -83,7 +83,7 @@ async def serve(
             "--admin-port",
             min=0,
             max=65535,
-            help="Of /healthcheck, /live, /ready. [dim]\\[default: --port + 1][/dim]",
+            help="The port of /healthcheck, /live and /ready. [dim]\\[default: --port + 1][/dim]",
         ),
     ] = None,
     keep_alive: Annotated[

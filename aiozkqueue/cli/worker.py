@@ -52,7 +52,7 @@ def worker(
         str,
         typer.Argument(
             metavar="MODULE:NAME",
-            help="An application, a function of listeners, or a handler.",
+            help="An App, a function that returns listeners, or a handler.",
         ),
     ],
     queue: Annotated[
@@ -61,7 +61,7 @@ def worker(
             "--queue",
             "-q",
             metavar="QUEUE",
-            help="The queue of MODULE:NAME, which is a handler.",
+            help="The queue; MODULE:NAME is then a handler.",
         ),
     ] = None,
     concurrency: Annotated[

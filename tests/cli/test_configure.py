@@ -87,3 +87,11 @@ def test_an_option_that_does_not_fit_the_policy_is_refused_with_its_name(cli: Cl
     refused = cli("configure", "q", "--create", "--exhausted", "drop")
     assert refused.status == 2
     assert "the queue's policy is at-least-once: give " in refused.stderr
+
+
+def test_a_missing_queue_is_created_by_a_put_or_by_an_option(cli: Cli) -> None:
+    refused = cli("configure", "nowhere")
+    assert (refused.status, refused.text) == (1, "")
+    assert refused.stderr.endswith("; its first put creates it, and so does --create\n")
+    cli("put", "orders", "x")
+    assert cli("configure", "order").stderr.endswith("; did you mean 'orders'?\n")

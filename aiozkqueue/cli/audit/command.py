@@ -62,8 +62,10 @@ def audit(
 ) -> Exit:
     """Move the histories of queues to Parquet files and report on them.
 
-    A queue keeps a history if it is configured to: [dim]aiozkqueue configure orders --history 604800[/dim]
+    A queue keeps a history if it is configured to: [dim]aiozkqueue configure orders --history 7d[/dim]
+
     Each record is moved exactly once, into DIR/queue=…/day=…, even if the command is killed and run again.
+
     The report is a table or JSON, and an HTML page with plots. --since and --until limit it.
 
     Examples:
