@@ -68,9 +68,11 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _told(error: typer.TyperException) -> str:
     """Return the error of a command line, with a reference to the help."""
+    if isinstance(error, typer.BadParameter) and error.param is None and error.param_hint is None:
+        return error.message  # a check of our own, which names the options itself
     context = getattr(error, "ctx", None)
     if context is None or isinstance(error, typer.BadParameter):  # its message has the remedy
         return error.format_message().replace(_VALIDATOR, "")
     misplaced = context.parent is None and hasattr(error, "option_name")
-    behind = "; options stand behind the command" if misplaced else ""
-    return f"{error.format_message().rstrip('.')}{behind}; see: {context.command_path} --help"
+    where = "; options go after the command" if misplaced else ""
+    return f"{error.format_message().rstrip('.')}{where}; see: {context.command_path} --help"

@@ -42,10 +42,21 @@ def test_an_internal_error_is_shown_although_an_expected_error_came_with_it() ->
     assert expected(ExceptionGroup("", [zq.ConnectionLostError("nobody answers"), KeyError("bug")])) is None
 
 
+def test_a_usage_error_of_a_command_has_no_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    for line, told in (
+        ("peek", "Missing argument 'QUEUE'. Give its name, or --curator PATH or --kazoo PATH."),
+        ("put q x --lines", "a BODY excludes --file and --lines"),
+    ):
+        assert run(line.split()) == Exit.USAGE
+        assert capsys.readouterr().err == f"aiozkqueue: {told}\n"
+    assert run(["jobs", "add"]) == Exit.USAGE
+    assert capsys.readouterr().err.startswith("aiozkqueue: Missing argument 'NAME'")
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("--hosts a:1 stats jobs", "--hosts; options stand behind the command; see: aiozkqueue --help"),
+        ("--hosts a:1 stats jobs", "--hosts; options go after the command; see: aiozkqueue --help"),
         ("stats jobs --zzz", "--zzz; see: aiozkqueue stats --help"),
         ("dlq nope", "'nope'; see: aiozkqueue dlq --help"),
     ],
