@@ -109,23 +109,31 @@ async def consume(
                         failed += 1
                     if done + failed == limit:
                         break
+        if not (follow or done + failed):
+            await _note_pause(target, queue)
     if follow and not failed:
         return Exit.OK
     return Exit.OK if done and not failed else Exit.NOTHING
+
+
+async def _note_pause(target: zq.Queue[bytes], queue: AskedQueue) -> None:
+    """Print that the queue is paused, if it is. Queues of other programs have no pause."""
+    if queue.program is None and (await target.configuration()).paused:
+        output.note(f"queue {queue.name!r} is paused; aiozkqueue resume {queue.name} ends the pause")
 
 
 async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
     failure = await handler(delivery)
     if failure is not None:
         ended = any(claim.used_up for claim in work_of(delivery).claims)
-        fate = "has used up its attempts" if ended else "is redelivered"
+        fate = "has used up its attempts" if ended else "will be redelivered"
         await settle_failed(delivery, CommandFailedError(failure))
         output.note(f"{delivery.id} {fate}: {failure}")
         return False
     try:
         await delivery.commit()
     except zq.NotCommittedError as error:
-        output.note(f"{delivery.id} is redelivered: {error}")
+        output.note(f"{delivery.id} will be redelivered: {error}")
         return False
     return True
 
@@ -162,4 +170,6 @@ async def _execute(command: str, delivery: zq.Delivery[bytes]) -> str | None:
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         raise
-    return None if status == 0 else f"the command ended with {status}"
+    if status < 0:
+        return f"the command was ended by signal {-status}"
+    return None if status == 0 else f"the command exited with status {status}"

@@ -11,6 +11,7 @@ from aiozkqueue.cli.arguments import AsJson, Yes
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.wording import counted
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
@@ -86,6 +87,8 @@ async def redrive(
             total = await letters.size() if chosen is None else len(chosen)
             redriving = letters.redrive(chosen, limit=limit, into=into)
             moved = await output.watched(f"redrive {queue.name}", redriving, total, letters.size)
+        if ids and not moved:
+            await _note_absent(target, ids)
     output.print_count("redriven", moved, queue.name, as_json=as_json)
     return Exit.OK if moved else Exit.NOTHING
 
@@ -111,10 +114,12 @@ async def purge(
     async with connection.look_at(queue) as target:
         letters, chosen = target.dead_letters, await _chosen(target, ids, reason, search)
         total = await letters.size() if chosen is None else len(chosen)
-        output.confirm(f"Delete {total} dead letters of {queue.name}?", yes=yes)
+        output.confirm(f"Delete {counted(total, 'dead letter')} of {queue.name}?", yes=yes)
         purged = 0
         if chosen != []:
             purged = await output.watched(f"purge {queue.name}", letters.purge(chosen), total, letters.size)
+        if ids and not purged:
+            await _note_absent(target, ids)
     output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK
 
@@ -141,6 +146,15 @@ async def _chosen(
         message = "ids exclude --reason and --search"
         raise typer.BadParameter(message)
     return [one.id for one in await _found(target, reason, search, EXAMINED)]
+
+
+async def _note_absent(target: zq.Queue[bytes], ids: list[str]) -> None:
+    """Print which ids are not those of dead letters, unless there are too many to know."""
+    letters = await target.dead_letters.peek(EXAMINED)
+    if len(letters) < EXAMINED:
+        known = {one.id for one in letters}
+        for absent in dict.fromkeys(one for one in ids if one not in known):
+            output.note(f"there is no dead letter {absent} in queue {target.name!r}")
 
 
 def _matches(letter: zq.DeadLetter[bytes], reason: str, text: str) -> bool:

@@ -13,6 +13,7 @@ from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.between import asks_both_queues
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.wording import counted
 
 if TYPE_CHECKING:
     from aiozkqueue import QueueSession
@@ -45,7 +46,7 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
     if as_json:
         output.print_json(_record(status))
     else:
-        output.note(f"moved {status.moved} messages from {source.name} to {target.name}")
+        output.note(f"moved {counted(status.moved, 'message')} from {source.name} to {target.name}")
     if status.error:
         output.note(status.error)
     return Exit.OK if status.state == "done" else Exit.NOTHING

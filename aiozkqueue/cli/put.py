@@ -21,6 +21,7 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_pairs, parse_tags
+from aiozkqueue.wording import counted
 
 # The number of bytes that are read and stored at a time.
 _CHUNK: Final = 64 * 1024
@@ -163,8 +164,9 @@ class _Putting:
 async def _put_from(source: BinaryIO, putting: _Putting, *, lines: bool, size: int | None) -> None:
     if not lines:
         body = await to_thread.run_sync(source.read)
-        if not body and source.isatty():
-            message = "nothing was typed, so no message is put; give a BODY, which may be ''"
+        if not body and source is sys.stdin.buffer:
+            said = "nothing was typed" if source.isatty() else "stdin is empty"
+            message = f"{said}, so no message is put; to put an empty one, give '' as the BODY"
             raise typer.BadParameter(message)
         await putting.put([body])
         return
@@ -176,7 +178,7 @@ async def _put_from(source: BinaryIO, putting: _Putting, *, lines: bool, size: i
                 bar.advance(sum(map(len, batch)) + len(batch))
     except BaseException:
         if stored:
-            output.note(f"{stored} messages had been stored; their ids are the ones printed")
+            output.note(f"{counted(stored, 'message')} had been stored before; stdout has the ids")
         raise
 
 

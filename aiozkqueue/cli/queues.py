@@ -28,6 +28,7 @@ from aiozkqueue.cli.asked import (
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.operations.budget import BUDGET, Budget
+from aiozkqueue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -141,9 +142,8 @@ def _note_the_rest(seen: _Seen) -> None:
                 "allow more with --budget"
             )
     if seen.unseen:
-        output.note(
-            f"{seen.unseen} queues were not checked within the time budget; name some, or allow more with --budget"
-        )
+        unseen = f"{counted(seen.unseen, 'queue')} {'was' if seen.unseen == 1 else 'were'}"
+        output.note(f"{unseen} not checked within the time budget; name some, or allow more with --budget")
     for error in seen.failed[1:]:
         output.note(str(error))
 
@@ -235,7 +235,7 @@ async def purge(
     """
     async with connection.look_at(queue) as target:
         total = await target.size()
-        output.confirm(f"Delete the {total} messages of {queue.name}?", yes=yes)
+        output.confirm(f"Delete {counted(total, 'message')} of {queue.name}?", yes=yes)
         purged = await output.watched(f"purge {queue.name}", target.purge(), total, target.size)
     output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK

@@ -42,6 +42,13 @@ async def test_buses_are_listed_with_the_waiting_events_of_each_group(
     assert "orders@audit" in (await asyncio.to_thread(cli, "bus", "groups", "orders")).text
 
 
+def test_a_missing_notification_queue_says_how_it_is_created(cli: Cli) -> None:
+    for command, *rest in (("find",), ("schedule", "x", "--at", "2999-01-01T00:00Z"), ("ready",)):
+        absent = cli("notifications", command, "billing", "reminders", *rest)
+        assert absent.status == 1
+        assert absent.stderr.endswith("; create it in a program with Notifications(session).create(...)\n")
+
+
 async def test_notification_queues_are_listed_with_ready_entries_and_counted_at_a_date(
     cli: Cli, zookeeper: str, queue_root: str
 ) -> None:

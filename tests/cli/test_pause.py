@@ -16,7 +16,9 @@ def test_a_paused_queue_delivers_nothing_until_it_is_resumed(cli: Cli, queue_roo
         f"aiozkqueue: there is no queue 'queue' below {queue_root}; its first put creates it",
         "aiozkqueue: queue 'q' is paused",
     ]
-    assert cli("consume", "q").status == 1
+    consumed = cli("consume", "q")
+    said = "aiozkqueue: queue 'q' is paused; aiozkqueue resume q ends the pause\n"
+    assert (consumed.status, consumed.text, consumed.stderr) == (1, "", said)
     assert cli("stats", "q", "--json").records[0]["paused"] is True
     assert "q (paused)" in cli("stats", "q").text
     assert cli("resume", "q").status == 0

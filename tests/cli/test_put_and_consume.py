@@ -126,7 +126,7 @@ def test_a_command_gets_the_payload_and_its_exit_status_decides_the_commit(cli: 
     consume = cli("consume", "q", "--exec", script)
     assert consume.status == 1
     assert sorted(consume.text.splitlines()) == ["1 bad", "1 good"]
-    assert "is redelivered" in consume.stderr
+    assert "will be redelivered: the command exited with status 1" in consume.stderr
     assert [m["body"] for m in cli("peek", "q", "--json").records] == ["bad"]
 
 
@@ -137,13 +137,19 @@ def test_a_message_out_of_attempts_is_not_reported_as_redelivered(cli: Cli) -> N
     consume = cli("consume", "q", "--follow", "--limit", "2", "--exec", "exit 3")
     notes = [line for line in consume.stderr.splitlines() if line.startswith("aiozkqueue: ")]
     assert notes == [
-        f"aiozkqueue: {message_id} is redelivered: the command ended with 3",
-        f"aiozkqueue: {message_id} has used up its attempts: the command ended with 3",
+        f"aiozkqueue: {message_id} will be redelivered: the command exited with status 3",
+        f"aiozkqueue: {message_id} has used up its attempts: the command exited with status 3",
     ]
     [letter] = cli("dlq", "list", "q", "--json").records
     assert letter["reason"] == (
-        "delivered 2 of 2 times without success; last error: CommandFailedError: the command ended with 3"
+        "delivered 2 of 2 times without success; last error: CommandFailedError: the command exited with status 3"
     )
+
+
+def test_a_command_that_a_signal_ends_is_reported_with_the_signal(cli: Cli) -> None:
+    message_id = cli("put", "q", "bad").text.strip()
+    consume = cli("consume", "q", "--limit", "1", "--exec", "kill -9 $$")
+    assert f"{message_id} will be redelivered: the command was ended by signal 9" in consume.stderr
 
 
 def test_a_command_need_not_read_its_input(cli: Cli) -> None:
@@ -229,6 +235,14 @@ def test_a_command_does_not_see_the_credentials(cli: Cli) -> None:
         AIOZKQUEUE_AUTH="digest:u:p",
     )
     assert done.status == 0, done.stderr
+
+
+def test_an_empty_input_is_refused_and_an_empty_message_is_put_on_purpose(cli: Cli) -> None:
+    refused = cli("put", "q")
+    said = "aiozkqueue: stdin is empty, so no message is put; to put an empty one, give '' as the BODY\n"
+    assert (refused.status, refused.stderr) == (2, said)
+    assert cli("put", "q", "").status == 0
+    assert [one["body"] for one in cli("peek", "q", "--json").records] == [""]
 
 
 def test_a_put_from_the_terminal_says_so_and_stores_no_empty_message(cli: Cli) -> None:

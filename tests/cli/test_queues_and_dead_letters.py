@@ -164,7 +164,7 @@ def test_purge_asks_for_confirmation_and_follows_the_answer(cli: Cli, answer: st
         os.close(ours)
         os.close(theirs)
     assert done.returncode == status
-    assert b"Delete the 1 messages of q?" in done.stderr
+    assert b"Delete 1 message of q?" in done.stderr
     assert cli("stats", "q", "--json").records[0]["size"] == left
 
 
@@ -173,6 +173,12 @@ def test_dead_letters_are_listed_with_their_reasons(cli: Cli, dead: list[str]) -
     assert {letter["id"] for letter in letters} == set(dead)
     assert all(f"{letter['body']} is no use" in letter["reason"] for letter in letters)
     assert "b is no use" in cli("dlq", "list", "q").text
+
+
+@pytest.mark.usefixtures("dead")
+def test_an_id_that_is_not_a_dead_letters_is_named(cli: Cli) -> None:
+    for command in (("redrive", "q", "NOPE"), ("purge", "q", "NOPE", "--yes")):
+        assert cli("dlq", *command).stderr == "aiozkqueue: there is no dead letter NOPE in queue 'q'\n"
 
 
 def test_one_dead_letter_is_redriven_by_its_id(cli: Cli, dead: list[str]) -> None:
