@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,9 +10,25 @@ from aiozkqueue.bus import Buses
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.cli.put import parse_moment
-from aiozkqueue.schedule import Notifications
+from aiozkqueue.errors import NotFoundError
+from aiozkqueue.schedule import NotificationQueue, Notifications
+
+if TYPE_CHECKING:
+    from aiozkqueue import QueueSession
+
+
+async def existing(session: QueueSession, service: str, name: str) -> NotificationQueue[bytes]:
+    """Return a notification queue. Raises: CommandFailedError: it does not exist, and no command creates it."""
+    try:
+        return await Notifications(session).get(service, name, bytes)
+    except NotFoundError as error:
+        message = (
+            f"service {service!r} has no notification queue {name!r}; create it in a program with "
+            "Notifications(session).create(...)"
+        )
+        raise CommandFailedError(message) from error
 
 
 @connected
@@ -116,7 +132,7 @@ async def ready(
     [dim]$ aiozkqueue notifications ready billing reminders --at 2026-04-01T00:00Z[/dim]
     """
     async with connection.open() as session:
-        queue = await Notifications(session).get(service, name, bytes)
+        queue = await existing(session, service, name)
         count = await queue.ready(parse_moment(at))
     output.print_count("ready", count, queue.queue.name, as_json=as_json)
     return Exit.OK

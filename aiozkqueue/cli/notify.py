@@ -10,9 +10,10 @@ import typer
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.events import existing
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.put import parse_moment
-from aiozkqueue.schedule import Notification, Notifications
+from aiozkqueue.schedule import Notification
 
 _Service = Annotated[str, typer.Argument(metavar="SERVICE", help="The service of the notification queue.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the notification queue.")]
@@ -46,7 +47,7 @@ async def schedule(
     moment = parse_moment(at)
     assert moment is not None  # noqa: S101 - it is None of None only
     async with connection.open() as session:
-        queue = await Notifications(session).get(service, name, bytes)
+        queue = await existing(session, service, name)
         made = await queue.schedule(os.fsencode(event), moment, search_key1=key1, search_key2=key2, user_token=token)
     if as_json:
         output.print_json({"id": made, "queue": queue.queue.name})
@@ -76,7 +77,7 @@ async def find(
     [dim]$ aiozkqueue notifications find billing reminders --key2 tenant-1[/dim]
     """
     async with connection.open() as session:
-        queue = await Notifications(session).get(service, name, bytes)
+        queue = await existing(session, service, name)
         found = await queue.find(key2, search_key1=key1, until=parse_moment(until))
     if as_json:
         for one in found:
@@ -120,7 +121,7 @@ async def update(
     [dim]$ aiozkqueue notifications update billing reminders gx8YSxIzUYf8000002 '{"account": 8}'[/dim]
     """
     async with connection.open() as session:
-        queue = await Notifications(session).get(service, name, bytes)
+        queue = await existing(session, service, name)
         done = await queue.update(id, os.fsencode(event), search_key1=key1, search_key2=key2)
     return _told(
         id, "updated", done=done, as_json=as_json, otherwise="it is being handled, not there, or has other keys"
@@ -137,7 +138,7 @@ async def remove(connection: Connection, service: _Service, name: _Name, id: _Id
     [dim]$ aiozkqueue notifications remove billing reminders gx8YSxIzUYf8000002[/dim]
     """
     async with connection.open() as session:
-        queue = await Notifications(session).get(service, name, bytes)
+        queue = await existing(session, service, name)
         done = await queue.remove(id)
     return _told(id, "removed", done=done, as_json=as_json)
 
