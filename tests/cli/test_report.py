@@ -48,7 +48,14 @@ def test_the_report_shows_times_attempts_dead_letters_and_throughput(cli: Cli) -
     assert sum(one["finished"] + one["dead"] + one["other"] for one in found["spans"]) == 104
     assert found["span"] == 15
     shown = cli("report", "orders", TZ="UTC", COLUMNS="100")
-    for text in ("490 ms", "990 ms", "no such customer", "2026-03-01 23:50:02", "dead-lettered"):
+    for text in (
+        "490 ms",
+        "990 ms",
+        "no such customer",
+        "2026-03-01 23:50:02",
+        "dead-lettered",
+        "per second, at the peak",
+    ):
         assert text in shown.text
     assert shown.stderr == ""
 

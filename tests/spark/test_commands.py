@@ -66,6 +66,7 @@ def test_an_audit_prints_tables_and_json_and_writes_a_self_contained_page(comman
     status, out, err = command("audit", "--to", str(folder))
     assert status == 0, err
     assert "104 records moved" in err
+    assert "per second" in out
     assert "<b>no such customer</b>" in out
     assert next(line.split()[1:4] for line in out.splitlines() if "orders" in line) == ["orders", "│", "103"]
     page = (folder / "_report.html").read_text(encoding="utf-8")

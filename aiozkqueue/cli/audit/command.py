@@ -110,7 +110,7 @@ def _print(moved: Moved, told: Report, html: Path | None, *, as_json: bool) -> N
 
 
 def _print_tables(told: Report, total: Figures) -> None:
-    columns = ["queue", "ended", "a second", "finished", "dead", "other", "retries"]
+    columns = ["queue", "ended", "per second", "finished", "dead", "other", "retries"]
     columns += [f"{time} {which}" for time in ("waiting", "handling") for which in ("p50", "p95", "p99")]
     rows = [_row(name, one) for name, one in told.queues.items()]
     if len(rows) > 1:

@@ -56,7 +56,7 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
     per = duration(report.span.total_seconds())
     yield section(
         "Throughput",
-        f"Messages that ended in each {per}; up to {amount(peak / report.span.total_seconds())} a second.",
+        f"Messages that ended in each {per}; up to {amount(peak / report.span.total_seconds())} per second.",
         columns("Messages that ended over time", KINDS, list(_columns(report)), report.span),
         LEGEND,
     )
@@ -96,7 +96,7 @@ def _reason(one: Reason) -> str:
 def _tiles(total: Figures) -> str:
     shown: Mapping[str, str] = {
         "messages ended": amount(total.ended),
-        "a second": amount(total.per_second),
+        "per second": amount(total.per_second),
         "finished": f"{100 * total.finished / total.ended:.1f} %",
         "dead letters": amount(total.dead),
         "retries": amount(total.retries),

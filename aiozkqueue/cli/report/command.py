@@ -117,8 +117,8 @@ def _print(found: Report) -> None:
     figures = {
         "ended": amount(found.ended),
         **{end.value: amount(number) for end, number in found.outcomes.items()},
-        "a second": amount(found.per_second),
-        "a second, at the peak": amount(found.peak),
+        "per second": amount(found.per_second),
+        "per second, at the peak": amount(found.peak),
         "retried": amount(found.retried),
         "retries": amount(found.retries),
     }

@@ -29,7 +29,7 @@ def _sections(report: Report) -> Iterator[str]:
     yield f'<p class="quiet">Messages that ended from {when(report.first)} to {when(report.last)}; times are UTC.</p>'
     shown = {
         "messages ended": amount(report.ended),
-        "a second": amount(report.per_second),
+        "per second": amount(report.per_second),
         "finished": f"{100 * report.outcomes.get(End.FINISHED, 0) / report.ended:.1f} %",
         "dead letters": amount(report.outcomes.get(End.DEAD, 0)),
         "retries": amount(report.retries),
@@ -41,7 +41,7 @@ def _sections(report: Report) -> Iterator[str]:
     spans = [ends_column(one.begin, one.finished, one.dead, one.other) for one in report.spans]
     yield section(
         "Throughput",
-        f"Messages that ended in each {per}; up to {amount(report.peak)} a second.",
+        f"Messages that ended in each {per}; up to {amount(report.peak)} per second.",
         columns("Messages that ended over time", KINDS, spans, report.span),
         LEGEND,
     )

@@ -18,7 +18,7 @@ COMPARISON, PERFORMANCE, WHEN_NOT, BUNDLES = (
 
 
 def rate(case: str) -> str:
-    """Messages a second, three digits of it."""
+    """Messages per second, three digits of it."""
     cases = RUN["cases"]
     found = case if case in cases else next(name for name in cases if name.startswith(case))
     return rounded(cases[found]["messages_per_second"])
@@ -79,9 +79,9 @@ MILLION, MILLION_ALONE, FIVE_MILLIONS = (
     [
         (WHEN_NOT, f"gets the first after {first(FIVE_MILLIONS)}, and each takes {heap(FIVE_MILLIONS)} bytes"),
         (WHEN_NOT, f"put alone takes {heap(MILLION_ALONE)} bytes"),
-        (WHEN_NOT, f"takes and commits {rate(TAKE)} a second, or puts {rate(PUT)} a second in separate"),
-        (WHEN_NOT, f"puts {rate(PUT_MANY)} a second by `put_many`, and takes and commits {rate(TAKE_MANY)} by"),
-        (WHEN_NOT, f"4 sessions move {rate('4 sessions')} messages a second, 16 move {rate('16 sessions')}, and"),
+        (WHEN_NOT, f"takes and commits {rate(TAKE)} per second, or puts {rate(PUT)} per second in separate"),
+        (WHEN_NOT, f"puts {rate(PUT_MANY)} per second by `put_many`, and takes and commits {rate(TAKE_MANY)} by"),
+        (WHEN_NOT, f"4 sessions move {rate('4 sessions')} messages per second, 16 move {rate('16 sessions')}, and"),
         (WHEN_NOT, f"64 move {rate('64 sessions')}: each"),
         (WHEN_NOT, f"delivers a message {figure(IDLE, 'p50_ms'):.1f} ms after its put (p50)"),
         (WHEN_NOT, f"{ratio(IDLE, 'p50_ms')} times as long as one raw write"),
@@ -114,7 +114,7 @@ MILLION, MILLION_ALONE, FIVE_MILLIONS = (
         *(
             (
                 PERFORMANCE,
-                f"| {deep(run, 'put')} a second | {heap(run)} bytes | {first(run)} | {deep(run, 'drained')} a",
+                f"| {deep(run, 'put')} per second | {heap(run)} bytes | {first(run)} | {deep(run, 'drained')} per",
             )
             for run in (MILLION, MILLION_ALONE, FIVE_MILLIONS)
         ),
