@@ -326,7 +326,7 @@ class Session:
         now = asyncio.get_running_loop().time()
         if self._outage is not None and self._outage.to_be_told(now):
             lasted = self._outage.lasted(now)
-            _log.warning("no connection to %s for %.0f s; at last, %s: %s", self.ensemble, lasted, server, why)
+            _log.warning("no connection to %s for %.0f s; last error: %s: %s", self.ensemble, lasted, server, why)
 
     async def _establish(self, server: Server, address: str) -> Connection:
         opened: Connection | None = None

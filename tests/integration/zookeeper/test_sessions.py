@@ -337,7 +337,7 @@ async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends
     peer = re.escape(server.hosts)
     lost, lasts, back = said(logging.INFO)
     assert lost == f"connection to {server.hosts} lost: closed by the server"
-    assert re.fullmatch(rf"no connection to {peer} for \d+ s; at last, {peer}: .*{tries}", lasts)
+    assert re.fullmatch(rf"no connection to {peer} for \d+ s; last error: {peer}: .*{tries}", lasts)
     assert re.fullmatch(rf"resumed session 0x7 at {peer}, timeout 20.0 s, after \d+\.\d s without a connection", back)
 
 
