@@ -52,7 +52,7 @@ class BusPaths:
             return self.name
         _check(group, "subscriber group")
         queue = f"{self.name}@{group}"
-        check_queue_name(queue, "group of this bus")
+        check_queue_name(queue, "group")
         return queue
 
 
@@ -84,4 +84,4 @@ class BusRecord:
 def _check(name: str, what: str) -> None:
     check_queue_name(name, what)
     if "@" in name:
-        raise InvalidNameError(f"{name!r} cannot name a {what}: '@' separates a bus from its group")
+        raise InvalidNameError(f"{name!r} is not a valid {what} name: '@' separates a bus from its group")

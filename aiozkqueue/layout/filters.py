@@ -55,7 +55,7 @@ def check_tags(queue: str, tags: object) -> dict[str, TagValue]:
     checked: dict[str, TagValue] = {}
     for name, value in cast("Mapping[object, object]", tags).items():
         if not isinstance(name, str) or not name:
-            raise InvalidOptionError(f"queue {queue!r}: {name!r} cannot name a tag: give a non-empty str")
+            raise InvalidOptionError(f"queue {queue!r}: {name!r} is not a valid name of a tag: give a non-empty str")
         if not _is_value(value):
             raise InvalidOptionError(
                 f"queue {queue!r}: tag {name!r} is {value!r}: it must be a str, or an int of at most 64 bits"
@@ -256,7 +256,7 @@ def _conditions(what: str, filters: tuple[object, ...]) -> tuple[Condition, ...]
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise InvalidOptionError(f"{name!r} cannot name a tag: give a non-empty str, or an OrderedEnum")
+        raise InvalidOptionError(f"{name!r} is not a valid name of a tag: give a non-empty str, or an OrderedEnum")
 
 
 def _is_value(value: object) -> TypeGuard[TagValue]:

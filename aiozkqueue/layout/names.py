@@ -70,7 +70,7 @@ def check_queue_name(name: str, what: str = "queue") -> None:
     if not is_text(name) or not _QUEUE.fullmatch(name):
         shown = name[:_SHOWN] if is_text(name) else name
         raise InvalidNameError(
-            f"{shown!r} cannot name a {what}: take 1 to 255 of A-Z a-z 0-9 . _ : @ - and do not start with a dot"
+            f"{shown!r} is not a valid {what} name: use 1 to 255 of A-Z a-z 0-9 . _ : @ - and do not start with a dot"
         )
 
 

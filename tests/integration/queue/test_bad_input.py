@@ -100,7 +100,7 @@ async def test_invalid_options_of_connect_are_refused_at_once(options: dict[str,
 
 @pytest.mark.parametrize("name", ["", ".clients", "a/b", "é", "a b", "x" * 256, "a\x00", "..", None, 7, b"jobs"])
 async def test_invalid_names_are_refused(name: Any, session: zq.QueueSession) -> None:
-    with pytest.raises(InvalidNameError, match="cannot name a queue: take 1 to 255"):
+    with pytest.raises(InvalidNameError, match="is not a valid queue name: use 1 to 255"):
         session.queue(name)
     if isinstance(name, str):
         async with session.transaction(autocommit=False) as tx:
