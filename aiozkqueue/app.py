@@ -18,6 +18,7 @@ from aiozkqueue.session.listener_options import check_batch, check_listener_opti
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.session.queue import Queue
 from aiozkqueue.session.run import run
+from aiozkqueue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
@@ -101,7 +102,7 @@ class App:
         self._session: QueueSession | None = None
 
     def __repr__(self) -> str:
-        return f"<App on {self._hosts}: {len(self._handlers)} handlers>"
+        return f"<App on {self._hosts}: {counted(len(self._handlers), 'handler')}>"
 
     @overload
     def queue(self, name: str, *, policy: Policy = ..., undecodable: Undecodable = ...) -> Queue[bytes]: ...

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from aiozkqueue.cli import output
+from aiozkqueue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,7 +112,7 @@ class Screen:
         shown = self._chosen()
         hidden = len(self._rows) - len(shown)
         totals = [f"{title} {sum(_number(row, name) for row in shown):g}" for name, title in _TOTALS]
-        count = f"{len(shown)} queues" + (f" ({hidden} hidden by the filter)" if hidden else "")
+        count = counted(len(shown), "queue") + (f" ({hidden} hidden by the filter)" if hidden else "")
         head = Text(f"{self.header}   {self._clock}{'   on hold' if self.held else ''}", style="bold")
         return Group(head, Text("   ".join([count, *totals])), Figures(shown, self._rates), self._help())
 

@@ -16,6 +16,7 @@ from aiozkqueue.cli.exits import Exit
 from aiozkqueue.operations.history import records_of
 from aiozkqueue.operations.story import name_process, tell
 from aiozkqueue.session.internals import handle_of
+from aiozkqueue.wording import counted
 
 
 @connected
@@ -76,6 +77,6 @@ def _waiting(stats: QueueStats) -> str:
     if not stats.consumers:
         return "waiting: the queue has no consumers"
     return (
-        f"waiting for its turn: {stats.waiting} messages wait in the queue, {stats.in_flight} are in flight; "
-        f"the queue has {stats.consumers} consumers"
+        f"waiting for its turn: waiting messages in the queue: {stats.waiting}, in flight: {stats.in_flight}; "
+        f"the queue has {counted(stats.consumers, 'consumer')}"
     )

@@ -43,8 +43,8 @@ def load(target: str) -> App | Callable[..., Any]:
         return found
     if not callable(found):
         msg = (
-            f"{target!r} is a {type(found).__name__}: it must be an application, or a function of the session or of a "
-            "delivery"
+            f"{target!r} is of type {type(found).__name__}: it must be an application, or a function of the session or "
+            "of a delivery"
         )
         raise InvalidOptionError(msg)
     return found
@@ -98,9 +98,8 @@ def _services(made: object) -> list[Service]:
             if inspect.iscoroutine(one):
                 one.close()
             msg = (
-                f"a {type(one).__name__} is not a service: return a listener or a scheduler, several, or yield them "
-                "from "
-                "an async context manager; for a handler, name its queue with --queue"
+                f"a value of type {type(one).__name__} is not a service: return a listener or a scheduler, several, or "
+                "yield them from an async context manager; for a handler, name its queue with --queue"
             )
             raise InvalidOptionError(msg)
     if not candidates:

@@ -112,7 +112,7 @@ def test_top_on_a_terminal_has_a_header_and_follows_keys(cli: Cli) -> None:
         os.write(main, b"/ord")
         until("filter: ord")
         os.write(main, b"\r")
-        assert "1 queues (1 hidden by the filter)" in until("/: filter 'ord'")
+        assert "1 queue (1 hidden by the filter)" in until("/: filter 'ord'")
         os.write(main, b"p")
         until("on hold")
         os.write(main, b"q")
@@ -147,7 +147,7 @@ def test_the_screen_of_top_sorts_and_marks_what_needs_attention() -> None:
     assert shown().index("\nb ") < shown().index("\na ")
     for key in ("/", "x", "\x7f", "c", "\r"):
         screen.press(key)
-    assert "1 queues (2 hidden by the filter)" in shown()
+    assert "1 queue (2 hidden by the filter)" in shown()
     screen.press("q")
     assert ended
     assert len(changes) == 7

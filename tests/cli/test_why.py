@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import aiozkqueue as zq
+from aiozkqueue.cli.why import _waiting
 
 if TYPE_CHECKING:
+    from aiozkqueue.admin import QueueStats
     from tests.cli.conftest import Cli
 
 
@@ -69,3 +72,10 @@ def test_why_reports_an_unknown_message(cli: Cli) -> None:
     cli("put", "q", "x")
     nothing = cli("why", "q", "nobody", "--json")
     assert (nothing.status, nothing.records[0]["status"]) == (1, "unknown")
+
+
+def test_a_message_that_waits_for_its_turn_is_explained_with_the_figures_of_its_queue() -> None:
+    stats = SimpleNamespace(paused=False, waiting=1, in_flight=2, consumers=1)
+    assert _waiting(cast("QueueStats", stats)) == (
+        "waiting for its turn: waiting messages in the queue: 1, in flight: 2; the queue has 1 consumer"
+    )

@@ -218,6 +218,7 @@ def test_mistakes_are_refused_when_the_module_is_imported() -> None:
     with pytest.raises(zq.InvalidOptionError, match="queue or a job of this name"):
         app.cron("@daily", name="orders")(orders_job)
     app.listener(orders)(handler)
+    assert repr(app).endswith(": 1 handler>")
 
 
 async def test_an_application_without_handlers_is_not_run(queue_session: zq.QueueSession) -> None:
