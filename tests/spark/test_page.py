@@ -52,7 +52,7 @@ def shown(text: str) -> list[str]:
 def test_a_page_without_records_explains_how_to_keep_them_and_has_no_plot() -> None:
     text = page(report())
     assert "There are no records." in text
-    assert "aiozkqueue configure QUEUE --history 604800" in text
+    assert "aiozkqueue configure QUEUE --history 7d" in text
     assert "<svg" not in text
 
 

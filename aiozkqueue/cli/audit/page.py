@@ -46,7 +46,7 @@ def document(title: str, body: str) -> str:
 def _nothing() -> str:
     return (
         "<p>There are no records. A queue keeps them if it is configured to: "
-        "<code>aiozkqueue configure QUEUE --history 604800</code></p>"
+        "<code>aiozkqueue configure QUEUE --history 7d</code></p>"
     )
 
 
