@@ -140,6 +140,9 @@ def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:
     """Return the codec of a type. Raises: InvalidOptionError."""
     if type_ is bytes:
         return BYTES
+    if isinstance(type_, TypeAdapter):
+        msg = f"queue {name!r}: give a TypeAdapter as adapter=, not as the type"
+        raise InvalidOptionError(msg)
     try:
         codec = known.get(type_)
         if codec is None:

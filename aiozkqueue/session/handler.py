@@ -23,15 +23,24 @@ if TYPE_CHECKING:
 def check_handler(handler: object, takes: str = "the delivery") -> None:
     """Reject a handler that cannot be awaited, or cannot be called with one argument. Raises: InvalidOptionError."""
     check_awaited(handler, "a handler")
+    _check_call(handler, 1, f"a handler is called with one argument, {takes}")
+
+
+def check_alarm(on_dead: object) -> None:
+    """Reject an ``on_dead`` that cannot be awaited, or called with two arguments. Raises: InvalidOptionError."""
+    check_awaited(on_dead, "on_dead")
+    _check_call(on_dead, 2, "on_dead is called with two arguments, the dead letter and the error")
+
+
+def _check_call(function: object, arguments: int, rule: str) -> None:
     try:
-        signature = _signature(handler)
+        signature = _signature(function)
     except (TypeError, ValueError):  # written in C
         return
     try:
-        signature.bind(object())
+        signature.bind(*[object()] * arguments)
     except TypeError as error:
-        msg = f"{name_of(handler)}{signature}: a handler is called with one argument, {takes}: {error}"
-        raise InvalidOptionError(msg) from error
+        raise InvalidOptionError(f"{name_of(function)}{signature}: {rule}: {error}") from error
 
 
 def _signature(handler: Any) -> inspect.Signature:  # noqa: ANN401 - any callable

@@ -20,10 +20,9 @@ from .connection_state import on_connection_state
 from .delivery_listener import DeliveryListener
 from .foreign_queue import CuratorQueue, ForeignQueue
 from .foreign_shards import CuratorShards
-from .handler import check_handler
+from .handler import check_alarm, check_handler
 from .internals import state_of
 from .listener_options import check_batch, check_listener_options
-from .middleware import check_awaited
 from .queue import Queue
 from .transaction import Transaction, TransactionBlock
 
@@ -372,7 +371,7 @@ class QueueSession:
         settings, size = check_listener_options(options), check_batch(batch, batch_wait, options)
         check_handler(handler, "the delivery" if size is None else "the batch")
         if on_dead is not None:
-            check_awaited(on_dead, "on_dead")
+            check_alarm(on_dead)
         if binding_of(queue).owner is not self._runtime:
             raise not_own(queue.name)
         if settings.policy is not None:

@@ -217,3 +217,12 @@ async def test_an_alarm_must_be_awaitable(session: zq.QueueSession) -> None:
 
     with pytest.raises(zq.InvalidOptionError, match="on_dead must be awaitable"):
         session.listener(session.queue("jobs"), handler, on_dead=alarm)  # type: ignore[arg-type]
+
+
+async def test_an_alarm_must_take_the_letter_and_the_error(session: zq.QueueSession) -> None:
+    async def handler(_: zq.Delivery[bytes]) -> None: ...
+
+    async def alarm(_: object) -> None: ...
+
+    with pytest.raises(zq.InvalidOptionError, match="called with two arguments, the dead letter and the error"):
+        session.listener(session.queue("jobs"), handler, on_dead=alarm)  # type: ignore[arg-type]

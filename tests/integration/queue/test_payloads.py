@@ -78,6 +78,8 @@ async def test_an_adapter_can_replace_the_type(session: zq.QueueSession) -> None
     assert await round_trip(queue, [Order(id=1)]) == [Order(id=1)]
     with pytest.raises(zq.InvalidOptionError, match="not both"):
         session.queue("jobs", Order, adapter=TypeAdapter(Order))  # type: ignore[call-overload]
+    with pytest.raises(zq.InvalidOptionError, match="give a TypeAdapter as adapter="):
+        session.queue("jobs", TypeAdapter(Order))  # type: ignore[call-overload]
 
 
 async def test_a_payload_is_stored_as_json_by_alias_and_raw_bytes_unchanged(
