@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.layout import LAST_MOMENT
+from aiozkqueue.layout import LAST_MOMENT, fits_path
 
 from .compression import deflate, inflate, is_gzip
 from .dialect import Dialect, PutNames, check_path
@@ -149,6 +149,8 @@ class _Identified(_Framed):
         """See `Dialect`."""
         if not isinstance(put.key, str) or not put.key:
             raise self.refuse("key", put.key, "an id with each put: a non-empty str as key=")
+        if not fits_path(put.key):
+            raise self.refuse("key", put.key, "ids of characters that ZooKeeper accepts in paths")
         return f"{self.prefix}|{_clean(put.key)}|"
 
     def told(self, name: str) -> PutNames:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.layout import MalformedError
+from aiozkqueue.layout import MalformedError, fits_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,8 +128,10 @@ class Dialect(ABC):
 
 
 def check_path(path: object, what: str) -> str:
-    """Refuse a path that is not absolute. Raises: InvalidOptionError."""
-    if isinstance(path, str) and path.startswith("/") and path != "/" and "//" not in path and not path.endswith("/"):
-        return path
+    """Refuse a path that is not absolute, or that ZooKeeper does not accept. Raises: InvalidOptionError."""
+    if isinstance(path, str) and path.startswith("/") and {"", ".", ".."}.isdisjoint(path[1:].split("/")):
+        if fits_path(path):
+            return path
+        raise InvalidOptionError(f"{what}={path!r}: it has characters that ZooKeeper refuses")
     msg = f"{what}={path!r}: give an absolute path such as '/app/orders'"
     raise InvalidOptionError(msg)

@@ -92,9 +92,12 @@ class ForeignQueueState(QueueState):
         sequence = int(digits) if digits.isascii() and digits.isdigit() else 0
         return ItemName(name, name, sequence, due=self._layout.due(name) or None)
 
-    def dead(self, name: str, version: int) -> str:
-        """See `QueueState`: one item may become several dead letters, each with its own version."""
-        digest = sha256(f"{name} {version}".encode()).hexdigest()[:_ID_DIGITS]
+    def dead(self, name: str, version: int, created: int) -> str:
+        """See `QueueState`: one item may become several dead letters, each with its own version.
+
+        Names begin again when the parent of the items is created again.
+        """
+        digest = sha256(f"{name} {version} {created}".encode()).hexdigest()[:_ID_DIGITS]
         item = self.parse_item(name)
         return self.paths.dead(f"{item_prefix(digest)}{0 if item is None else item.sequence:010d}")
 

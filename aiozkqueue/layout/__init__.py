@@ -107,7 +107,16 @@ from .names import (
     without_end,
     without_node,
 )
-from .paths import ClientPaths, QueuePaths, check_root, parse_bundle_record, parse_due, parse_lock, parse_meta
+from .paths import (
+    ClientPaths,
+    QueuePaths,
+    check_root,
+    fits_path,
+    parse_bundle_record,
+    parse_due,
+    parse_lock,
+    parse_meta,
+)
 from .policy import (
     AtLeastOnce,
     Backoff,
@@ -207,6 +216,7 @@ __all__ = [
     "encode_tags",
     "encoded_size",
     "excess_of",
+    "fits_path",
     "generation_of",
     "has_field",
     "hour_at",

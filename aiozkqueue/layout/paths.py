@@ -20,6 +20,11 @@ _META: Final = "meta-"
 _BUNDLE: Final = "bundle-"
 
 
+def fits_path(text: str) -> bool:
+    """Whether a path that ZooKeeper accepts may contain a text."""
+    return _REFUSED.search(text) is None
+
+
 def check_root(root: str) -> None:
     """Check that a path is valid as the root of all queues.
 
@@ -35,7 +40,7 @@ def check_root(root: str) -> None:
         rule = "it must not end in '/'"
     elif not {"", ".", ".."}.isdisjoint(root[1:].split("/")):
         rule = "no part may be empty, '.' or '..'"
-    elif _REFUSED.search(root):
+    elif not fits_path(root):
         rule = "it has characters that ZooKeeper refuses"
     elif root.split("/")[1] == "zookeeper":
         rule = "'/zookeeper' is the server's own"

@@ -17,7 +17,7 @@ from pydantic_core import SchemaValidator, ValidationError, to_json
 from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import NotFoundError
-from aiozkqueue.layout import ItemRef, has_field, item_field, messages_in, name_at
+from aiozkqueue.layout import ItemRef, fits_path, has_field, item_field, messages_in, name_at
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
@@ -203,14 +203,18 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
     Raises: NotFoundError: there is no such writer; AccessDeniedError.
     """
     zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
+    unknown = NotFoundError(
+        f"queue {handle.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows the writers"
+    )
+    if "/" in writer or not fits_path(writer):
+        raise unknown
     while True:
         await zookeeper.sync(path)
         try:
             with translate_denials(handle.name):
                 node = await zookeeper.read(path)
         except NoNodeError as error:
-            msg = f"queue {handle.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows the writers"
-            raise NotFoundError(msg) from error
+            raise unknown from error
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch) or run not in (None, record.run):
             break

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidNameError
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidNameError, PayloadError
 from aiozkqueue.layout import (
     History,
     LockRecord,
@@ -52,13 +52,12 @@ from .deleted import sweep_deleted
 from .history_pins import read_pins
 from .listing import collect_children
 from .orphans import LATE, bad_locks, old_clients, orphan_metas
-from .stats import configuration, lanes
+from .stats import configuration, lanes, lanes_of
 from .ttl import sweep_expired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
@@ -150,7 +149,7 @@ async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
             expired=await sweep_expired(handle, limit=max(0, cleaning.left)),
             records=await cleaning.history(config.history or History()),
             hours=await cleaning.hours(),
-            tags=await cleaning.tags(config),
+            tags=await cleaning.tags(),
             staged=await cleaning.writers(),
             more=cleaning.left <= 0,
         )
@@ -178,22 +177,30 @@ async def _clean_clients(runtime: Runtime, moment: int) -> int:
 async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[Cleaned]:
     """Clean these queues, or all queues and the commit slots; record the time for operators.
 
-    Raises: AccessDeniedError, ConnectionLostError, PayloadError.
+    Raises: AccessDeniedError, PayloadError: a queue is not readable; all others have been cleaned; ConnectionLostError.
     """
     try:
         if states is not None:
             return [await _clean_now(QueueHandle(runtime, state)) for state in states]
-        present = [runtime.queue_state(name) for name in await queue_names(runtime)]
-        cleaned = [await _clean_now(QueueHandle(runtime, state)) for state in present]
+        cleaned: list[Cleaned] = []
+        failure: PayloadError | AccessDeniedError | None = None
+        for name in await queue_names(runtime):
+            try:
+                cleaned.append(await _clean_now(QueueHandle(runtime, runtime.queue_state(name))))
+            except (PayloadError, AccessDeniedError) as error:
+                failure = failure or error
         told = f"{runtime.root}/.janitor"
         await runtime.zookeeper.ensure(told)
-        return [*cleaned, await clean_root(runtime, await runtime.server_clock.learned(told))]
+        cleaned.append(await clean_root(runtime, await runtime.server_clock.learned(told)))
     except NoAuthError as error:
         msg = f"root {runtime.root}: {error}; use the credentials of a user whom the ACL allows"
         raise AccessDeniedError(msg) from error
     except (ConnectionLossError, SessionExpiredError) as error:
         msg = f"the connection was lost while cleaning: {error}; clean again"
         raise ConnectionLostError(msg) from error
+    if failure is not None:
+        raise failure
+    return cleaned
 
 
 async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
@@ -355,16 +362,20 @@ class _Cleaning:
             total += self._counts[hour]
         return newer
 
-    async def tags(self, config: StoredConfig) -> int:
+    async def tags(self) -> int:
         """Remove records of unused tags: no put can depend on a removed record (see `tag_records`)."""
         paths = self._paths
         stat = await self._zookeeper.exists(paths.filters)
         if stat is None or stat.num_children <= MOST_TAGS:
             return 0
-        later = [f"{paths.later}/{hour}" for hour in await below(self._zookeeper, paths.later)]
-        folders = [paths.dlq, *(paths.at(lane) for lane in config.lanes), *later, paths.dlq]
         generation = await self._zookeeper.wait_connected()
-        return await sweep_tags(self._zookeeper, paths, folders, generation)
+        return await sweep_tags(self._zookeeper, paths, self._tagged, generation)
+
+    async def _tagged(self) -> list[str]:
+        """Return the folders of items with tags, with the dead letters first and last."""
+        config = await configuration(self._handle)
+        folders = [] if config is None else await lanes_of(self._handle, config)
+        return [self._paths.dlq, *folders, self._paths.dlq]
 
     async def writers(self) -> int:
         """Finish the removal of discarded batches, and remove the records of writers that completed long ago.

@@ -26,7 +26,7 @@ from aiozkqueue.errors import (
     SessionClosedError,
     UnknownMoveError,
 )
-from aiozkqueue.layout import MalformedError, check_queue_name
+from aiozkqueue.layout import MalformedError, check_queue_name, fits_path
 from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -188,7 +188,7 @@ class Moves:
         ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
-        if not isinstance(reference, str) or not reference or "/" in reference:  # type: ignore[redundant-expr]
+        if not isinstance(reference, str) or "/" in reference or not reference or not fits_path(reference):  # type: ignore[redundant-expr]
             raise UnknownMoveError(reference)
         status = await self._read(reference)
         if status is None:  # a lagging server may not know a new one

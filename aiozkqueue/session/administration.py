@@ -16,6 +16,7 @@ from aiozkqueue.operations.consumers import ConsumerInfo, consumers
 from aiozkqueue.operations.deletion import delete
 from aiozkqueue.operations.doctor.probe import examine
 from aiozkqueue.operations.history_pins import pins, unpin
+from aiozkqueue.operations.ledger_pages import path_of_ledger
 from aiozkqueue.operations.ledgers import ledgers, release
 from aiozkqueue.operations.moves import Moves
 from aiozkqueue.operations.release import release_claims
@@ -125,12 +126,13 @@ class QueueAdmin:
 
         Raises:
             NotFoundError: there is no such stream.
+            ClaimLostError: the stream was started again meanwhile; release it again.
             PayloadError: its stored record cannot be decoded.
             AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         handle = self._handle
         with translate_denials(handle.state.name):
-            if await handle.runtime.zookeeper.exists(f"{handle.paths.ledgers}/{group}") is not None:
+            if await handle.runtime.zookeeper.exists(path_of_ledger(handle.paths, group)) is not None:
                 await Ledger(handle, group).finish()
             released = await release(handle, group)
             await Ledger(handle, group).finish()  # messages that the stream has marked as done since

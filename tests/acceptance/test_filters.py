@@ -214,11 +214,14 @@ async def test_a_sweep_removes_unused_combinations_of_tags_during_puts(
     swept = 0
     putting = True
 
+    async def folders() -> list[str]:
+        return [paths.dlq, paths.items, paths.dlq]
+
     async def sweep() -> None:
         nonlocal swept
         client = other._runtime.zookeeper
         while putting:
-            swept += await sweep_tags(client, paths, [paths.dlq, paths.items, paths.dlq], client.generation)
+            swept += await sweep_tags(client, paths, folders, client.generation)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(sweep())
@@ -231,7 +234,7 @@ async def test_a_sweep_removes_unused_combinations_of_tags_during_puts(
     assert await jobs.size() == 101
     assert len(await take_so_many(other, zq.Filter("n", "ge", -1), 101)) == 101
     client = other._runtime.zookeeper
-    await sweep_tags(client, paths, [paths.dlq, paths.items, paths.dlq], client.generation)
+    await sweep_tags(client, paths, folders, client.generation)
     assert await server_view.children(f"{queue_root}/jobs/filters") == []
     await jobs.put(b"after", tags={"n": -1})
     assert await take_so_many(other, zq.Filter("n", "eq", -1), 1) == ["after"]

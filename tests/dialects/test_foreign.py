@@ -10,7 +10,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
-from aiozkqueue.errors import ConfigConflictError
+from aiozkqueue.errors import ConfigConflictError, NotFoundError, UnknownMoveError
 from aiozkqueue.operations.cleaning import clean_queue
 from aiozkqueue.session.internals import handle_of, state_of
 
@@ -285,3 +285,35 @@ async def test_clean_up_removes_only_the_attempts_of_messages_that_a_peer_consum
     assert metas == [f"meta-{waits}"]
     (message,) = await queue.peek()
     assert (message.body, message.attempt) == (b"waits", 1)
+
+
+@pytest.mark.parametrize("key", ["caf\udce9", "a\x00b", "a\x01b", "\uf8ff"])
+async def test_an_id_that_no_path_can_contain_is_refused_and_the_session_goes_on(
+    session: zq.QueueSession, path: str, key: str
+) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="id")
+    with pytest.raises(zq.InvalidOptionError, match="characters that ZooKeeper accepts"):
+        await queue.put(b"x", key=key)
+    await queue.put(b"x", key="café")
+    assert await queue.size() == 1
+
+
+@pytest.mark.parametrize("wrong", ["/app/..", "/app/./x", "/app/caf\udce9", "/app/a\x00b"])
+async def test_a_path_that_zookeeper_refuses_is_refused_at_once(session: zq.QueueSession, wrong: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="path"):
+        session.curator_queue(wrong)
+    with pytest.raises(zq.InvalidOptionError, match="path"):
+        session.kazoo_queue(wrong)
+    with pytest.raises(zq.InvalidOptionError, match="path"):
+        session.curator_queue("/app/q", lock_path=wrong)
+
+
+@pytest.mark.parametrize("name", ["caf\udce9", "a\x00b"])
+async def test_a_name_that_no_znode_can_have_is_not_found(session: zq.QueueSession, name: str) -> None:
+    await session.queue("jobs").put(b"1")
+    with pytest.raises(NotFoundError):
+        await session.queue("jobs").admin.release_ledger(name)
+    with pytest.raises(NotFoundError):
+        await session.queue("jobs").admin.discard_unfinished(name)
+    with pytest.raises(UnknownMoveError):
+        await session.admin.moves.status(name)

@@ -26,13 +26,16 @@ class Between:
             setattr(zookeeper, name, self._then(getattr(zookeeper, name)))
 
     def _then(self, request: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def requested(*args: Any, **options: Any) -> Any:
-            try:
-                return await request(*args, **options)
-            finally:
-                self._left -= 1
-                if self._left == 0:
-                    self.reached = True
-                    await self._action()
+        def requested(*args: Any, **options: Any) -> Awaitable[Any]:
+            return self._answered(request(*args, **options))  # sent at the call, as without this
 
         return requested
+
+    async def _answered(self, answer: Awaitable[Any]) -> Any:
+        try:
+            return await answer
+        finally:
+            self._left -= 1
+            if self._left == 0:
+                self.reached = True
+                await self._action()

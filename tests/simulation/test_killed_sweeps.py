@@ -25,7 +25,11 @@ async def _prepare(session: zq.QueueSession) -> None:
 
 async def _sweep(session: zq.QueueSession) -> int:
     zookeeper, paths = session._runtime.zookeeper, state_of(session.queue("jobs")).paths
-    return await sweep_tags(zookeeper, paths, [paths.dlq, paths.items, paths.dlq], zookeeper.generation)
+
+    async def folders() -> list[str]:
+        return [paths.dlq, paths.items, paths.dlq]
+
+    return await sweep_tags(zookeeper, paths, folders, zookeeper.generation)
 
 
 async def _sweep_all(session: zq.QueueSession) -> None:

@@ -31,7 +31,7 @@ from aiozkqueue.zookeeper import (
 from .collectors import Matching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from aiozkqueue.layout import QueuePaths, Tags
     from aiozkqueue.zookeeper import Operation, ZooKeeper
@@ -182,11 +182,14 @@ async def bad_records(zookeeper: ZooKeeper, paths: QueuePaths, most: int) -> lis
     return bad
 
 
-async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[str], generation: int) -> int:
+async def sweep_tags(
+    zookeeper: ZooKeeper, paths: QueuePaths, folders: Callable[[], Awaitable[Iterable[str]]], generation: int
+) -> int:
     """Remove the tag records that no item in these folders uses; return how many. Safe during puts.
 
-    ``folders`` are all that hold items of the queue, with its dead letters both first and last: a message redriven from
-    there must be seen in at least one place. Returns 0 at once while another sweep is running.
+    ``folders`` returns all that hold items of the queue, with its dead letters both first and last: a message redriven
+    from there must be seen in at least one place. It is called when the records are marked: a put that does not renew
+    its record may be the first in its folder until then. Returns 0 at once while another sweep is running.
 
     Raises: ConnectionLossError, SessionExpiredError, NoAuthError of the zookeeper package: sweep again.
     """
@@ -210,7 +213,7 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
             used.add(name_digest(name))
             return False
 
-        for folder in folders:
+        for folder in await folders():
             with suppress(NoNodeError):
                 await zookeeper.children_into(folder, partial(Matching, note), generation=generation)
         removed = 0

@@ -60,7 +60,7 @@ def bury(claim: Claim, reason: str, moment: int) -> Operation:
     header = replace(claim.header, enqueued_at=enqueued, dead=died)
     if claim.state.dialect is not None:
         header = replace(header, unknown={FOREIGN_NAME: claim.name})
-    return Create(claim.state.dead(claim.name, claim.version), encode(claim.body, header))
+    return Create(claim.state.dead(claim.name, claim.version, claim.created), encode(claim.body, header))
 
 
 def guard(claim: Claim, disposition: Disposition) -> Operation:

@@ -275,9 +275,9 @@ class QueueState:
         """Parse the name of an item or dead letter; return None if it is not one."""
         return ItemName.parse(name)
 
-    def dead(self, name: str, version: int) -> str:
-        """Return the path of the dead letter for a message, given the name and version of its item."""
-        del version
+    def dead(self, name: str, version: int, created: int) -> str:
+        """Return the path of the dead letter for a message, given the name, version and ctime of its item."""
+        del version, created
         return self.paths.dead(name)
 
     def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:
