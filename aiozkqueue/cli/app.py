@@ -43,8 +43,16 @@ command: Final = cast("LazyGroup", typer.main.get_command(_app))
 command.extend(COMMANDS)
 
 
+def _replace_closed_streams() -> None:
+    """Replace standard streams that the caller has closed (``>&-``) by the null device."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - for as long as the process runs
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit status. Errors that users can meet are one line on stderr."""
+    _replace_closed_streams()
     try:
         return int(
             command(arguments or sys.argv[1:] or ["--help"], prog_name="aiozkqueue", standalone_mode=False) or Exit.OK

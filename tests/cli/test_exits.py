@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+from typing import TYPE_CHECKING
+
 import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.cli.app import run
 from aiozkqueue.cli.exits import CommandFailedError, Exit, expected, status_of
 from aiozkqueue.errors import ConfigConflictError, InvalidNameError
+from tests.cli.conftest import ANEW
+from tests.complaints import complaints
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
 
 
 @pytest.mark.parametrize(
@@ -66,3 +74,16 @@ def test_a_mistyped_command_or_option_is_refused_with_a_hint_to_the_help(
 ) -> None:
     assert run(line.split()) == Exit.USAGE
     assert capsys.readouterr().err.strip().endswith(told)
+
+
+@pytest.mark.parametrize(("closed", "arguments"), [(">&-", ["put", "jobs", "x"]), ("<&-", ["purge", "jobs", "--yes"])])
+def test_a_command_runs_with_a_closed_stream(cli: Cli, closed: str, arguments: list[str]) -> None:
+    cli("put", "jobs", "first")
+    done = subprocess.run(
+        ["bash", "-c", f'exec "$@" {closed}', "bash", *ANEW, *arguments],
+        env=cli.environment,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, complaints(done.stderr.decode())) == (0, "")
