@@ -257,8 +257,10 @@ class Backlog:
         for place in places:
             lane, name = ItemRef.parse(place)
             if not self._owns(lane, name):
+                self._unlock(place)
                 self._others.setdefault(lane, {}).setdefault(name, now)
             elif place not in present:
+                self._unlock(place)
                 self._front.append(place)
 
     @property

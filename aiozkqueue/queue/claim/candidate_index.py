@@ -66,6 +66,7 @@ class CandidateIndex:
         self._batch_visibility: BatchVisibility | None = None
         self._must_list_due = True
         self._gone: set[str] | None = None  # items that ended while a listing is running
+        self._ended = 0  # locks of ours
         self._doubts = Doubts()  # only for another program's items
         self._steal_timer: Timer | None = None
         self._aside: set[str] = set()  # held locks that are not tried again for a while
@@ -270,6 +271,10 @@ class CandidateIndex:
         The message may be elsewhere by then: a dead letter keeps its id when it is redriven. Events about an id that
         counts as held are processed only here.
         """
+        if self._groups is not None:
+            self._ended += 1
+            if self._groups.blocked:  # maybe by this lock, of an earlier rule
+                self.on_relist()
         if message_id not in self._aside:
             self.held.discard(message_id)
         heard = self._reported.pop(message_id, None)

@@ -117,6 +117,9 @@ class CandidateSource(CandidateIndex):
             )
             raise ConfigConflictError(msg)
         self._revision = self.state.snapshot.revision
+        self.relist()  # what was left out may count now
+        if not config.scheduled:
+            self._delayed.clear()  # the queue was created again
         if config.staged and self._batch_visibility is None:
             self._batch_visibility = BatchVisibility()
             self._priority_index.clear()  # events from before batches were considered
@@ -458,6 +461,7 @@ class CandidateSource(CandidateIndex):
         paths, backlog = self.state.paths, level.backlog
         self.stealing = self.taking_over = False
         self._gone = set()
+        ended = self._ended
         self._doubts.clear()
         backlog.begin_listing(lane)
         try:
@@ -476,6 +480,8 @@ class CandidateSource(CandidateIndex):
             )
             locked |= self._gone  # items that ended while the listings were running may appear in them as free
             backlog.fill(lane, listed, locked, self._clock.monotonic())
+            if self._groups is not None and self._groups.blocked and self._ended != ended:
+                self.on_relist()  # it may be blocked by a lock that has ended since
             replaced, backlog.replaced = backlog.replaced, []
             await shed(*replaced)
         finally:

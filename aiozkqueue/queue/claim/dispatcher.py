@@ -433,6 +433,7 @@ class ClaimDispatcher:
         Batches in flight were refused by the configuration version, or were applied before the pause.
         """
         self._waiters.answer_asking(self._waiters.arrivals)
+        self._waiters.settle_partial(self._claim_batches.in_flight)  # no more come to what they have
         if self._pause is not None and self._pause.reason is not reason:
             self._end_pause()
         if self._pause is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import QueueError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord, LockRecord, decode, single_of
 from aiozkqueue.queue.state.hooks import FREE
-from aiozkqueue.zookeeper import Create, SetData
+from aiozkqueue.zookeeper import Create, NoNodeError, SetData
 
 from .write import OPERATION_WEIGHT, Part
 
@@ -121,7 +121,7 @@ class ReturnRest(Part):
             return None
         if operation.path == hold.state.paths.items:
             self._wakes = False  # idle consumers also poll
-        elif hold.is_about(operation):
+        elif hold.is_about(operation) or isinstance(error, NoNodeError):  # without its lane, the queue is deleted
             hold.lose()
         else:
             hold.stuck = True

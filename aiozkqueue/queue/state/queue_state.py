@@ -540,7 +540,9 @@ class QueueState:
         while True:
             check_change(self.name, self.config, config)
             merged = self.config.changed(config)
-            applied = await self.replace_config(merged)
+            # Consumers that the messages were not for are idle.
+            wakeup = [SetData(self.paths.items, b"")] if merged.affinity != self.config.affinity else []
+            applied = await self.replace_config(merged, wakeup)
             await reopen()
             if applied or self.config == merged:
                 return
