@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.layout import MalformedError, fits_path
+from aiozkqueue.layout import MalformedError, fits_path, has_odd_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +129,7 @@ class Dialect(ABC):
 
 def check_path(path: object, what: str) -> str:
     """Refuse a path that is not absolute, or that ZooKeeper does not accept. Raises: InvalidOptionError."""
-    if isinstance(path, str) and path.startswith("/") and {"", ".", ".."}.isdisjoint(path[1:].split("/")):
+    if isinstance(path, str) and path.startswith("/") and not has_odd_parts(path):
         if fits_path(path):
             return path
         raise InvalidOptionError(f"{what}={path!r}: it has characters that ZooKeeper refuses")

@@ -25,6 +25,11 @@ def fits_path(text: str) -> bool:
     return _REFUSED.search(text) is None
 
 
+def has_odd_parts(path: str) -> bool:
+    """Whether a part of an absolute path is empty, ``.`` or ``..``."""
+    return not {"", ".", ".."}.isdisjoint(path[1:].split("/"))
+
+
 def check_root(root: str) -> None:
     """Check that a path is valid as the root of all queues.
 
@@ -38,7 +43,7 @@ def check_root(root: str) -> None:
         rule = "queues need a znode of their own, such as '/zms'"
     elif root.endswith("/"):
         rule = "it must not end in '/'"
-    elif not {"", ".", ".."}.isdisjoint(root[1:].split("/")):
+    elif has_odd_parts(root):
         rule = "no part may be empty, '.' or '..'"
     elif not fits_path(root):
         rule = "it has characters that ZooKeeper refuses"

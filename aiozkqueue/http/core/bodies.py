@@ -7,6 +7,8 @@ import codecs
 import json
 from typing import TYPE_CHECKING, Final
 
+from starlette.requests import ClientDisconnect
+
 from . import parameters, patience, problems
 from .inflating import NAMES, Inflater, NotGzipError
 from .splitting import STEP, VALUE_LIMIT, NotJsonError, Splitter, ValueTooLargeError
@@ -93,20 +95,22 @@ async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
     """Yield the body as it arrives. Raises: ProblemError: the client is too slow or has disconnected."""
-    now, left, more = asyncio.get_running_loop().time, parameters.BODY_PATIENCE, True
-    while more:
+    now, left = asyncio.get_running_loop().time, parameters.BODY_PATIENCE
+    stream = request.stream()  # with what others have read already, such as Sentry's integration of FastAPI
+    while True:
         begun = now()
         try:
             async with asyncio.timeout(left):
-                message = await request.receive()
+                chunk = await anext(stream, None)
         except TimeoutError:
             raise problems.too_slow() from None
+        except ClientDisconnect:
+            raise problems.malformed("the request's body ended too early") from None
         left -= now() - begun
-        if message["type"] == "http.disconnect":
-            raise problems.malformed("the request's body ended too early")
-        if chunk := message.get("body"):
+        if chunk is None:
+            return
+        if chunk:
             yield chunk
-        more = message.get("more_body", False)
 
 
 def encoding_of(request: Request) -> str | None:

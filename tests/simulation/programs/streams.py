@@ -67,6 +67,11 @@ class Streams:
     """The state that outlives every driver."""
 
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    pruned: bool = False
+    """Whether a query has read only a part of its rows."""
+    shared: bool = False
+    """Whether two checkpoints have one folder. No query reads only a part then: the sink skips the rows of another
+    query under the same number, which are lost if that one wrote fewer, and nobody can know of that."""
     sunk: list[Written] = field(default_factory=list[Written])
     """The contents of all folders."""
     ended: set[int] = field(default_factory=set[int])
@@ -135,8 +140,9 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
             return  # another driver has written the log: Spark ends this one
         if number in begun:
             batches.note_returned(number, "the next batch")
-        if run.random.random() < 0.1:
+        if run.random.random() < 0.1 and not run.history.part(Streams).shared:
             checkpoint.pruned.add(length)
+            run.history.part(Streams).pruned = True
         checkpoint.offsets.append((number, stream))
     index = len(checkpoint.offsets) - 1
     number, stream = checkpoint.offsets[index]
@@ -263,10 +269,10 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
         streams = run.history.part(Streams)
         if what == "release":
             await release(run, session)
-        elif what == "empty folder":
+        elif what == "empty folder" or streams.pruned:
             streams.checkpoint = Checkpoint()
         else:
-            streams.checkpoint = Checkpoint(streams.checkpoint.folder)
+            streams.checkpoint, streams.shared = Checkpoint(streams.checkpoint.folder), True
 
 
 async def release(run: Recorder, session: zq.QueueSession) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aiozkqueue.testing.simulator import run_virtual
-from tests.simulation.programs.cancelled_in_hand import IN_HAND, Cancelled, InHand, handle
+from tests.simulation.programs.cancelled_in_hand import HANDLED, IN_HAND, Cancelled, InHand, handle
 from tests.simulation.programs.keys import Told, told
 from tests.simulation.stories import story
 from tests.simulation.stories.acts import end
@@ -27,7 +27,8 @@ def a_message_is_cancelled_while_its_batch_is_collected(seed: int | str) -> Hist
         log, token = run.history.part(InHand), run.token()
 
         async def handler(batch: Batch[bytes]) -> None:
-            await handle(run, "listener", [message.body.decode() for message in batch], lambda _: None)
+            tokens = [message.body.decode() for message in batch]
+            await handle(run, "listener", tokens, lambda token: batch.put(HANDLED, token))
 
         async with run.cluster.connect(name="listener") as session, run.cluster.connect(name="operator") as operator:
             made = log.puts[token] = Told(run.loop.time())
