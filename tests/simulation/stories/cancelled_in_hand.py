@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aiozkqueue.testing.simulator import run_virtual
-from tests.simulation.programs.cancelled_in_hand import HANDLED, IN_HAND, Cancelled, InHand, handle
+from tests.simulation.programs.cancelled_in_hand import HANDLED, IN_HAND, Cancelled, InHand, handle, take_the_rest
 from tests.simulation.programs.keys import Told, told
 from tests.simulation.stories import story
 from tests.simulation.stories.acts import end
@@ -41,6 +41,7 @@ def a_message_is_cancelled_while_its_batch_is_collected(seed: int | str) -> Hist
                 async with told(run, one):
                     one.result = await operator.queue(IN_HAND).cancel(id=log.ids[token], running=True)
                 await asyncio.sleep(2)
+            await take_the_rest(run, operator)
             log.over = run.loop.time()
             await end(run)
         return run.history
