@@ -188,7 +188,7 @@ class Moves:
         ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
-        if not isinstance(reference, str) or "/" in reference or not reference or not fits_path(reference):  # type: ignore[redundant-expr]
+        if not isinstance(reference, str) or "/" in reference or not reference or not fits_path(reference):  # type: ignore[redundant-expr]  # callers may be unchecked
             raise UnknownMoveError(reference)
         status = await self._read(reference)
         if status is None:  # a lagging server may not know a new one

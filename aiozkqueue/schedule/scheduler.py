@@ -167,7 +167,7 @@ class Scheduler:
             return await self._serve(name, record, version, now)
         except QueueError:
             raise
-        except Exception:
+        except Exception:  # any: stored jobs may come from other versions, and the other jobs must go on
             core_of(self._session).check()  # the end of the session ends this
             told = {"job": name, "queue": record.queue}
             log.exception("job %s cannot be followed: remove it, or declare it again", name, extra=told)

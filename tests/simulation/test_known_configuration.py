@@ -64,17 +64,24 @@ async def clean(session: zq.QueueSession, message_id: str) -> None:  # noqa: ARG
     await session.admin.clean("jobs")
 
 
+async def put_under_a_new_rule(
+    rule: str, keeper: zq.QueueSession, producer: zq.QueueSession, consumer: zq.QueueSession
+) -> None:
+    """Put a message under a rule that the first session has not read."""
+    await keeper.queue("jobs").put(b"0")
+    async with consumer.transaction() as tx:
+        await tx.take(consumer.queue("jobs"), timeout=1)
+    if rule == "ordered":
+        await producer.queue("jobs").configure(zq.QueueConfig(ordered=True))
+    group: Any = {"group": "g"} if rule == "group" else {}
+    await producer.queue("jobs").put(b"1", **group)
+
+
 @pytest.mark.parametrize("rule", ["group", "ordered"])
 def test_a_lease_is_extended_and_ended_by_a_session_that_knows_an_older_rule(rule: str) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         keeper, producer, consumer = sessions
-        await keeper.queue("jobs").put(b"0")
-        async with consumer.transaction() as tx:
-            await tx.take(consumer.queue("jobs"), timeout=1)
-        if rule == "ordered":
-            await producer.queue("jobs").configure(zq.QueueConfig(ordered=True))
-        group: Any = {"group": "g"} if rule == "group" else {}
-        await producer.queue("jobs").put(b"1", **group)
+        await put_under_a_new_rule(rule, *sessions)
         [lease] = await consumer.queue("jobs").leases.take(lifetime=5, timeout=1)
         await keeper.queue("jobs").leases.renew([lease.token], lifetime=3600)
         await asyncio.sleep(60)
@@ -92,13 +99,7 @@ def test_a_lease_is_extended_and_ended_by_a_session_that_knows_an_older_rule(rul
 def test_a_lease_is_ended_by_a_session_that_knows_an_older_rule(rule: str) -> None:
     async def program(sessions: list[zq.QueueSession]) -> None:
         keeper, producer, consumer = sessions
-        await keeper.queue("jobs").put(b"0")
-        async with consumer.transaction() as tx:
-            await tx.take(consumer.queue("jobs"), timeout=1)
-        if rule == "ordered":
-            await producer.queue("jobs").configure(zq.QueueConfig(ordered=True))
-        group: Any = {"group": "g"} if rule == "group" else {}
-        await producer.queue("jobs").put(b"1", **group)
+        await put_under_a_new_rule(rule, *sessions)
         [lease] = await consumer.queue("jobs").leases.take(lifetime=3600, timeout=1)
         await keeper.queue("jobs").leases.renew([lease.token], lifetime=0)
         assert len(await producer.queue("jobs").leases.take(lifetime=5, timeout=1)) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,35 +17,10 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.zookeeper import SetData
+from tests.simulation.between import Between
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-#: The calls of the client that answer the requests of a release.
-CALLS = ("read", "read_many", "children", "exists", "multi", "sync")
 #: More requests than a release makes.
 MOST = 60
-
-
-class Between:
-    """Runs an action between the answer to a session's n-th request from now on, and its use."""
-
-    def __init__(self, session: zq.QueueSession, number: int, action: Callable[[], Awaitable[object]]) -> None:
-        self.reached = False
-        self._left = number
-        self._action = action
-        zookeeper = core_of(session).zookeeper
-        for name in CALLS:
-            setattr(zookeeper, name, partial(self._call, getattr(zookeeper, name)))
-
-    async def _call(self, call: Callable[..., Awaitable[Any]], *args: Any, **keywords: Any) -> Any:
-        try:
-            return await call(*args, **keywords)
-        finally:
-            self._left -= 1
-            if not self._left:
-                self.reached = True
-                await self._action()
 
 
 @pytest.mark.parametrize("sealed", [False, True])

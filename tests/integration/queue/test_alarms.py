@@ -224,5 +224,6 @@ async def test_an_alarm_must_take_the_letter_and_the_error(session: zq.QueueSess
 
     async def alarm(_: object) -> None: ...
 
+    wrong: Any = alarm
     with pytest.raises(zq.InvalidOptionError, match="called with two arguments, the dead letter and the error"):
-        session.listener(session.queue("jobs"), handler, on_dead=alarm)  # type: ignore[arg-type]
+        session.listener(session.queue("jobs"), handler, on_dead=wrong)
