@@ -8,7 +8,6 @@ import gzip
 import json
 import time
 import zlib
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,10 +17,12 @@ from aiozkqueue.http.core.patience import Pace
 from tests.http.test_robustness import head, raw, works
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Awaitable, Callable
 
     import aiozkqueue as zq
     from tests.http.conftest import Service, Starter
+
+    Work = Callable[[], Awaitable[None]]
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -29,30 +30,46 @@ JSON = {"Content-Type": "application/json"}
 KIB, MIB = 1024, 1024 * 1024
 #: Seconds of the loop's CPU between two of its turns. It is CPU, not time, since other processes take the machine away.
 MOST = 0.05
+TRIES = 3
 
 
-@asynccontextmanager
-async def never_held_up() -> AsyncIterator[None]:
-    """The loop turns all the time, whatever the server in it does."""
-    worst, over = 0.0, asyncio.Event()
+async def nothing() -> None: ...
+
+
+async def never_held_up(work: Work, before: Work = nothing) -> None:
+    """The loop turns all the time, whatever the server in it does.
+
+    A virtual machine that stands still for a moment counts that as CPU of the step under way. So a step that is too
+    long must be so each time: a parser that blocks the loop does it again.
+    """
+    seen: list[float] = []
+    while not seen or (seen[-1] >= MOST and len(seen) < TRIES):
+        await before()
+        seen.append(await longest_turn(work))
+    assert seen[-1] < MOST, f"in each try one turn of the loop took too long, ms of CPU: {[t * 1000 for t in seen]}"
+
+
+async def longest_turn(work: Work) -> float:
+    """Return the CPU time of the longest turn of the loop during the work, seconds."""
+    longest, over = 0.0, asyncio.Event()
     gc.collect()
     gc.freeze()  # as `aiozkqueue serve` does; a test run has far more objects than a server
 
     async def watch() -> None:
-        nonlocal worst
+        nonlocal longest
         while not over.is_set():
             begun = time.thread_time()
             await asyncio.sleep(0)
-            worst = max(worst, time.thread_time() - begun)
+            longest = max(longest, time.thread_time() - begun)
 
     watching = asyncio.create_task(watch())
     try:
-        yield
+        await work()
     finally:
         over.set()
         await watching
         gc.unfreeze()
-    assert worst < MOST, f"one turn of the loop took {worst * 1000:.0f} ms of CPU"
+    return longest
 
 
 async def ask(service: Service, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
@@ -102,20 +119,26 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_a_hostile_body_never_blocks_the_event_loop(service: Service, kind: str) -> None:
     bodies = [HOSTILE[kind](size) for size in (31 * KIB, 64 * KIB, 250 * KIB, 1000 * KIB, 8 * MIB)]
-    async with never_held_up():
+
+    async def send() -> None:
         for path in ("q/send", "q/sendbatch", "_sendbatch", "q/ack", "q/renew"):
             for body in bodies:
                 status, _ = await ask(service, path, body)
                 assert status in {200, 400, 413}
+
+    await never_held_up(send)
     await works(service)
 
 
 @pytest.mark.parametrize("kind", ["empty arrays", "numbers", "names"])
 async def test_concurrent_hostile_bodies_never_block_the_event_loop(service: Service, kind: str) -> None:
     body = HOSTILE[kind](900 * KIB)
-    async with never_held_up():
+
+    async def send() -> None:
         answers = await asyncio.gather(*[ask(service, "q/sendbatch", body) for _ in range(8)])
-    assert {status for status, _ in answers} <= {200, 400, 413}
+        assert {status for status, _ in answers} <= {200, 400, 413}
+
+    await never_held_up(send)
     await works(service)
 
 
@@ -134,9 +157,15 @@ async def test_after_a_stop_of_the_process_bodies_are_not_read_later_by_as_long_
 async def test_a_hundred_thousand_messages_never_block_the_event_loop(start: Starter) -> None:
     service = await start(Settings(patience=120))
     body = json.dumps([{"order": number} for number in range(100_000)]).encode()
-    async with never_held_up():
+    sent = 0
+
+    async def send() -> None:
+        nonlocal sent
         assert (await ask(service, "q/sendbatch", body))[0] == 200
-    assert (await service.get("/queue/1/q/size")).json() == 100_000
+        sent += 100_000
+
+    await never_held_up(send)
+    assert (await service.get("/queue/1/q/size")).json() == sent
 
 
 @pytest.mark.parametrize(
@@ -213,10 +242,13 @@ async def test_an_empty_gzip_body_is_an_empty_body(service: Service) -> None:
 async def test_a_gzip_body_over_the_limit_is_refused_without_inflating_all_of_it(service: Service) -> None:
     bomb = gzip.compress(b'["' + b"a" * (512 * MIB) + b'"]', 1)
     bombs = gzip.compress(b"[" + b'"aaaaaaaaaaaaaaaaaaaaaaaaaaaa",' * (MIB) + b"1", 1)
-    async with never_held_up():
+
+    async def send() -> None:
         for path, body in (("q/send", bomb), ("q/sendbatch", bomb), ("q/sendbatch", bombs), ("q/ack", bombs)):
             status, _ = await ask(service, path, body, **{"Content-Encoding": "gzip"})
             assert status in {400, 413}
+
+    await never_held_up(send)
     await works(service)
 
 
@@ -229,21 +261,32 @@ async def test_a_gzip_body_over_the_limit_is_refused_without_inflating_all_of_it
 async def test_many_large_messages_never_block_the_event_loop(
     service: Service, session: zq.QueueSession, payload: bytes
 ) -> None:
-    await session.queue("q").put_many([payload] * 1000)
     for path in ("poll?ttl=0&limit=1000", "peek?limit=1000", "poll?ttl=60&limit=1000"):
-        async with never_held_up(), raw(service) as (reader, writer), asyncio.timeout(120):
-            writer.write(head(service, f"GET /queue/1/q/{path}", Connection="close"))
-            read = 0
-            while chunk := await reader.read(64 * KIB):
-                read += len(chunk)
-        assert read > 1000 * len(payload)
+
+        async def read_all(path: str = path) -> None:
+            async with raw(service) as (reader, writer), asyncio.timeout(120):
+                writer.write(head(service, f"GET /queue/1/q/{path}", Connection="close"))
+                read = 0
+                while chunk := await reader.read(64 * KIB):
+                    read += len(chunk)
+            assert read > 1000 * len(payload)
+
+        async def fill() -> None:
+            """Put as many messages as a poll has claimed."""
+            waiting = (await session.queue("q").stats()).waiting
+            await session.queue("q").put_many([payload] * (1000 - waiting))
+
+        await never_held_up(read_all, before=fill)
 
 
 async def test_a_body_full_of_ids_never_blocks_the_event_loop(service: Service, session: zq.QueueSession) -> None:
     await session.queue("q").put_many([b"1"] * 1000)
     ids = [message["id"] for message in await service.poll("q", limit=1000, ttl=60)]
     body = json.dumps(ids * (1000 * KIB // len(json.dumps(ids)))).encode()
-    async with never_held_up():
+
+    async def send() -> None:
         for path in ("q/renew?ttl=60", "q/ack"):
             status, _ = await ask(service, path, body)
             assert status in {200, 413}
+
+    await never_held_up(send)
