@@ -64,32 +64,37 @@ $(PROMTOOL): | $(STAMP)
 ARCHIVE := $(VENV)/zookeeper.jsa
 $(ARCHIVE): $(STAMP)
 	@AIOZKQUEUE_JVM_OPTIONS= $(BIN)/python -m tests.archive $@ || touch $@
-test: export AIOZKQUEUE_JVM_OPTIONS ?= -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
+test test-slow: export AIOZKQUEUE_JVM_OPTIONS ?= -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 PYTEST := $(BIN)/python -m pytest --dist loadscope
-# Most tests wait more than they work. Beside them runs the soak of three minutes, and then what is simulated fills what
-# they leave of the processor: simulated time does not mind waiting. What these print comes last.
+# Most tests wait more than they work. Beside them runs what is simulated, and fills what they leave of the processor:
+# simulated time does not mind waiting. Beside the slow tests runs the soak. What these print comes last.
 SIMULATED := $(addprefix tests/simulation/test_,histories.py matrix.py mutations.py order.py repetition.py)
+beside = @status=0; printed=$$(mktemp); \
+	$(2) >$$printed 2>&1 & background=$$!; \
+	trap 'kill $$background; rm -f $$printed; exit 130' INT TERM; \
+	$(1) || status=1; \
+	wait $$background || status=1; cat $$printed; rm -f $$printed; \
+	exit $$status
+
 .PHONY: test
 ifdef PYTEST_ARGS
-test: $(ARCHIVE) $(PROMTOOL) browser  ## run all tests, a soak of three minutes among them (PYTEST_ARGS="tests/unit -x" for some)
+test: $(ARCHIVE) $(PROMTOOL) browser  ## run the tests but those of `make test-slow` (PYTEST_ARGS="tests/unit -x" for some)
 	@$(PYTEST) -n 2 $(PYTEST_ARGS)
 else
 test: $(ARCHIVE) $(PROMTOOL) browser
-	@status=0; beside=$$(mktemp); \
-	{ trap 'kill $$!; exit 143' TERM; \
-	  $(PYTEST) tests/soak & wait $$!; soak=$$?; \
-	  nice -n 10 $(PYTEST) -n 2 --timeout=600 $(SIMULATED) & wait $$! && exit $$soak; } >$$beside 2>&1 & background=$$!; \
-	trap 'kill $$background; rm -f $$beside; exit 130' INT TERM; \
-	$(PYTEST) -n 4 --ignore=tests/soak $(addprefix --ignore=,$(SIMULATED)) || status=1; \
-	wait $$background || status=1; cat $$beside; rm -f $$beside; \
-	exit $$status
+	$(call beside,$(PYTEST) -n 4 -m 'not slow' $(addprefix --ignore=,$(SIMULATED)),\
+	  nice -n 10 $(PYTEST) -n 2 -m 'not slow' --timeout=600 $(SIMULATED))
 endif
+
+.PHONY: test-slow
+test-slow: $(ARCHIVE) $(PROMTOOL) browser  ## run the slow tests: a soak, mutations, faults at each await, killed Spark drivers
+	$(call beside,$(PYTEST) -n 3 -m slow --timeout=600 --ignore=tests/soak,$(PYTEST) tests/soak)
 
 # Each in an environment of its own. pyenv has a shim also for versions that are not active, so each candidate is run.
 VERSIONS ?= 3.11 3.12 3.13 3.14
 .PHONY: test-versions
-test-versions:  ## run all tests with each Python of VERSIONS="3.11 3.12 3.13 3.14" that is installed; name the missing ones
+test-versions:  ## run `make test` with each Python of VERSIONS="3.11 3.12 3.13 3.14" that is installed; name the missing ones
 	@status=0; summary=; \
 	for version in $(VERSIONS); do \
 	  python=; \

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .conftest import Die, StartCurator
     from .peers import Curator
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 MESSAGES = 5000
 MOST_LOCKS_PER_MESSAGE = 1.1

@@ -29,7 +29,7 @@ HISTORIES = int(os.environ.get("HISTORIES", "4000"))
 FIRST = int(os.environ.get("FIRST", "0"))
 ROUGH = 4  # one history in this many
 SEED = os.environ.get("SEED")
-#: Two classes, since `make test` gives a class to one process; each in parts, which `make simulate` deals out.
+#: Two classes, the second for `make test-slow`; each in parts, which `make simulate` deals out.
 HALVES = 1 if SEED else 2
 PARTS = 1 if SEED else 10
 
@@ -97,12 +97,15 @@ class TestOneHalf(Histories):
 
 if not SEED:
 
+    @pytest.mark.slow
     class TestTheOtherHalf(Histories):
         half = 1
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.slow] if 2 * part >= PARTS else []) for part in range(PARTS)]
+)
 @pytest.mark.parametrize("feature", ["bundles", "grouped_bundles", "staged_bundles", "streamed_bundles"])
 def test_no_history_with_bundles_breaks_a_guarantee(feature: str, part: int) -> None:
     feature_of(0)  # joins all features

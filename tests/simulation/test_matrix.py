@@ -62,6 +62,7 @@ def test_each_call_on_bundles_changes_them_in_its_own_way() -> None:
     assert {name: changes_of(call(BundledQueue, name, Strike()).sent) for name in names} == CHANGES
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("kind", "name"), coroutines(), ids=[f"{kind.__name__}.{name}" for kind, name in coroutines()])
 def test_every_call_ends_with_a_true_outcome_after_a_fault_at_any_await(

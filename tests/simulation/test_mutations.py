@@ -23,6 +23,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutation", mutations(), ids=lambda one: one.name)
 def test_each_mutation_is_found(

@@ -38,6 +38,7 @@ def dead(options: Mapping[str, str]) -> list[tuple[bytes, str]]:
     return asyncio.run(look())
 
 
+@pytest.mark.slow
 def test_a_row_whose_function_raises_becomes_a_dead_letter_and_the_other_rows_are_written(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.spark.local import PROJECT, environment
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_each_part_works_without_a_jvm_in_the_client(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_message_is_lost_when_settings_change_between_queries(
     spark: SparkSession,
