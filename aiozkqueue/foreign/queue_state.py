@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.dialects import ForeignPaths
 from aiozkqueue.dialects.dialect import SEQUENCE_DIGITS
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
-from aiozkqueue.layout import ItemName, ItemRef, QueueConfig, item_prefix, name_at
+from aiozkqueue.layout import ItemName, QueueConfig, item_prefix, name_at
 from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.operations.stats import put_into
 from aiozkqueue.queue.candidates.backlog import Backlog
@@ -253,14 +253,9 @@ class ForeignBacklog(Backlog):
             with suppress(ValueError):
                 entries.remove(entry)
 
-    def try_later(self, place: str, now: float) -> bool:
-        """See `Backlog`: the item is inserted in order."""
-        lane, name = ItemRef.parse(place)
-        if not self._owns(lane, name):
-            self._others.setdefault(lane, {}).setdefault(name, now)
-            return False
-        self._insert(name)
-        return True
+    def _add_own(self, lane: str, names: list[str], now: float) -> None:  # noqa: ARG002 - `Backlog` needs them
+        for name in names:
+            self._insert(name)
 
     def put_back(self, places: Sequence[str]) -> None:
         """See `Backlog`: they are inserted in order."""

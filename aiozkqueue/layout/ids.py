@@ -56,13 +56,13 @@ class IdSource:
         self._pairs = iter(_PAIRS)
 
 
-def id_count(text: str) -> int:
-    """Return the last three digits of the counter in the id that a text ends with.
+def id_count(text: str, end: int = 0) -> int:
+    """Return the last three digits of the counter in the id at the end of a text, or before a negative index.
 
     Raises: ValueError: they are no digits.
     """
     try:
-        return (_VALUES[text[-3]] * len(BASE62) + _VALUES[text[-2]]) * len(BASE62) + _VALUES[text[-1]]
+        return (_VALUES[text[end - 3]] * 62 + _VALUES[text[end - 2]]) * 62 + _VALUES[text[end - 1]]
     except (KeyError, IndexError):
         raise ValueError(text) from None
 

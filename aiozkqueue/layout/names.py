@@ -375,7 +375,7 @@ def item_number(name: str) -> int:
     """
     if not name.startswith(LEFT_BUNDLE):
         return int(name[-SEQUENCE_DIGITS:])
-    return id_count(name[: -SEQUENCE_DIGITS - 1])
+    return id_count(name, -SEQUENCE_DIGITS - 1)
 
 
 def item_node(name: str) -> str | None:

@@ -240,18 +240,20 @@ class ZooKeeperClient:
         await self._session.call(records.sync(wire.full_path(path, self._chroot)))
 
     async def watch(
-        self, path: str, callback: Callable[[WatchEvent], None], *, recursive: bool = False
+        self,
+        path: str,
+        callback: Callable[[WatchEvent], None],
+        *,
+        recursive: bool = False,
+        created: Callable[[str, list[str]], None] | None = None,
     ) -> PersistentWatch:
-        """Arm a persistent watch; armed on return. The callback runs on the loop and must not block."""
+        """Arm a persistent watch; armed on return. See `ZooKeeper.watch`."""
         full_path = wire.full_path(path, self._chroot)
-        chroot = len(self._chroot)
-
-        def told(event: WatchEvent) -> None:
-            callback(event._replace(path=event.path[chroot:] or "/"))
-
-        watch = PersistentWatch(
-            self._session, Registration(full_path, told if chroot else callback, recursive=recursive)
-        )
+        if chroot := len(self._chroot):
+            callback = _without_chroot(callback, chroot)
+            created = created and _names_without_chroot(created, chroot)
+        registration = Registration(full_path, callback, recursive=recursive, created=created)
+        watch = PersistentWatch(self._session, registration)
         try:
             await watch.arm()
         except BaseException:
@@ -274,6 +276,14 @@ class ZooKeeperClient:
     async def close(self) -> None:
         """End the session and the connection, connected or not, within a second. Idempotent."""
         await self._session.close()
+
+
+def _without_chroot(callback: Callable[[WatchEvent], None], length: int) -> Callable[[WatchEvent], None]:
+    return lambda event: callback(event._replace(path=event.path[length:] or "/"))
+
+
+def _names_without_chroot(created: Callable[[str, list[str]], None], length: int) -> Callable[[str, list[str]], None]:
+    return lambda folder, names: created(folder[length:] or "/", names)
 
 
 class PersistentWatch:

@@ -36,7 +36,8 @@ _MAX_FIRST_REPLY = 64 * 1024
 _LARGE = 4096
 #: Maximum bytes of a listing that one turn of the loop passes on: some thousand names, a few milliseconds.
 _PORTION = 48 * 1024
-_WATCH_XID, _PING_XID, _AUTH_XID = -1, -2, -4
+_PING_XID, _AUTH_XID = -2, -4
+_NOTIFICATION = struct.pack("!i", wire.WATCH_XID)
 _LENGTH = struct.Struct("!i")
 _LENGTH_AND_XID = struct.Struct("!ii")
 _HEADER = wire.REPLY_HEADER
@@ -67,14 +68,15 @@ class _Arriving:
 class Connection(asyncio.Protocol):
     """A connection whose pending requests wait in a FIFO, because the server answers in the order of sending.
 
-    ``on_event`` is called with each watch notification, ``on_lost`` once, before the pending requests fail.
+    ``on_events`` is called with the watch notifications that arrived together, ``on_lost`` once, before the pending
+    requests fail.
     """
 
     def __init__(
-        self, peer: str, *, on_event: Callable[[wire.Event], None], on_lost: Callable[[Connection], None]
+        self, peer: str, *, on_events: Callable[[list[wire.Event]], None], on_lost: Callable[[Connection], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._on_event = on_event
+        self._on_events = on_events
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._xid = 0
@@ -249,6 +251,12 @@ class Connection(asyncio.Protocol):
                     break
             if len(data) - offset < _LENGTH.size:
                 break
+            xid = data[offset + _LENGTH.size : offset + _LENGTH_AND_XID.size]
+            if xid == _NOTIFICATION and self._max_frame != _MAX_FIRST_REPLY:
+                events, offset = wire.decode_events(data, offset)
+                if events:
+                    self._on_events(events)
+                    continue
             length = self._length(data, offset)
             after = offset + _LENGTH.size + length
             if (after > len(data) or length > _PORTION) and self._in_pieces(data, offset):
@@ -330,7 +338,7 @@ class Connection(asyncio.Protocol):
             if zxid > 0:
                 self.last_zxid = zxid
             self._reply(xid, code, frame)
-        elif xid == _WATCH_XID:
+        elif xid == wire.WATCH_XID:
             self._event(wire.decode_event(frame, _HEADER.size))
         elif xid == _AUTH_XID:
             self._authenticated(code)
@@ -392,7 +400,7 @@ class Connection(asyncio.Protocol):
             if event.connection_state == wire.SESSION_EXPIRED:
                 self._expire()
             return
-        self._on_event(event)
+        self._on_events([event])
 
     def _expire(self) -> None:
         self.session_expired = True

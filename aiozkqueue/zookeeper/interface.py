@@ -267,8 +267,18 @@ class ZooKeeper(Protocol):
         """Let the server catch up with the leader before the next read."""
         ...
 
-    async def watch(self, path: str, callback: Callable[[WatchEvent], None], *, recursive: bool = False) -> Watch:
-        """Arm a persistent watch; armed on return. The callback runs on the loop and must not block.
+    async def watch(
+        self,
+        path: str,
+        callback: Callable[[WatchEvent], None],
+        *,
+        recursive: bool = False,
+        created: Callable[[str, list[str]], None] | None = None,
+    ) -> Watch:
+        """Arm a persistent watch; armed on return. The callbacks run on the loop and must not block.
+
+        With ``created``, a recursive watch reports new znodes by calling it instead, with their folder and their names,
+        in order: those that one folder got in one transaction come together if they arrive together.
 
         After every reconnection, and in every new session, it is armed again and receives `EventKind.MISSED`.
         """

@@ -333,7 +333,7 @@ class Session:
 
         def connection() -> Connection:
             nonlocal opened
-            opened = Connection(str(server), on_event=self.watches.dispatch, on_lost=self._lost)
+            opened = Connection(str(server), on_events=self.watches.dispatch, on_lost=self._lost)
             return opened
 
         try:

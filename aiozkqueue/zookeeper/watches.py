@@ -6,7 +6,7 @@ import asyncio
 import enum
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[WatchEvent], None]
+Created = Callable[[str, list[str]], None]
 _KINDS = {kind.value: kind for kind in EventKind}
+_CREATED = EventKind.CREATED.value
 _SET_WATCHES_BYTES = 128 * 1024  # the limit of one SetWatches2, so that any number of watches can be re-armed
 _MOST_FOLDERS = 1024  # the parents of znodes whose watches above are kept
 
@@ -32,11 +34,12 @@ class Mode(enum.Enum):
 
 
 class Registration:
-    """One registered persistent watch."""
+    """One registered persistent watch; see `ZooKeeper.watch`."""
 
-    def __init__(self, path: str, callback: Callback, *, recursive: bool) -> None:
+    def __init__(self, path: str, callback: Callback, *, recursive: bool, created: Created | None = None) -> None:
         self.path = path
         self.callback = callback
+        self.created = created
         self.recursive = recursive
         self.removed = False
 
@@ -48,6 +51,17 @@ class Registration:
             self.callback(event)
         except Exception:  # noqa: BLE001 - as said
             _log.exception("a watch callback failed at %s", event.path)
+
+    def tell_created(self, folder: str, names: list[str]) -> None:
+        """Report znodes created in one folder, one after the other."""
+        if self.created is None:
+            for name in names:
+                self.tell(WatchEvent(EventKind.CREATED, f"{folder}/{name}"))
+        elif not self.removed:
+            try:
+                self.created(folder, names)
+            except Exception:  # noqa: BLE001 - as in `tell`
+                _log.exception("a watch callback failed at %s", folder)
 
 
 class _Above(NamedTuple):
@@ -91,8 +105,24 @@ class WatchRegistry:
             return None
         return Mode.RECURSIVE if any(registration.recursive for registration in wanted) else Mode.PERSISTENT
 
-    def dispatch(self, event: Event) -> None:
-        """Pass a notification to all matching watches."""
+    def dispatch(self, events: Iterable[Event]) -> None:
+        """Pass notifications to all matching watches, in their order."""
+        folder, names = "", list[str]()  # of znodes created one after the other in one folder
+        for event in events:
+            parent, _, name = event.path.rpartition("/")
+            created = event.kind == _CREATED and event.path not in self._persistent
+            if created and parent == folder:
+                names.append(name)
+                continue
+            self._tell_created(folder, names)
+            folder, names = "", []
+            if created and self._takes_names(parent):
+                folder, names = parent, [name]
+            else:
+                self._dispatch(event)
+        self._tell_created(folder, names)
+
+    def _dispatch(self, event: Event) -> None:
         if self.one_shot:
             for callback in tuple(self.one_shot.get((event.kind, event.path), ())):
                 asyncio.get_running_loop().call_soon(callback, event.path)
@@ -135,18 +165,35 @@ class WatchRegistry:
         for event, path in self.one_shot:
             yield fields.index(by_event.get(EventKind(event), "data")), path
 
+    def _takes_names(self, folder: str) -> bool:
+        """Whether the watches above take the names of several znodes created in this folder at once."""
+        if not folder or self.one_shot:
+            return False
+        above = self._watches_above(folder)
+        return not above.children and any(registration.created for registration in above.recursive)
+
+    def _tell_created(self, folder: str, names: list[str]) -> None:
+        if not names:
+            return
+        for registration in self._watches_above(folder).recursive:
+            registration.tell_created(folder, names)
+
     def _tell_above(self, event: WatchEvent) -> None:
         folder = parent_of(event.path)
-        above = self._above.get(folder)
-        if above is None:
-            if len(self._above) >= _MOST_FOLDERS:
-                self._above.clear()
-            above = self._above[folder] = self._find_above(folder)
+        above = self._watches_above(folder)
         if above.children and event.kind is not EventKind.CHANGED:
             for registration in above.children:
                 registration.tell(WatchEvent(EventKind.CHILDREN, folder))
         for registration in above.recursive:
             registration.tell(event)
+
+    def _watches_above(self, folder: str) -> _Above:
+        above = self._above.get(folder)
+        if above is None:
+            if len(self._above) >= _MOST_FOLDERS:
+                self._above.clear()
+            above = self._above[folder] = self._find_above(folder)
+        return above
 
     def _find_above(self, folder: str) -> _Above:
         replaced = self.mode(folder) is Mode.RECURSIVE

@@ -37,6 +37,7 @@ C = TypeVar("C", bound=Collector)
 
 MAX_REQUEST = 1_048_575  # jute.maxbuffer, the server's default for a whole packet, bytes
 HIGHEST_XID = 0x7FFFFFFF
+WATCH_XID = -1  # of a notification
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, CHECK = 1, 2, 3, 4, 5, 8, 13
 MULTI, CREATE2, CREATE_CONTAINER, MULTI_READ, CLOSE_SESSION = 14, 15, 19, 22, -11
@@ -49,6 +50,7 @@ _RESULT = struct.Struct("!i?ii")  # the same, and the integer that follows: a pa
 REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error
 _CONNECTED = struct.Struct("!iiq")  # protocol version, timeout in ms, session id
 _EVENT = struct.Struct("!iii")  # type, state of the connection, length of the path
+_NOTIFICATION = struct.Struct("!iiqiiii")  # the length of the frame, its header, and the same
 
 _pack_int = _INT.pack
 _pack_head = _RESULT.pack
@@ -328,13 +330,30 @@ def decode_connected(frame: bytes) -> Connected:
 def decode_event(frame: bytes, offset: int) -> Event:
     """Decode a watch's notification."""
     try:
-        kind, state, length = _EVENT.unpack_from(frame, offset)
+        kind, state, _length = _EVENT.unpack_from(frame, offset)
     except struct.error as error:
         raise _cut(error) from error
-    raw = frame[offset + _EVENT.size :]
-    if len(raw) == length and raw.isascii():  # nearly always; an idle session hears of each item of its queue
-        return Event(kind, state, raw.decode("ascii"))
     return Event(kind, state, _string(frame, offset + _EVENT.size - _INT.size)[0])
+
+
+def decode_events(data: bytes, offset: int) -> tuple[list[Event], int]:
+    """Decode the notifications of znodes that follow each other at an offset; return the offset after the last one.
+
+    They end at an incomplete frame, at one of another kind, and at a path that is not ASCII: see `decode_event`.
+    """
+    events: list[Event] = []
+    end = len(data) - _NOTIFICATION.size
+    while offset <= end:
+        frame, xid, _zxid, _error, kind, state, length = _NOTIFICATION.unpack_from(data, offset)
+        after = offset + _NOTIFICATION.size + length
+        if xid != WATCH_XID or kind <= 0 or length <= 0 or after != offset + _INT.size + frame or after > len(data):
+            break
+        raw = data[offset + _NOTIFICATION.size : after]
+        if not raw.isascii():
+            break
+        events.append(Event(kind, state, raw.decode("ascii")))
+        offset = after
+    return events, offset
 
 
 def decode_token(reply: bytes, offset: int) -> bytes:

@@ -21,7 +21,7 @@ from .collectors import Dealt, Earliest, Foremost
 from .partition import FIRST_WAIT, Partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from random import Random
 
     from .groups import GroupIndex
@@ -209,26 +209,40 @@ class Backlog:
         taken = self._random.sample(late[:few], few)
         self._front.extend(self._remove([(lane, name) for name in taken]))
 
-    def hear(self, place: str, now: float) -> bool:
-        """Add a new item reported by a watch; return whether it is in this consumer's share."""
-        self._unlock(place)
-        return self.try_later(place, now)
+    def hear(self, lane: str, ids: Mapping[str, str], now: float) -> int:
+        """Add new items of a lane reported by a watch, by name with their ids, which are the names of their locks.
+
+        Return how many are in this consumer's share.
+        """
+        if self._locked or self._freed is not None:
+            for lock in ids.values():
+                self.unlock(lock)
+        return self._add(lane, list(ids), now)
 
     def try_later(self, place: str, now: float) -> bool:
         """Add an item whose lock may still exist; return whether it is in this consumer's share."""
         lane, name = ItemRef.parse(place)
-        if not self._owns(lane, name):
-            others = self._others.setdefault(lane, {})
-            if len(others) < HEARD_LIMIT:
-                others.setdefault(name, now)
-            else:
-                self._dropped_at = now
-            return False
-        if len(self._heard) < HEARD_LIMIT:
-            self._heard.append(place)
-        else:
+        return self._add(lane, [name], now) == 1
+
+    def _add(self, lane: str, names: list[str], now: float) -> int:
+        own = names if self._share.alone else self._own(lane, names)
+        if own:
+            self._add_own(lane, own, now)
+        if len(own) < len(names):
+            owned, others = set(own), self._others.setdefault(lane, {})
+            for name in names:
+                if name not in owned:
+                    if len(others) >= HEARD_LIMIT:
+                        self._dropped_at = now
+                        break
+                    others.setdefault(name, now)
+        return len(own)
+
+    def _add_own(self, lane: str, names: list[str], now: float) -> None:
+        room = max(0, HEARD_LIMIT - len(self._heard))
+        self._heard.extend([f"{lane}/{name}" for name in names[:room]])
+        if len(names) > room:
             self._dropped_at = now
-        return True
 
     @property
     def next_due(self) -> int | None:
@@ -415,6 +429,14 @@ class Backlog:
         near = sorted(stale, key=lambda item: self._distance(*item))[:few]
         near.sort(key=lambda item: self._order(item[1]), reverse=True)
         return near[:few]
+
+    @property
+    def no_steal_before(self) -> float | None:
+        """A moment before which no item of other consumers may be stolen; cheaper than `next_steal`."""
+        moments = [min(others.values()) + FIRST_WAIT for others in self._others.values() if others]
+        if self._dropped_at is not None:
+            moments.append(self._dropped_at + STALE_AFTER)
+        return min(moments, default=None)
 
     def next_steal(self, excluded: Callable[[str], bool]) -> float | None:
         """When the first of other consumers' items may be stolen, on the clock of ``now``; None: no item.

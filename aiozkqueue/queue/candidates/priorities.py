@@ -211,6 +211,12 @@ class PriorityIndex:
         for level, own in self._split(places):
             level.backlog.put_last(own)
 
+    @property
+    def no_steal_before(self) -> float | None:
+        """A moment before which no item of other consumers may be stolen; None: they have none."""
+        moments = (level.backlog.no_steal_before for level in self._levels)
+        return min((moment for moment in moments if moment is not None), default=None)
+
     def next_steal(self, excluded: Callable[[str], bool]) -> float | None:
         """When the first of other consumers' items, except excluded ids, may be stolen; None: no item."""
         dues = (level.backlog.next_steal(excluded) for level in self._levels)

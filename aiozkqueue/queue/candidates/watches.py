@@ -9,15 +9,18 @@ import heapq
 from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.layout import is_lane, name_at, parse_due
-from aiozkqueue.zookeeper import EventKind
+from aiozkqueue.zookeeper import EventKind, WatchEvent
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import QueuePaths
-    from aiozkqueue.zookeeper import Watch, WatchEvent, ZooKeeper
+    from aiozkqueue.zookeeper import Watch, ZooKeeper
 
 
 class WatchListener(Protocol):
     """Receives what the watches report."""
+
+    def on_items(self, lane: str, names: list[str]) -> None:
+        """Items were created in a lane, in this order."""
 
     def on_item(self, place: str) -> None:
         """An item was created, or a lock on it was taken away."""
@@ -62,8 +65,8 @@ class QueueWatch:
         paths, watch = self._paths, self._zookeeper.watch
         watches: list[Watch] = []
         try:
-            watches.append(await watch(paths.items, self.pass_on, recursive=True))
-            watches.append(await watch(paths.lanes, self.pass_on, recursive=True))
+            watches.append(await watch(paths.items, self.pass_on, recursive=True, created=self._on_created))
+            watches.append(await watch(paths.lanes, self.pass_on, recursive=True, created=self._on_created))
             watches.append(await watch(paths.consumers, self._on_consumers, recursive=True))
             watches.append(await watch(paths.due, self._on_due, recursive=True))
             if scheduled:
@@ -95,6 +98,14 @@ class QueueWatch:
             self._listener.on_item_deleted(place)
         else:
             self._listener.on_item(place)
+
+    def _on_created(self, folder: str, names: list[str]) -> None:
+        lane = self._paths.place_of(folder)
+        if is_lane(lane):
+            self._listener.on_items(lane, names)
+        else:
+            for name in names:
+                self.pass_on(WatchEvent(EventKind.CREATED, f"{folder}/{name}"))
 
     def _on_consumers(self, event: WatchEvent) -> None:
         # A consumer that dies takes its locks with it in the same transaction: a listing made now shows them gone. A

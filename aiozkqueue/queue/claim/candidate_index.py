@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import MalformedError, candidate_id_at, name_at
+from aiozkqueue.layout import ItemRef, MalformedError, candidate_id_at, name_at
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.delay import DelayedIndex
 from aiozkqueue.queue.candidates.filters import FilterSelector
@@ -195,8 +195,11 @@ class CandidateIndex:
             self._wake_or_wait(own=backlog.try_later(head, self._clock.monotonic()))
 
     def _add_member(self, place: str, groups: GroupIndex) -> bool:
-        """Handle an item reported by a watch if it is in a group; return whether it is."""
-        group = groups.lock_id(name_at(place))
+        """Handle an item reported by a watch if it is in a group, or has no valid name; return whether it is."""
+        try:
+            group = groups.lock_id(name_at(place))
+        except MalformedError:
+            return True
         if not is_group(group):
             return False
         heard = groups.hear(place)
@@ -226,9 +229,19 @@ class CandidateIndex:
 
         Most are gone by then, and wake no consumer.
         """
-        if self._steal_timer is None and (steal := self._next_steal()) is not None:
-            wait = max(0.0, steal - self._clock.monotonic())
+        if self._steal_timer is None:
+            self._wait_for_steal(self._priority_index.no_steal_before)
+
+    def _wait_for_steal(self, moment: float | None) -> None:
+        if moment is not None:
+            wait = max(0.0, moment - self._clock.monotonic())
             self._steal_timer = self._clock.call_later(wait, self._steal_due)
+
+    @property
+    def _may_steal(self) -> bool:
+        """Whether one of other consumers' items may be stolen now."""
+        first, now = self._priority_index.no_steal_before, self._clock.monotonic()
+        return first is not None and first <= now and (steal := self._next_steal()) is not None and steal <= now
 
     def _next_steal(self) -> float | None:
         """When other consumers' items may be stolen. A held one does not count: it may be listed as another's share."""
@@ -240,7 +253,7 @@ class CandidateIndex:
         if steal is not None and steal <= self._clock.monotonic():
             self.wakeup.set()
         else:
-            self._schedule_steal()
+            self._wait_for_steal(steal)
 
     def _cancel_steal(self) -> None:
         if self._steal_timer is not None:
@@ -284,47 +297,69 @@ class CandidateIndex:
             if self._gone is not None:
                 self._gone.add(message_id)
         elif heard:
-            self._add_single(heard)
+            lane, name = ItemRef.parse(heard)
+            self._add_singles(lane, {name: message_id})
         else:
             self.relist()
             self.wakeup.set()
 
     def on_item(self, place: str) -> None:
         """See `WatchListener`."""
-        if (
-            self._batch_visibility is not None
-            and (stage := stage_of(place)) is not None
-            and not self._batch_visibility.is_open(stage)
-        ):
-            if not self._batch_visibility.is_closed(stage):
-                self._priority_index.of(place).must_list = True  # a listing finds out whether the batch is open
-                self.wakeup.set()
-            return
-        try:
-            if self._groups is not None and self._add_member(place, self._groups):
-                return
-            message_id = self.state.candidate_id(name_at(place))
-        except MalformedError:
-            return
-        if message_id in self.held:
-            self._reported[message_id] = place
-        else:
-            self._add_single(place)
+        lane, name = ItemRef.parse(place)
+        self.on_items(lane, [name])
 
-    def _add_single(self, place: str) -> None:
-        """Add an item without a group that a watch reported and that is not ours, if this consumer may take it."""
-        if (accepts := self.state.snapshot.accepts) is not None and not accepts(name_at(place)):
-            return
-        if self._selector is not None and not self._selector.hear(place):
-            if self._selector.undecided:
+    def on_items(self, lane: str, names: list[str]) -> None:
+        """See `WatchListener`."""
+        if (batches := self._batch_visibility) is not None:
+            names = [name for name in names if self._is_visible(f"{lane}/{name}", batches)]
+        if (groups := self._groups) is not None:
+            names = [name for name in names if not self._add_member(f"{lane}/{name}", groups)]
+        free: dict[str, str] = {}
+        for name in names:
+            try:
+                message_id = self.state.candidate_id(name)
+            except MalformedError:
+                continue
+            if message_id in self.held:
+                self._reported[message_id] = f"{lane}/{name}"
+            else:
+                free[name] = message_id
+        self._add_singles(lane, free)
+
+    def _is_visible(self, place: str, batches: BatchVisibility) -> bool:
+        """Whether an item is in no batch, or in one that is open; a listing finds out whether the batch is open."""
+        stage = stage_of(place)
+        if stage is None or batches.is_open(stage):
+            return True
+        if not batches.is_closed(stage):
+            self._priority_index.of(place).must_list = True
+            self.wakeup.set()
+        return False
+
+    def _add_singles(self, lane: str, ids: dict[str, str]) -> None:
+        """Add the items that this consumer may take, by name with their ids.
+
+        A watch reported them; they have no group and are not ours.
+        """
+        if (accepts := self.state.snapshot.accepts) is not None:
+            ids = {name: message_id for name, message_id in ids.items() if accepts(name)}
+        if (selector := self._selector) is not None:
+            ids = {name: message_id for name, message_id in ids.items() if selector.hear(f"{lane}/{name}")}
+            if selector.undecided:
                 self.wakeup.set()
+        if not ids:
             return
         if self.state.dialect is not None:
-            self._doubts.found(name_at(place))
-        level = self._priority_index.of(place)
+            for name in ids:
+                self._doubts.found(name)
+        level = self._priority_index.of(f"{lane}/{next(iter(ids))}")
+        own = level.backlog.hear(lane, ids, self._clock.monotonic())
         if level.backlog.full:
-            level.must_list = True  # an item that is not kept now is not reported again
-        self._wake_or_wait(own=level.backlog.hear(place, self._clock.monotonic()))
+            level.must_list = True  # an item that was not kept is not reported again
+        if own:
+            self.wakeup.set()
+        if own < len(ids):
+            self._schedule_steal()
 
     def on_item_deleted(self, place: str) -> None:
         """See `WatchListener`."""

@@ -320,7 +320,9 @@ class CandidateSource(CandidateIndex):
         if places is None:
             self._priority_index.must_list()
         for place in places or ():
-            self._priority_index.of(place).backlog.hear(place, self._clock.monotonic())
+            lane, name = ItemRef.parse(place)
+            ids = {name: self.state.candidate_id(name)}
+            self._priority_index.of(place).backlog.hear(lane, ids, self._clock.monotonic())
 
     async def _look_by_urgency(self, limit: int, generation: int, *, ripe: bool) -> list[str] | None:
         """Return the candidates to claim next from the most urgent level that has any."""
@@ -517,8 +519,7 @@ class CandidateSource(CandidateIndex):
         self._schedule_steal()
         await self.pause(min(waits, default=None))
         self._last_idle = self._clock.monotonic()
-        steal = self._next_steal()  # most are gone by now: their own consumers took them
-        self._ripe = steal is not None and self._last_idle >= steal
+        self._ripe = self._may_steal  # most are gone by now: their own consumers took them
 
     async def linger(self, wanted: Callable[[], bool]) -> None:
         """Wait for a wakeup while no taker waits; remove the watches when that lasts."""

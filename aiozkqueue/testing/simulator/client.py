@@ -89,10 +89,15 @@ class SimulatedClient(ZooKeeperClient):
         await self._call(Kind.SYNC, _check(path), None)
 
     async def watch(
-        self, path: str, callback: Callable[[WatchEvent], None], *, recursive: bool = False
+        self,
+        path: str,
+        callback: Callable[[WatchEvent], None],
+        *,
+        recursive: bool = False,
+        created: Callable[[str, list[str]], None] | None = None,
     ) -> SimulatedWatch:
         """Arm a persistent watch; armed on return."""
-        watch = SimulatedWatch(self, Registration(_check(path), callback, recursive=recursive))
+        watch = SimulatedWatch(self, Registration(_check(path), callback, recursive=recursive, created=created))
         try:
             await watch.arm()
         except BaseException:

@@ -21,11 +21,11 @@ from aiozkqueue.zookeeper.errors import (
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
-from aiozkqueue.zookeeper.interface import State, WatchEvent
+from aiozkqueue.zookeeper.interface import State
 from aiozkqueue.zookeeper.session import Session
 
 from .loop import PROCESS
-from .requests import Kind, Pipe, Request
+from .requests import Kind, Notifications, Pipe, Request
 from .server import Newcomer, ServerConnection
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.zookeeper.connection import Connection
+    from aiozkqueue.zookeeper.interface import WatchEvent
 
     from .server import Network, Server, ServerSession
 
@@ -44,7 +45,9 @@ _SILENT = 2 / 3  # of the session timeout, after which the client gives up a sil
 class SimulatedConnection:
     """A connection that carries requests out, and replies and events in, each after a delay and in order."""
 
-    def __init__(self, session: SimulatedSession, server: Server, on_event: Callable[[WatchEvent], None]) -> None:
+    def __init__(
+        self, session: SimulatedSession, server: Server, on_events: Callable[[list[WatchEvent]], None]
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.name: str = session.name
         self.peer: str = server.name
@@ -56,7 +59,7 @@ class SimulatedConnection:
         self.loss: ConnectionLossError | None = None
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._session = session
-        self._on_event = on_event
+        self._on_events = on_events
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._end: ServerConnection | None = None
         ensemble = server.ensemble
@@ -124,8 +127,8 @@ class SimulatedConnection:
     def _receive(self, what: tuple[int, object]) -> None:
         zxid, result = what
         self.last_received = self.loop.time()
-        if isinstance(result, WatchEvent):
-            self._on_event(result)
+        if isinstance(result, Notifications):
+            self._on_events(result.events)
             return
         if isinstance(result, ServerError) and result.code == wire.SESSION_MOVED:
             self.abort("the session has moved to another server")
@@ -159,9 +162,9 @@ class SimulatedSession(Session):
         """Record that a connection is gone."""
         self._lost(cast("Connection", connection))
 
-    def told(self, event: WatchEvent) -> None:
+    def notify(self, events: list[WatchEvent]) -> None:
         """Notify the watchers."""
-        self.watches.dispatch(wire.Event(event.kind.value, 3, event.path))
+        self.watches.dispatch(wire.Event(event.kind.value, 3, event.path) for event in events)
 
     async def _run(self) -> None:
         try:
@@ -176,7 +179,7 @@ class SimulatedSession(Session):
         if self.server is not None:
             servers = [self.server]
         for server in servers:
-            connection = SimulatedConnection(self, server, self.told)
+            connection = SimulatedConnection(self, server, self.notify)
             try:
                 if await self._begin(connection, server):
                     return cast("Connection", connection)

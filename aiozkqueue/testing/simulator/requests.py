@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
 
+    from aiozkqueue.zookeeper.interface import WatchEvent
+
 T = TypeVar("T")
 
 #: Two timers of one pipe never share an instant, so messages arrive in the order of sending.
@@ -47,6 +49,12 @@ class Request(NamedTuple):
         if self.kind is not Kind.MULTI or not isinstance(result, list):
             return result
         return cast("list[object]", result)[: self.results]
+
+
+class Notifications(NamedTuple):
+    """Watch events that arrive together."""
+
+    events: list[WatchEvent]
 
 
 class Fault(enum.Enum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -10,12 +10,12 @@ from aiozkqueue.zookeeper.errors import SessionExpiredError, ZooKeeperError
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
 from aiozkqueue.zookeeper.paths import parent_of
 
-from .requests import Fault, Kind, Pipe, Request
+from .requests import Fault, Kind, Notifications, Pipe, Request
 from .tree import Change, Tree
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from contextvars import Context
 
     from .loop import Process
@@ -276,8 +276,7 @@ class Server:
         if self.tree is not self.ensemble.tree:
             self.tree.replay(transaction.changes, zxid, transaction.time)
         if self._watches:
-            for change in transaction.changes:
-                self._tell(change)
+            self._notify(transaction.changes, together=zxid % 2 == 0)
         session = transaction.session
         if zxid in self._pending:
             connection, entry = self._pending.pop(zxid)
@@ -298,28 +297,40 @@ class Server:
         entry.done, entry.result = True, result
         connection.drain()
 
-    def _tell(self, change: Change) -> None:
+    def _notify(self, changes: Sequence[Change], *, together: bool) -> None:
+        """Notify the watches; a real connection may deliver the events of a transaction at once or one by one."""
+        joined: defaultdict[ServerConnection, list[WatchEvent]] = defaultdict(list)
+        for change in changes:
+            for connection, event in self._events(change):
+                if together:
+                    joined[connection].append(event)
+                else:
+                    self._send(connection, [event])
+        for connection, events in joined.items():
+            self._send(connection, events)
+
+    def _events(self, change: Change) -> Iterator[tuple[ServerConnection, WatchEvent]]:
         event = WatchEvent(change.kind, change.path)
-        told: dict[ServerConnection, None] = {}
+        watching: dict[ServerConnection, None] = {}
         above, exact = change.path, True
         while True:
             for connection, recursive in self._watches.get(above, {}).items():
                 if exact or recursive:
-                    told[connection] = None
+                    watching[connection] = None
             if above == "/":
                 break
             above, exact = parent_of(above), False
-        for connection in told:
-            self._send(connection, event)
+        for connection in watching:
+            yield connection, event
         if change.kind is not EventKind.CHANGED:
             parent = parent_of(change.path)
             for connection, recursive in self._watches.get(parent, {}).items():
                 if not recursive:
-                    self._send(connection, WatchEvent(EventKind.CHILDREN, parent))
+                    yield connection, WatchEvent(EventKind.CHILDREN, parent)
 
-    def _send(self, connection: ServerConnection, event: WatchEvent) -> None:
+    def _send(self, connection: ServerConnection, events: list[WatchEvent]) -> None:
         if connection.well:
-            connection.client.stream.send((0, event))
+            connection.client.stream.send((0, Notifications(events)))
 
 
 class Newcomer(NamedTuple):

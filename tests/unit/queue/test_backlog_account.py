@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from aiozkqueue.layout import ItemRef
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.runtime.strings import Strings
@@ -54,12 +55,16 @@ class Account(RuleBasedStateMachine):
     def excluded(self, message_id: str) -> bool:
         return self.items[int(message_id[2:])] is Item.OURS
 
+    def hear(self, number: int) -> None:
+        lane, name = ItemRef.parse(place_of(number))
+        self.backlog.hear(lane, {name: f"ID{number}"}, self.now)
+
     # -- the server and the other consumer
 
     @rule()
     def put(self) -> None:
         self.items.append(Item.FREE)
-        self.backlog.hear(place_of(len(self.items) - 1), self.now)
+        self.hear(len(self.items) - 1)
 
     @rule(chosen=st.integers(0, 99))
     def other_locks(self, chosen: int) -> None:
@@ -72,7 +77,7 @@ class Account(RuleBasedStateMachine):
         number = self.some(Item.THEIRS, chosen)
         if number is not None:
             self.items[number] = Item.FREE
-            self.backlog.hear(place_of(number), self.now)
+            self.hear(number)
 
     @rule(chosen=st.integers(0, 99))
     def other_consumes(self, chosen: int) -> None:

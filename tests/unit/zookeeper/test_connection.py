@@ -42,7 +42,7 @@ class Opened:
         self.events: list[wire.Event] = []
         self.lost: list[Connection] = []
         self.transport = _Transport()
-        self.connection = Connection("h1:2181", on_event=self.events.append, on_lost=self.lost.append)
+        self.connection = Connection("h1:2181", on_events=self.events.extend, on_lost=self.lost.append)
         self.connection.connection_made(self.transport)
         self.connected = self.connection.handshake(b"connect")
         self.connection.data_received(frame(struct.pack(">iiqi", 0, 4000, 7, 16) + bytes(16)))
@@ -103,20 +103,25 @@ async def test_a_lost_connection_fails_pending_requests_at_once_and_sends_no_lat
     assert peer.lost == [peer.connection]
 
 
+def event(path: str) -> bytes:
+    raw = path.encode()
+    return frame(struct.pack(">iqiiii", -1, -1, 0, 3, 3, len(raw)) + raw)
+
+
 @given(st.lists(st.integers(1, 40)))
 def test_replies_are_reassembled_however_the_stream_is_split(cuts: list[int]) -> None:
     async def main() -> None:
         peer = Opened()
         futures = [peer.request() for _ in range(3)]
         body = struct.pack(">i", 2) + (struct.pack(">i", 3) + b"abc") * 2
-        event = frame(struct.pack(">iqiiii", -1, -1, 0, 3, 3, 2) + b"/a")
-        stream = reply(1, body=body) + event + reply(-2) + reply(2, error=-101) + reply(3, body=body, zxid=9)
+        stream = reply(1, body=body) + event("/a") + reply(-2) + reply(2, error=-101)
+        stream += event("/b") + event("/\u00e9") + event("/c") + event("/d") + reply(3, body=body, zxid=9)
         for cut in cuts:
             peer.connection.data_received(stream[:cut])
             stream = stream[cut:]
         peer.connection.data_received(stream)
         assert (await futures[0], await futures[2]) == (["abc", "abc"],) * 2
-        assert peer.events == [wire.Event(3, 3, "/a")]
+        assert peer.events == [wire.Event(3, 3, path) for path in ("/a", "/b", "/\u00e9", "/c", "/d")]
         assert peer.connection.last_zxid == 9
 
     asyncio.run(main())
@@ -149,7 +154,7 @@ async def test_bytes_outside_the_protocol_end_the_connection_with_that_reason(ho
 
 @pytest.mark.parametrize("first", [struct.pack(">i", 65537), frame(b"\0" * 8), frame(b"HTTP/1.1 400 Bad Request")])
 async def test_a_first_frame_that_is_no_handshake_ends_the_connection(first: bytes) -> None:
-    connection = Connection("h1:2181", on_event=lambda _event: None, on_lost=lambda _connection: None)
+    connection = Connection("h1:2181", on_events=lambda _events: None, on_lost=lambda _connection: None)
     connection.connection_made(_Transport())
     connected = connection.handshake(b"connect")
     connection.data_received(first)

@@ -19,7 +19,7 @@ class _Told(list[WatchEvent]):
 
 
 def _dispatch(registry: WatchRegistry, kind: int, path: str) -> None:
-    registry.dispatch(Event(kind, 3, path))
+    registry.dispatch([Event(kind, 3, path)])
 
 
 def test_a_plain_watch_reports_its_own_znode_and_a_recursive_one_all_below() -> None:
@@ -93,6 +93,55 @@ def test_watches_that_come_and_go_between_events_of_one_folder_hear_the_events_o
     _dispatch(registry, CREATED, "/a/b/3")
     assert [event.path for event in first] == ["/a/b/1", "/a/b/2"]
     assert [event.path for event in second] == ["/a/b/2", "/a/b/3"]
+
+
+def _events(*changes: tuple[int, str]) -> list[Event]:
+    return [Event(kind, 3, path) for kind, path in changes]
+
+
+def test_znodes_created_one_after_the_other_in_a_folder_are_reported_together_and_in_order() -> None:
+    registry, calls = WatchRegistry(), list[object]()
+    each = _Told(registry, "/", recursive=True)
+    registry.add(
+        Registration("/a", calls.append, recursive=True, created=lambda folder, names: calls.append((folder, names)))
+    )
+    events = _events(
+        (CREATED, "/a/b/1"), (CREATED, "/a/b/2"), (CREATED, "/a/c/3"), (DELETED, "/a/b/1"), (CREATED, "/a/b/4")
+    )
+    registry.dispatch(events)
+    assert calls == [
+        ("/a/b", ["1", "2"]),
+        ("/a/c", ["3"]),
+        WatchEvent(EventKind.DELETED, "/a/b/1"),
+        ("/a/b", ["4"]),
+    ]
+    assert [(event.kind.value, event.path) for event in each] == [(event.kind, event.path) for event in events]
+
+
+def test_a_watch_on_a_created_znode_itself_is_told_in_order_too() -> None:
+    registry, calls = WatchRegistry(), list[object]()
+    registry.add(
+        Registration("/a", calls.append, recursive=True, created=lambda folder, names: calls.append((folder, names)))
+    )
+    registry.add(Registration("/a/2", calls.append, recursive=False))
+    registry.dispatch(_events((CREATED, "/a/1"), (CREATED, "/a/2"), (CREATED, "/a/3")))
+    second = WatchEvent(EventKind.CREATED, "/a/2")
+    assert calls == [("/a", ["1"]), second, second, ("/a", ["3"])]
+
+
+def test_a_watch_that_fails_with_names_or_removes_another_does_not_block_the_rest() -> None:
+    registry, calls = WatchRegistry(), list[object]()
+    removed = Registration("/a/b", calls.append, recursive=True, created=lambda *created: calls.append(created))
+
+    def fails(folder: str, names: list[str]) -> None:
+        registry.remove(removed)
+        raise ValueError(folder, names)
+
+    registry.add(Registration("/a/b", calls.append, recursive=True, created=fails))
+    registry.add(removed)
+    registry.add(Registration("/a", calls.append, recursive=True))
+    registry.dispatch(_events((CREATED, "/a/b/1"), (CREATED, "/a/b/2")))
+    assert calls == [WatchEvent(EventKind.CREATED, "/a/b/1"), WatchEvent(EventKind.CREATED, "/a/b/2")]
 
 
 def test_the_root_hears_of_its_own_change_once() -> None:

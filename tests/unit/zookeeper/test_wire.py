@@ -197,6 +197,22 @@ def test_a_multi_read_without_permission_raises_an_error() -> None:
         decode(_refused([-101, -102]), 0)
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(struct.pack(">iiqiiii", 30, -1, -1, 0, -1, 3, 2) + b"/b", id="of the session"),
+        pytest.param(struct.pack(">iiqiiii", 31, -1, -1, 0, 1, 3, 2) + b"/bc", id="another length"),
+        pytest.param(struct.pack(">iiqiiii", 27, -1, -1, 0, 1, 3, -1), id="no path"),
+        pytest.param(struct.pack(">iiqiiii", 30, -2, -1, 0, 1, 3, 2) + b"/b", id="a pong"),
+        pytest.param(struct.pack(">iiqiiii", 30, -1, -1, 0, 1, 3, 2) + b"/", id="incomplete"),
+        pytest.param(struct.pack(">iiqiiii", 31, -1, -1, 0, 1, 3, 3) + "/\u00e9".encode(), id="not ASCII"),
+    ],
+)
+def test_a_run_of_events_ends_at_a_frame_that_is_no_plain_event(frame: bytes) -> None:
+    first = struct.pack(">iiqiiii", 30, -1, -1, 0, 1, 3, 2) + b"/a"
+    assert wire.decode_events(b"\0" + first + first + frame, 1) == ([wire.Event(1, 3, "/a")] * 2, 1 + 2 * len(first))
+
+
 @given(st.lists(_names, max_size=10))
 def test_children_are_decoded_and_a_truncated_reply_is_refused(names: list[str]) -> None:
     decode = wire.get_children("/", chroot="").decode
@@ -228,6 +244,7 @@ def test_random_bytes_are_either_decoded_or_refused(noise: bytes) -> None:
         wire.multi_read(["/a", "/b"], chroot="").decode,
         wire.multi(operations, chroot="", acl=_ACL_BYTES).decode,
         wire.decode_event,
+        wire.decode_events,
         wire.decode_token,
         lambda reply, _offset: wire.decode_connected(reply),
     ]
