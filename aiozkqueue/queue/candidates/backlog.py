@@ -214,9 +214,11 @@ class Backlog:
 
         Return how many are in this consumer's share.
         """
-        if self._locked or self._freed is not None:
+        if self._locked:
             for lock in ids.values():
-                self.unlock(lock)
+                self._locked.discard(lock)
+        if self._freed is not None:
+            self._freed.update(ids.values())
         return self._add(lane, list(ids), now)
 
     def try_later(self, place: str, now: float) -> bool:
@@ -429,6 +431,16 @@ class Backlog:
         near = sorted(stale, key=lambda item: self._distance(*item))[:few]
         near.sort(key=lambda item: self._order(item[1]), reverse=True)
         return near[:few]
+
+    def may_steal(self, excluded: Callable[[str], bool], now: float) -> bool:
+        """Whether the time has come that `next_steal` returns; in a large backlog it is often found at once."""
+        if self._dropped_at is not None and now - self._dropped_at >= STALE_AFTER:
+            return True
+        return any(
+            now - since >= FIRST_WAIT and now - since >= self._patience(lane, name) and self._free(name, excluded)
+            for lane, others in self._others.items()
+            for name, since in others.items()
+        )
 
     @property
     def no_steal_before(self) -> float | None:

@@ -211,6 +211,10 @@ class PriorityIndex:
         for level, own in self._split(places):
             level.backlog.put_last(own)
 
+    def may_steal(self, excluded: Callable[[str], bool], now: float) -> bool:
+        """Whether one of other consumers' items, except excluded ids, may be stolen now."""
+        return any(level.backlog.may_steal(excluded, now) for level in self._levels)
+
     @property
     def no_steal_before(self) -> float | None:
         """A moment before which no item of other consumers may be stolen; None: they have none."""

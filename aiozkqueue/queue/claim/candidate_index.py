@@ -239,21 +239,15 @@ class CandidateIndex:
 
     @property
     def _may_steal(self) -> bool:
-        """Whether one of other consumers' items may be stolen now."""
-        first, now = self._priority_index.no_steal_before, self._clock.monotonic()
-        return first is not None and first <= now and (steal := self._next_steal()) is not None and steal <= now
-
-    def _next_steal(self) -> float | None:
-        """When other consumers' items may be stolen. A held one does not count: it may be listed as another's share."""
-        return self._priority_index.next_steal(self.held.__contains__)
+        """Whether other consumers' items may be stolen. A held one does not count: it may be listed as another's."""
+        return self._priority_index.may_steal(self.held.__contains__, self._clock.monotonic())
 
     def _steal_due(self) -> None:
         self._steal_timer = None
-        steal = self._next_steal()
-        if steal is not None and steal <= self._clock.monotonic():
+        if self._may_steal:
             self.wakeup.set()
         else:
-            self._wait_for_steal(steal)
+            self._wait_for_steal(self._priority_index.next_steal(self.held.__contains__))
 
     def _cancel_steal(self) -> None:
         if self._steal_timer is not None:
