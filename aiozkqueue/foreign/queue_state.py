@@ -257,7 +257,7 @@ class ForeignBacklog(Backlog):
         """See `Backlog`: the item is inserted in order."""
         lane, name = ItemRef.parse(place)
         if not self._owns(lane, name):
-            self._others.setdefault(lane, {}).setdefault(name, now)
+            self._peer_items.setdefault(lane, {}).setdefault(name, now)
             return False
         self._insert(name)
         return True
@@ -273,9 +273,11 @@ class ForeignBacklog(Backlog):
         for place in places:
             self._insert(name_at(place))
 
-    def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
+    def take_of_peers(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
         """See `Backlog`: the earliest of them."""
-        free = [(lane, name) for lane, others in self._others.items() for name in others if self._free(name, excluded)]
+        free = [
+            (lane, name) for lane, items in self._peer_items.items() for name in items if self._free(name, excluded)
+        ]
         return self._remove(sorted(free, key=lambda item: self._order(item[1]))[:limit])
 
     @property
@@ -283,7 +285,7 @@ class ForeignBacklog(Backlog):
         """See `Backlog`."""
         if not self._dialect.scheduled:
             return None
-        ahead = [self._dialect.due(name) for others in self._others.values() for name in others]
+        ahead = [self._dialect.due(name) for items in self._peer_items.values() for name in items]
         if self._listed:
             ahead.append(self._dialect.due(self._listed[-1]))
         now = self._server_now()
