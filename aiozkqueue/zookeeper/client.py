@@ -246,11 +246,11 @@ class ZooKeeperClient:
         full_path = wire.full_path(path, self._chroot)
         chroot = len(self._chroot)
 
-        def told(event: WatchEvent) -> None:
+        def relay(event: WatchEvent) -> None:
             callback(event._replace(path=event.path[chroot:] or "/"))
 
         watch = PersistentWatch(
-            self._session, Registration(full_path, told if chroot else callback, recursive=recursive)
+            self._session, Registration(full_path, relay if chroot else callback, recursive=recursive)
         )
         try:
             await watch.arm()
