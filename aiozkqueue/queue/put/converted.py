@@ -112,7 +112,7 @@ def _theirs(state: QueueState, dialect: Dialect, item: ItemName, node: Node) -> 
         bodies = dialect.messages(node.data)
     except MalformedError as error:
         raise _undecodable(title, error) from error
-    fields = dialect.told(item.text)
+    fields = dialect.options_in(item.text)
     priority = 0 if fields.priority is None else fields.priority - dialect.usual_priority
     return _Content(title, bodies, priority, fields.due, fields.key, node.stat.ctime)
 
