@@ -67,7 +67,7 @@ class ClientEnd(Protocol):
     loop: asyncio.AbstractEventLoop
     stream: Pipe[tuple[int, object]]
 
-    def told_cut(self, why: str) -> None:
+    def on_cut(self, why: str) -> None:
         """Handle the server's close of the connection."""
         ...
 
@@ -182,7 +182,7 @@ class ServerConnection:
         if self.open:
             self._close()
             if not self.silent:
-                self.client.told_cut(why)
+                self.client.on_cut(why)
 
     def left(self) -> None:
         """Handle the client's close of the connection."""
@@ -287,8 +287,8 @@ class Server:
             if carrier is not None and carrier.server is self:
                 carrier.cut("the session is over")
         if self._syncs:
-            due = [one for one in self._syncs if one[0] <= zxid]
-            self._syncs = [one for one in self._syncs if one[0] > zxid]
+            due = [sync for sync in self._syncs if sync[0] <= zxid]
+            self._syncs = [sync for sync in self._syncs if sync[0] > zxid]
             for _, connection, entry in due:
                 self._finish(connection, entry, None)
         if self.ensemble.newcomers:
@@ -300,16 +300,16 @@ class Server:
 
     def _tell(self, change: Change) -> None:
         event = WatchEvent(change.kind, change.path)
-        told: dict[ServerConnection, None] = {}
+        notified: dict[ServerConnection, None] = {}
         above, exact = change.path, True
         while True:
             for connection, recursive in self._watches.get(above, {}).items():
                 if exact or recursive:
-                    told[connection] = None
+                    notified[connection] = None
             if above == "/":
                 break
             above, exact = parent_of(above), False
-        for connection in told:
+        for connection in notified:
             self._send(connection, event)
         if change.kind is not EventKind.CHANGED:
             parent = parent_of(change.path)
