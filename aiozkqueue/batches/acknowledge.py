@@ -58,7 +58,7 @@ class Removing(Manifests):
         super().__init__(handle, group)
         self._handle = handle
         self._obstacles = Obstacles(handle.state, group)
-        self._one_by_one = asyncio.Lock()  # held while a page's items are read with their payloads
+        self._reading = asyncio.Lock()  # held while a page's items are read with their payloads
 
     async def _remove(self, batch: int) -> int:
         manifest = self._manifest(batch)
@@ -71,7 +71,7 @@ class Removing(Manifests):
 
     def _claims(self, number: int, state: Manifest) -> frozenset[str]:
         """Return the names in the locks of a batch: of the batch, and of the batches that it was divided from."""
-        return frozenset(self._lock_of(one).claim for one in (number, *state.parents))
+        return frozenset(self._lock_of(batch).claim for batch in (number, *state.parents))
 
     async def _end_page(self, path: str, batch: Held) -> int:
         """Remove a page with its items; items that are no longer ours are left. Return the number of messages."""
@@ -80,23 +80,25 @@ class Removing(Manifests):
         while True:
             marked = await self._reasons(path)
             entries = await self._without_mixed(path, entries, batch, marked)
-            reasons = marked if batch.rejection is None else {one.id: batch.rejection for one in entries}
-            plain = [one for one in entries if one.is_bundle or (self._is_simple(one) and one.id not in reasons)]
+            reasons = marked if batch.rejection is None else {entry.id: batch.rejection for entry in entries}
+            plain = [
+                entry for entry in entries if entry.is_bundle or (self._is_simple(entry) and entry.id not in reasons)
+            ]
             if len(plain) < len(entries):
                 plainly = set(plain)
-                await self._end_one_by_one(batch, [one for one in entries if one not in plainly], reasons)
+                await self._end_separately(batch, [entry for entry in entries if entry not in plainly], reasons)
             for message_id in marked:
                 await self._change([Delete(f"{path}/{message_id}")], partial(self._gone, f"{path}/{message_id}"))
             operations: list[Operation] = [Delete(path)]
-            for one in plain:
-                operations += ending(self._state.paths, one)
+            for entry in plain:
+                operations += ending(self._state.paths, entry)
             try:
                 await self._change(operations, partial(self._gone, path))
             except RefusedError as refusal:
                 if refusal.index == 0 and isinstance(refusal.error, NotEmptyError):
                     continue  # an abandoned task has marked a message since
                 if refusal.index:
-                    await self._end_one_by_one(batch, plain, {})
+                    await self._end_separately(batch, plain, {})
                     await self._change([Delete(path)], partial(self._gone, path))
             return messages
 
@@ -109,7 +111,7 @@ class Removing(Manifests):
         self, page: str, entries: list[Entry], batch: Held, marked: Collection[str]
     ) -> list[Entry]:
         """Return the contents of a page after its bundles that cannot end as a whole have become single items."""
-        for bundle in [one for one in entries if one.is_bundle and not self._ends_whole(one, batch, marked)]:
+        for bundle in [entry for entry in entries if entry.is_bundle and not self._ends_whole(entry, batch, marked)]:
             entries = await self._single_out(page, entries, bundle, batch.claims)
         return entries
 
@@ -140,33 +142,39 @@ class Removing(Manifests):
         nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
         return {name: Mark.decode(node.data).words for name, node in zip(names, nodes, strict=True) if node is not None}
 
-    async def _end_one_by_one(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
+    async def _end_separately(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
         """End items with attempts, keys, a history or a reason, and items and bundles whose lock was forced open."""
         for bundle in filter(attrgetter("is_bundle"), entries):
             await self._end_bundle(bundle, batch.claims)
-        places = [one.place for one in entries if not one.is_bundle]
+        places = [entry.place for entry in entries if not entry.is_bundle]
         while places:
             await self._zookeeper.sync(self._path)
-            async with self._one_by_one:
+            async with self._reading:
                 found = await find(self._handle, places)
-                held = [one for one in found if one.lock is not None and _claim_of(one.lock) in batch.claims]
-                changes = [self._disposition(one, reasons.get(one.id)) for one in held]
-                fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
+                held = [
+                    snapshot
+                    for snapshot in found
+                    if snapshot.lock is not None and _claim_of(snapshot.lock) in batch.claims
+                ]
+                changes = [self._disposition(snapshot, reasons.get(snapshot.id)) for snapshot in held]
+                fenced = [change._replace(operations=[self._check(), *change.operations]) for change in changes]
                 settled = await settle(self._runtime, fenced)
-            for one, change in zip(held, settled, strict=True):
+            for snapshot, change in zip(held, settled, strict=True):
                 if change.obstacle is not None:
-                    self._obstacles.tell_kept(one, change.obstacle)
+                    self._obstacles.tell_kept(snapshot, change.obstacle)
             places = [
-                one.place for one, change in zip(held, settled, strict=True) if change.left and change.obstacle is None
+                snapshot.place
+                for snapshot, change in zip(held, settled, strict=True)
+                if change.left and change.obstacle is None
             ]
             if places:
                 await self._change([], self._never)  # is it still ours?
 
-    def _disposition(self, one: ItemSnapshot, reason: str | None) -> Change:
+    def _disposition(self, snapshot: ItemSnapshot, reason: str | None) -> Change:
         if reason is None:
-            return removal(self._runtime, self._state, one, CONSUME)
+            return removal(self._runtime, self._state, snapshot, CONSUME)
         disposition = Disposition("dead", reason=f"stream {self._group!r}: {reason}")
-        return burial(self._runtime, self._state, one, disposition)
+        return burial(self._runtime, self._state, snapshot, disposition)
 
 
 def _claim_of(lock: Node) -> str:

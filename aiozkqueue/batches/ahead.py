@@ -59,9 +59,11 @@ class Ahead(Making):
         while True:
             untouched = await untouched_records(self._zookeeper, paths, entries)
             parts = [
-                (number, one) for number, entry in enumerate(entries) for one in releasing(paths, entry, untouched)
+                (number, operation)
+                for number, entry in enumerate(entries)
+                for operation in releasing(paths, entry, untouched)
             ]
-            operations: list[Operation] = [Delete(page), *(one for _, one in parts), *wakeup]
+            operations: list[Operation] = [Delete(page), *(operation for _, operation in parts), *wakeup]
             try:
                 await self._change(operations, partial(self._gone, page))
             except RefusedError as refusal:

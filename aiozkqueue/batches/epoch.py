@@ -148,7 +148,7 @@ class Epoch:
             raise self._taken_over()
         return stat
 
-    async def _there(self, path: str) -> bool:
+    async def _exists(self, path: str) -> bool:
         return await self._zookeeper.exists(path) is not None
 
     async def _gone(self, path: str) -> bool:

@@ -144,7 +144,7 @@ class Ledger(Ahead):
         """Count an attempt at a batch. After too many, divide the batch, or reject its only message."""
         queue = self._state.name
         what, extra = f"queue {queue}: batch {number} of stream {self._group!r}", {"queue": queue}
-        heirs = [one for one in await self.batches() if (await self._read(one)).parent == number]
+        heirs = [batch for batch in await self.batches() if (await self._read(batch)).parent == number]
         if heirs:
             await self._divide(number, heirs[0])  # finish an interrupted division
         await self.pages(number)
@@ -173,14 +173,14 @@ class Ledger(Ahead):
                 await self._change([Delete(f"{manifest}/{name}")], partial(self._gone, f"{manifest}/{name}"))
         room = chunk
         for page in pages:
-            first, others = await self._cut(page.path, room, claims)
+            first, remainder = await self._cut(page.path, room, claims)
             room -= count_messages(first)
-            if others:
-                create = Create(f"{target}/{name_at(page.path)}", write_page(others))
+            if remainder:
+                create = Create(f"{target}/{name_at(page.path)}", write_page(remainder))
                 marks = [Delete(f"{page.path}/{mark}") for mark in await below(self._zookeeper, page.path)]
                 rest = SetData(page.path, write_page(first)) if first else Delete(page.path)
-                await self._change([create, *marks, rest], partial(self._there, create.path))
-        kept, moved = [sum(one.items for one in await self.pages(part, sealed=False)) for part in (number, heir)]
+                await self._change([create, *marks, rest], partial(self._exists, create.path))
+        kept, moved = [sum(page.items for page in await self.pages(part, sealed=False)) for part in (number, heir)]
         left, right = state.divided(number, chunk, kept, moved)
         await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())], self._never)
 

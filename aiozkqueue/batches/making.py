@@ -95,7 +95,7 @@ class Making(Removing):
 
         An item or bundle counts as a whole. Those that other clients take now are replaced by others of any size.
         """
-        places = chain((one.place for one in self._again), self._candidates)
+        places = chain((entry.place for entry in self._again), self._candidates)
         messages = total = 0
         while messages < most and (together := list(islice(places, PAGE))):
             paths = [self._state.paths.at(place) for place in together]
@@ -161,8 +161,8 @@ class Making(Removing):
                     page, room = page + 1, room - count_messages(chosen)
             adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
             made = await run_limited(UNDER_WAY, adding)
-            count += sum(one for one in made if one is not None)
-            refused = [chosen for chosen, one in zip(pages.values(), made, strict=True) if one is None]
+            count += sum(added for added in made if added is not None)
+            refused = [chosen for chosen, added in zip(pages.values(), made, strict=True) if added is None]
             if not refused:
                 size = min(PAGE, 2 * size)
                 continue
@@ -210,7 +210,7 @@ class Making(Removing):
         for entry in entries:
             operations += locking(self._state.paths, entry, lock)
         try:
-            await self._change(operations, lambda: self._there(path))
+            await self._change(operations, lambda: self._exists(path))
         except RefusedError as refusal:
             if refusal.index:
                 return None
@@ -220,16 +220,18 @@ class Making(Removing):
     async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return those of these items that are free; a bundle that was held by a client that has died is dissolved."""
         paths = self._state.paths
-        stats = await asyncio.gather(*(self._obstacles.look(self._zookeeper, paths.at(one.place)) for one in entries))
+        stats = await asyncio.gather(
+            *(self._obstacles.look(self._zookeeper, paths.at(entry.place)) for entry in entries)
+        )
         locked = await locked_ids(self._handle)
         free: list[Entry] = []
-        for one, stat in zip(entries, stats, strict=True):
-            if stat is None or one.id in locked:
+        for entry, stat in zip(entries, stats, strict=True):
+            if stat is None or entry.id in locked:
                 continue
-            if one.is_bundle and await self._zookeeper.exists(paths.bundle_record(one.id)) is not None:
-                free += await self._dissolve(one.place)
+            if entry.is_bundle and await self._zookeeper.exists(paths.bundle_record(entry.id)) is not None:
+                free += await self._dissolve(entry.place)
             else:
-                free.append(Entry(one.place, stat.version))
+                free.append(Entry(entry.place, stat.version))
         return free
 
 

@@ -36,7 +36,9 @@ class Manifests(Bundles):
 
     async def batches(self) -> list[int]:
         """Return the numbers of the batches that have not been acknowledged."""
-        names = [one.removeprefix(BATCH) for one in await below(self._zookeeper, self._path) if one.startswith(BATCH)]
+        names = [
+            name.removeprefix(BATCH) for name in await below(self._zookeeper, self._path) if name.startswith(BATCH)
+        ]
         return sorted(int(name) for name in names if name.isdecimal())
 
     async def pages(self, number: int, *, sealed: bool = True) -> list[Page]:
@@ -51,7 +53,9 @@ class Manifests(Bundles):
             paths = await self._pages_of(number)
             with suppress(NoNodeError):  # it is being acknowledged
                 contents = await asyncio.gather(*(read_page(self._zookeeper.read, path) for path in paths))
-                pages = [Page(path, count_messages(one), one) for path, one in zip(paths, contents, strict=True)]
+                pages = [
+                    Page(path, count_messages(entries), entries) for path, entries in zip(paths, contents, strict=True)
+                ]
                 if not sealed or sum(page.items for page in pages) == state.items:
                     return pages
         msg = (

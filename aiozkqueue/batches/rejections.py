@@ -94,10 +94,16 @@ class Rejections:
         """
         for message_id in reasons:
             await self._find(message_id)
-        left = iter(sorted(reasons, key=lambda one: self._pages[one].path))
-        while together := list(islice(left, TOGETHER)):
-            for manifest in dict.fromkeys(self._pages[one].manifest for one in together):
-                await self._mark({one: reasons[one] for one in together if self._pages[one].manifest == manifest})
+        remaining = iter(sorted(reasons, key=lambda message_id: self._pages[message_id].path))
+        while together := list(islice(remaining, TOGETHER)):
+            for manifest in dict.fromkeys(self._pages[message_id].manifest for message_id in together):
+                await self._mark(
+                    {
+                        message_id: reasons[message_id]
+                        for message_id in together
+                        if self._pages[message_id].manifest == manifest
+                    }
+                )
 
     async def _find(self, message_id: str) -> None:
         """Find the page of a message. Raises: NotFoundError."""
@@ -111,7 +117,7 @@ class Rejections:
                     messages = [] if state is None else state.messages()
                 except MalformedError:
                     messages = []
-                self._pages.update((one.id, page) for one, _ in messages)
+                self._pages.update((message.id, page) for message, _ in messages)
         if message_id not in self._pages:
             msg = (
                 f"queue {self._handle.name!r}: message {message_id!r} is in no batch that a query of group "
@@ -124,13 +130,13 @@ class Rejections:
         zookeeper = self._handle.zookeeper
         first = self._pages[next(iter(reasons))]
         while True:
-            pages = {self._pages[one].path for one in reasons}
-            there = {f"{page}/{name}" for page in pages for name in await below(zookeeper, page)}
+            pages = {self._pages[message_id].path for message_id in reasons}
+            marked = {f"{page}/{name}" for page in pages for name in await below(zookeeper, page)}
             operations: list[Operation] = [Check(first.manifest, first.version)]
             for message_id, reason in reasons.items():
                 path = f"{self._pages[message_id].path}/{message_id}"
                 data = Mark(reason, first.version).encode()
-                operations.append(SetData(path, data) if path in there else Create(path, data))
+                operations.append(SetData(path, data) if path in marked else Create(path, data))
             try:
                 await apply_until_answered(zookeeper, operations)
             except MultiError as refusal:

@@ -176,10 +176,10 @@ class BatchWriter:
         A busy consumer only watches the lanes of more urgent priorities. A priority without a lane has no messages.
         """
         paths = self._state.paths
-        there = {"items", *(f"lanes/{name}" for name in await below(self._zookeeper, paths.lanes))}
+        existing = {"items", *(f"lanes/{name}" for name in await below(self._zookeeper, paths.lanes))}
         lanes = ["items"]
         for tier in self._state.snapshot.tiers:
-            lanes += [lane for shard in tier.shard_lanes for lane in shard if lane in there][:1]
+            lanes += [lane for shard in tier.shard_lanes for lane in shard if lane in existing][:1]
         return [paths.at(lane) for lane in dict.fromkeys(lanes)]
 
     async def abort(self, batch: int, run: str | None = None) -> int:

@@ -91,7 +91,7 @@ class _Prioritized(_Framed):
             raise self.refuse("priority", priority, f"an integer from {_LEAST}, the most urgent, to {_MOST}")
         return f"{self.prefix}{'1' if priority >= 0 else '0'}{priority & 0xFFFFFFFF:08X}"
 
-    def told(self, name: str) -> PutNames:
+    def options_in(self, name: str) -> PutNames:
         """See `Dialect`."""
         match = _PRIORITY.fullmatch(self.whole(name))
         if match is None:
@@ -124,7 +124,7 @@ class _Delayed(_Framed):
         """See `Dialect`."""
         return f"{self.prefix}|{put.due or 0:08X}|"
 
-    def told(self, name: str) -> PutNames:
+    def options_in(self, name: str) -> PutNames:
         """See `Dialect`."""
         return PutNames(due=self.due(name) or None)
 
@@ -153,7 +153,7 @@ class _Identified(_Framed):
             raise self.refuse("key", put.key, "ids of characters that ZooKeeper accepts in paths")
         return f"{self.prefix}|{_clean(put.key)}|"
 
-    def told(self, name: str) -> PutNames:
+    def options_in(self, name: str) -> PutNames:
         """See `Dialect`."""
         return PutNames(key=_between_bars(name) or None)
 

@@ -112,7 +112,7 @@ class Dialect(ABC):
     def name(self, put: PutNames) -> str:
         """Return an item's name without the sequence number. Raises: InvalidOptionError."""
 
-    def told(self, name: str) -> PutNames:
+    def options_in(self, name: str) -> PutNames:
         """Return the options in an item's name, as far as they can be read."""
         del name
         return PutNames()

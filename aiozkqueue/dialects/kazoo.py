@@ -32,7 +32,7 @@ class _Entries(Dialect):
         """See `Dialect`."""
         return {"program": "kazoo", "locking": self.locks is not None}
 
-    def told(self, name: str) -> PutNames:
+    def options_in(self, name: str) -> PutNames:
         """See `Dialect`."""
         match = _PRIORITY.match(name)
         return PutNames(priority=None if match is None else int(match[1]))

@@ -30,10 +30,10 @@ def first_shard(path: str) -> str:
     return another_shard(path, ())
 
 
-def another_shard(path: str, there: Collection[str]) -> str:
+def another_shard(path: str, existing: Collection[str]) -> str:
     """Return the name of a further queue. It is the same for all clients that see the same queues."""
     names = (f"{_PREFIX}{uuid5(NAMESPACE_OID, f'{path} {number}')}" for number in count())
-    return next(name for name in names if name not in there)
+    return next(name for name in names if name not in existing)
 
 
 def check_shard_locks(shard: str, lock_path: str | None, sharder: str | None = None) -> None:

@@ -268,9 +268,11 @@ class ForeignBacklog(Backlog):
         for place in places:
             self._insert(name_at(place))
 
-    def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
+    def take_of_peers(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
         """See `Backlog`: the earliest of them."""
-        free = [(lane, name) for lane, others in self._others.items() for name in others if self._free(name, excluded)]
+        free = [
+            (lane, name) for lane, items in self._peer_items.items() for name in items if self._free(name, excluded)
+        ]
         return self._remove(sorted(free, key=lambda item: self._order(item[1]))[:limit])
 
     @property
@@ -278,7 +280,7 @@ class ForeignBacklog(Backlog):
         """See `Backlog`."""
         if not self._dialect.scheduled:
             return None
-        ahead = [self._dialect.due(name) for others in self._others.values() for name in others]
+        ahead = [self._dialect.due(name) for items in self._peer_items.values() for name in items]
         if self._listed:
             ahead.append(self._dialect.due(self._listed[-1]))
         now = self._server_now()

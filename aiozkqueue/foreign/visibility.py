@@ -22,17 +22,17 @@ async def warn_if_hidden(zookeeper: ZooKeeper, queue: str, items: str, ours: str
     if zookeeper.makes_open:
         return
     try:
-        theirs, given = await zookeeper.acl(items), await zookeeper.acl(ours)
+        theirs, own = await zookeeper.acl(items), await zookeeper.acl(ours)
     except (NoAuthError, NoNodeError):
         return  # using the queue reports it
-    left_out = excluded(theirs, given)
+    left_out = excluded(theirs, own)
     if left_out:
         log.warning(
             "queue %r: %s may use it, but may not read the messages that this session puts there: their znodes are "
             "readable for %s. Connect with an `acl=` that names both",
             queue,
             ", ".join(left_out),
-            ", ".join(f"{entry.scheme}:{entry.id.partition(':')[0]}" for entry in given),
+            ", ".join(f"{entry.scheme}:{entry.id.partition(':')[0]}" for entry in own),
             extra={"queue": queue},
         )
 

@@ -190,7 +190,7 @@ class StoredConfig(QueueConfig):
         return replace(
             self,
             generations=_without(self.generations, 0, empty),
-            priorities={one: _without(spans, one, empty) for one, spans in self.priorities.items()},
+            priorities={priority: _without(spans, priority, empty) for priority, spans in self.priorities.items()},
         )
 
     def encode(self) -> bytes:
@@ -442,12 +442,12 @@ def _history(stored: Mapping[str, Any]) -> History:
 
 def _without(spans: Mapping[int, tuple[int, int]], priority: int, empty: Collection[str]) -> dict[int, tuple[int, int]]:
     """Leave out the oldest generations of a priority's shards that are empty."""
-    left: dict[int, tuple[int, int]] = {}
+    remaining: dict[int, tuple[int, int]] = {}
     for shard, (oldest, newest) in spans.items():
         older = range(oldest, newest)
-        first = next((one for one in older if lane_of(shard, one, priority) not in empty), newest)
-        left[shard] = (first, newest)
-    return left
+        first = next((generation for generation in older if lane_of(shard, generation, priority) not in empty), newest)
+        remaining[shard] = (first, newest)
+    return remaining
 
 
 def _store_generations(spans: Mapping[int, tuple[int, int]]) -> dict[str, JsonValue]:

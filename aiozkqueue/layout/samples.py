@@ -125,17 +125,19 @@ def _sums(differences: list[JsonValue], length: int) -> array[int]:
         raise MalformedError(f"{_WHAT}: {len(differences)} values for {length} times")
     values = array("q")
     total = 0
-    for one in differences:
-        if one is not None:
-            total += _numbers([one])[0]
+    for difference in differences:
+        if difference is not None:
+            total += _numbers([difference])[0]
             if not 0 <= total <= LARGEST:
                 raise MalformedError(f"{_WHAT}: {total} is not a figure of a queue")
-        values.append(MISSING if one is None else total)
+        values.append(MISSING if difference is None else total)
     return values
 
 
 def _numbers(values: list[JsonValue]) -> list[int]:
-    numbers = [one for one in values if isinstance(one, int) and not isinstance(one, bool) and abs(one) <= LARGEST]
+    numbers = [
+        value for value in values if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+    ]
     if len(numbers) < len(values):
         raise MalformedError(f"{_WHAT}: a value is not an integer in range")
     return numbers

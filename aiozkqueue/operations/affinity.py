@@ -72,13 +72,13 @@ async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int
         of_rank = 0
         async for places in _left_lying(handle, folders, locked, latest):
             found = await find(handle, places, sealed={})  # `doctor` reports unreadable messages
-            older = [one for one in found if one.lock is None and _date(one) <= latest]
+            older = [snapshot for snapshot in found if snapshot.lock is None and _date(snapshot) <= latest]
             late += older
             of_rank += len(older)
             if not older or of_rank >= most:
                 break  # the following items in these folders were put later
     late = sorted(late, key=_date)[:most]
-    changes = [await _handing_on(handle, one) for one in late]
+    changes = [await _handing_on(handle, snapshot) for snapshot in late]
     reaped = sum(await apply(handle.runtime, changes))
     if handle.runtime.meter is not None:
         handle.runtime.meter.of(handle.name).reaped += reaped
@@ -95,9 +95,9 @@ async def _left_lying(
 
     async for listed in walk(handle, folders, of_another):
         places = [
-            handle.paths.place_of(one.path)
-            for one in listed
-            if one.item.id not in locked and (one.item.due is None or one.item.due <= latest)
+            handle.paths.place_of(entry.path)
+            for entry in listed
+            if entry.item.id not in locked and (entry.item.due is None or entry.item.due <= latest)
         ]
         for start in range(0, len(places), _PAGE):
             yield places[start : start + _PAGE]

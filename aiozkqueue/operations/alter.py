@@ -151,7 +151,7 @@ async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
         now = await runtime.server_clock.learned(handle.paths.due)
         bundle_held = await _single_out(handle, wanted)
         found = await _found(handle, named)
-        waiting = [one for one in found if not one.held(now)]
+        waiting = [snapshot for snapshot in found if not snapshot.held(now)]
         outcomes = await transfer(runtime, _transfers(handle, into, waiting), Deadline(0, runtime.clock))
         for outcome in outcomes:
             if isinstance(outcome, QueueError):
@@ -172,12 +172,12 @@ def _transfers(handle: QueueHandle[Runtime], into: QueueState, waiting: list[Ite
     moved = Disposition("remove", reason=f"moved to {into.name}")
     return [
         Transfer(
-            one.id,
-            [restored(QueueHandle(runtime, into), item, one.item)],
-            as_configured(one, removal(runtime, state, one, moved)),
+            snapshot.id,
+            [restored(QueueHandle(runtime, into), item, snapshot.item)],
+            as_configured(snapshot, removal(runtime, state, snapshot, moved)),
         )
-        for one in waiting
-        if (item := state.parse_item(one.name)) is not None
+        for snapshot in waiting
+        if (item := state.parse_item(snapshot.name)) is not None
     ]
 
 
@@ -211,9 +211,9 @@ async def _join(
         return Alteration.NOT_FOUND
     now = await handle.runtime.server_clock.learned(handle.paths.due)
     bundle_held = await _single_out(handle, wanted)
-    found = [one for one in await _found(handle, named) if not work.removes(handle.name, one.place)]
-    waiting = [one for one in found if not one.held(now)]
-    alter_with(work, [(one, make(one)) for one in waiting], removes=removes)
+    found = [snapshot for snapshot in await _found(handle, named) if not work.removes(handle.name, snapshot.place)]
+    waiting = [snapshot for snapshot in found if not snapshot.held(now)]
+    alter_with(work, [(snapshot, make(snapshot)) for snapshot in waiting], removes=removes)
     if len(waiting) < len(found) or (bundle_held and not found):
         return Alteration.HELD
     return Alteration.DONE if waiting else Alteration.NOT_FOUND
@@ -242,16 +242,18 @@ async def _cancel_in_bundle(handle: QueueHandle[Runtime], wanted: Wanted) -> Alt
 
 
 async def _alter(
-    handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[ItemSnapshot], Change], *, running: bool = False
+    handle: QueueHandle[Runtime], wanted: Wanted, make: Callable[[ItemSnapshot], Change], *, running: bool = False
 ) -> Alteration:
-    wanted, altered = _named(asked), set[str]()
+    named, altered = _named(wanted), set[str]()
     for _ in range(TRIES):
         if not await handle.state.open_latest():
             break
-        bundle_held = await _single_out(handle, asked)
-        found = [one for one in await _found(handle, wanted) if one.place not in altered]
+        bundle_held = await _single_out(handle, wanted)
+        found = [snapshot for snapshot in await _found(handle, named) if snapshot.place not in altered]
         now = await handle.runtime.server_clock.learned(handle.paths.due)
-        waiting = [one for one in found if (can_interrupt(one, now) if running else not one.held(now))]
+        waiting = [
+            snapshot for snapshot in found if (can_interrupt(snapshot, now) if running else not snapshot.held(now))
+        ]
         made = await _settled(handle, waiting, None if running else make)
         altered |= made
         if len(made) == len(waiting):  # otherwise some have changed since they were read
@@ -268,13 +270,13 @@ async def _settled(
 ) -> set[str]:
     """Change messages (None: cancel them in hand); return the places of those that were still as read."""
     if make is None:
-        settled = [await interrupt(handle, one, CANCELLED) for one in waiting]
+        settled = [await interrupt(handle, snapshot, CANCELLED) for snapshot in waiting]
     else:
-        settled = await settle(handle.runtime, [make(one) for one in waiting])
-    for one, change in zip(waiting, settled, strict=True):
+        settled = await settle(handle.runtime, [make(snapshot) for snapshot in waiting])
+    for snapshot, change in zip(waiting, settled, strict=True):
         if change.obstacle is not None:
-            raise obstructed_by(handle.name, one.id, change.obstacle)
-    return {one.place for one, change in zip(waiting, settled, strict=True) if not change.left}
+            raise obstructed_by(handle.name, snapshot.id, change.obstacle)
+    return {snapshot.place for snapshot, change in zip(waiting, settled, strict=True) if not change.left}
 
 
 def _always_changed(handle: QueueHandle[Runtime]) -> NotCommittedError:
@@ -287,14 +289,14 @@ def _named(wanted: Wanted) -> Callable[[str], bool]:
     if (message_id is None) == (key is None):
         msg = f"queue {queue!r}: give either id= or key="
         raise InvalidOptionError(msg)
-    given = message_id if key is None else key
-    if not isinstance(given, str) or not given:
-        msg = f"queue {queue!r}: {'id' if key is None else 'key'}={given!r}: give a non-empty str"
+    value = message_id if key is None else key
+    if not isinstance(value, str) or not value:
+        msg = f"queue {queue!r}: {'id' if key is None else 'key'}={value!r}: give a non-empty str"
         raise InvalidOptionError(msg)
     if key is None:
         # The end of the name is compared first: parsing every name of a deep queue costs more than listing it.
-        return lambda name: given in name and _id_of(name) == given
-    field = f"k{key_hash(given)}-"
+        return lambda name: value in name and _id_of(name) == value
+    field = f"k{key_hash(value)}-"
     return lambda name: has_field(name, field)
 
 

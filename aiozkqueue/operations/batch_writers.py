@@ -93,7 +93,7 @@ class WriterRecord:
         return self.batch - 1 if self.last is None else self.last
 
     @property
-    def of_one_run(self) -> bool:
+    def of_single_run(self) -> bool:
         """Whether the name belongs to a single run, which no other run can continue: a write without `writeId`."""
         return self.name == name_of_write(self.run)
 
@@ -106,9 +106,9 @@ class WriterRecord:
             return None
 
 
-def _field(one: CoreSchema) -> TypedDictField:
+def _field(field_schema: CoreSchema) -> TypedDictField:
     """Return the field, which has a default in `WriterRecord`."""
-    return schema.typed_dict_field(one, required=False)
+    return schema.typed_dict_field(field_schema, required=False)
 
 
 _RECORD: Final = SchemaValidator(
@@ -156,7 +156,7 @@ async def writers(handle: QueueHandle[Runtime]) -> list[WriterInfo]:
             continue
         if not counts:
             counts = await _count(handle)
-        batch_visibility = [one for one in (record.stage, *record.aborted) if one is not None]
+        batch_visibility = [visibility for visibility in (record.stage, *record.aborted) if visibility is not None]
         found.append(
             WriterInfo(
                 writer=writer,
@@ -218,8 +218,8 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch) or run not in (None, record.run):
             break
-        left = replace(record, stage=None, aborted=(*record.aborted, record.stage))
-        if await _write(handle, [SetData(path, left.encode(), node.stat.version)]):
+        discarded = replace(record, stage=None, aborted=(*record.aborted, record.stage))
+        if await _write(handle, [SetData(path, discarded.encode(), node.stat.version)]):
             break
     return await clear_away(handle, writer)
 
@@ -238,7 +238,7 @@ async def abandon(handle: QueueHandle[Runtime], writer: str, before: int) -> int
     except NoNodeError:
         return 0
     record = WriterRecord.decode(node.data)
-    if record is None or record.stage is None or not record.of_one_run or node.stat.mtime > before:
+    if record is None or record.stage is None or not record.of_single_run or node.stat.mtime > before:
         return 0
     for part in await below(zookeeper, path):
         stat = await zookeeper.exists(f"{path}/{part}")
@@ -264,10 +264,10 @@ async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
             return removed
         stage = record.aborted[0]
         removed += await _remove(handle, stage)
-        left = replace(record, aborted=record.aborted[1:])
+        cleared = replace(record, aborted=record.aborted[1:])
         # The lock is removed last: until then the remaining items are invisible.
         unlock = await unlocking(handle, stage)
-        await _write(handle, [SetData(path, left.encode(), node.stat.version), *unlock])
+        await _write(handle, [SetData(path, cleared.encode(), node.stat.version), *unlock])
 
 
 async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
@@ -283,7 +283,7 @@ async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
     record = WriterRecord.decode(node.data)
     if record is None or record.aborted or node.stat.mtime > before:
         return 0
-    if not record.complete and (record.stage is not None or not record.of_one_run):
+    if not record.complete and (record.stage is not None or not record.of_single_run):
         return 0
     parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
     for start in range(0, len(parts), TOGETHER):  # if a batch begins now, the fence has changed: none of it is removed

@@ -359,14 +359,14 @@ async def make_room_for(handle: QueueHandle[Runtime], wanted: QueueConfig) -> No
     state = handle.state
     if not await state.open_latest() or not excludes_bundles(state.config, wanted):
         return
-    left = await unbundle(handle)
+    remaining = await unbundle(handle)
     for _ in range(TRIES):
-        if not left:
+        if not remaining:
             return
         await asyncio.sleep(PATIENCE / TRIES)
-        left = await unbundle(handle)
+        remaining = await unbundle(handle)
     raise ConfigConflictError(
-        f"queue {handle.name!r}: consumers or incomplete batches hold bundles ({left}), which the new settings "
+        f"queue {handle.name!r}: consumers or incomplete batches hold bundles ({remaining}), which the new settings "
         "exclude; new messages are stored one by one from now on, so configure the queue again in a moment"
     )
 
@@ -385,9 +385,9 @@ async def unbundle(handle: QueueHandle[Runtime]) -> int:
         # No put that was composed for another configuration can be applied any more, so no bundle can be added.
         await handle.zookeeper.sync(handle.paths.base)
         folders = [handle.paths.at(lane) for lane in state.config.lanes]
-        left = await _count_pending(handle, folders) + len(await dissolve_all(handle, folders))
-        if left:
-            return left
+        remaining = await _count_pending(handle, folders) + len(await dissolve_all(handle, folders))
+        if remaining:
+            return remaining
         if (state.config.bundle or 1) > 1:
             break  # another program has turned bundles on again
         await state.replace_config(replace(state.config, bundled=False))

@@ -189,9 +189,9 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
                 cleaned.append(await _clean_now(QueueHandle(runtime, runtime.queue_state(name))))
             except (PayloadError, AccessDeniedError) as error:
                 failure = failure or error
-        told = f"{runtime.root}/.janitor"
-        await runtime.zookeeper.ensure(told)
-        cleaned.append(await clean_root(runtime, await runtime.server_clock.learned(told)))
+        janitor = f"{runtime.root}/.janitor"
+        await runtime.zookeeper.ensure(janitor)
+        cleaned.append(await clean_root(runtime, await runtime.server_clock.learned(janitor)))
     except NoAuthError as error:
         msg = f"root {runtime.root}: {error}; use the credentials of a user whom the ACL allows"
         raise AccessDeniedError(msg) from error
@@ -206,7 +206,7 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
 async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
     cleaned = await clean_queue(handle, late=LATE)
     with suppress(MultiError):  # no janitor has cleaned it yet, or it does not exist
-        await handle.zookeeper.multi([SetData(handle.paths.janitor, told_of(cleaned, handle.runtime.ids.client))])
+        await handle.zookeeper.multi([SetData(handle.paths.janitor, pass_record(cleaned, handle.runtime.ids.client))])
     return cleaned
 
 
@@ -225,16 +225,16 @@ def is_queue_name(name: str) -> bool:
     return True
 
 
-def told_of(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:
+def pass_record(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:
     """Return the stored record of the last pass: data for operators, and ``node`` for `made_by`."""
-    told = {"client": client, **asdict(cleaned)}
-    return json.dumps(told if node is None else told | {"node": node}).encode()
+    fields = {"client": client, **asdict(cleaned)}
+    return json.dumps(fields if node is None else fields | {"node": node}).encode()
 
 
-def made_by(told: bytes) -> str | None:
+def made_by(data: bytes) -> str | None:
     """Return the hash of the node that made the last pass; None if it is not recorded or not readable."""
     try:
-        fields: object = json.loads(told)
+        fields: object = json.loads(data)
     except (ValueError, RecursionError):
         return None
     node: object = cast("dict[str, object]", fields).get("node") if isinstance(fields, dict) else None
@@ -285,10 +285,10 @@ class _Cleaning:
             lambda: Earliest(BUDGET, lambda name: parse_lock(name) not in timed.announced, str),
         )
         bad = bad_locks(self._zookeeper, paths, listed.names(), self._now / 1000)
-        unannounced = [one async for page in bad for one in page.unannounced]
+        unannounced = [lock async for page in bad for lock in page.unannounced]
         await shed(*timed.announced.parts)
-        over = [one for one in unannounced if self._is_over(LockRecord.decode(one.node.data).end)]
-        return freed + await self._remove([self._unlock(one) for one in over])
+        over = [lock for lock in unannounced if self._is_over(LockRecord.decode(lock.node.data).end)]
+        return freed + await self._remove([self._unlock(lock) for lock in over])
 
     async def attempts(self) -> int:
         """Remove the records of attempts whose message is gone.
@@ -306,12 +306,12 @@ class _Cleaning:
             return 0
         ids = await self._ids(folders, names)
         orphans = orphan_metas(self._zookeeper, self._paths, names, lambda found: found not in ids)
-        old = [one async for page in orphans for one in page if one.node.stat.mtime + self._late <= self._now]
+        old = [record async for page in orphans for record in page if record.node.stat.mtime + self._late <= self._now]
         if not old:
             return 0
         ids = await self._ids(folders[::-1], names)
         lock = LockRecord(self._runtime.ids.next(), self._runtime.ids.client).encode()
-        return await self._remove([self._forget(one, lock) for one in old if parse_meta(one.name) not in ids])
+        return await self._remove([self._forget(record, lock) for record in old if parse_meta(record.name) not in ids])
 
     async def history(self, history: History) -> int:
         """Remove the records past their lifetime, and the oldest of those beyond the most that are kept.
@@ -406,7 +406,7 @@ class _Cleaning:
             for hour in await below(self._zookeeper, self._paths.later)
             if hour.isascii() and hour.isdigit() and (int(hour) + 2) * _HOUR_MS <= self._now
         ]
-        empty = [one for one in changes if not await self._count([one[0].path])]
+        empty = [change for change in changes if not await self._count([change[0].path])]
         return await self._remove(empty)
 
     # -- the changes
@@ -445,12 +445,12 @@ class _Cleaning:
 
     async def _ids(self, folders: Sequence[str], metas: Sequence[str]) -> set[str]:
         """Return the ids of those messages with these records that are in the folders."""
-        wanted = {message_id for meta in metas if (message_id := parse_meta(meta)) is not None}
+        ids = {message_id for meta in metas if (message_id := parse_meta(meta)) is not None}
         found: set[str] = set()
 
         def is_wanted(name: str) -> bool:
             item = self._state.parse_item(name)
-            if item is not None and item.id in wanted:
+            if item is not None and item.id in ids:
                 found.add(item.id)
             return False
 

@@ -52,12 +52,12 @@ async def consumers(handle: QueueHandle[Runtime], most: int | None = None) -> li
         if node is None:
             continue
         host, pid = process_of(node.data)
-        messages = [one for lock in held.get(node.stat.ephemeral_owner, []) for one in messages_of(lock)]
+        messages = [message for lock in held.get(node.stat.ephemeral_owner, []) for message in messages_of(lock)]
         since = datetime.fromtimestamp(node.stat.ctime / 1000, UTC)
         found.append(
             ConsumerInfo(client=entry_client(name), host=host, pid=pid, since=since, messages=tuple(sorted(messages)))
         )
-    return sorted(found, key=lambda one: (one.since, one.client))
+    return sorted(found, key=lambda consumer: (consumer.since, consumer.client))
 
 
 def entry_client(name: str) -> str:

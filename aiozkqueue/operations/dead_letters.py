@@ -68,9 +68,11 @@ class DeadLetters(Generic[T]):
 
         async def read(placed: Sequence[Placed]) -> list[DeadLetter[T] | AccessDeniedError | None]:
             return [
-                found if isinstance(found, AccessDeniedError) else self._letter(one, found[0])
-                for one, found in zip(
-                    placed, await read_sets(QueueHandle(runtime, state), [(one.path,) for one in placed]), strict=True
+                found if isinstance(found, AccessDeniedError) else self._letter(entry, found[0])
+                for entry, found in zip(
+                    placed,
+                    await read_sets(QueueHandle(runtime, state), [(entry.path,) for entry in placed]),
+                    strict=True,
                 )
             ]
 
@@ -123,15 +125,15 @@ class DeadLetters(Generic[T]):
             left -= len(page)
             await state.open()
             await target.open_or_create()
-            sets = await read_sets(QueueHandle(runtime, state), [(one.path,) for one in page])
-            refused += [one.item.id for one, found in zip(page, sets, strict=True) if isinstance(found, QueueError)]
+            sets = await read_sets(QueueHandle(runtime, state), [(entry.path,) for entry in page])
+            refused += [entry.item.id for entry, found in zip(page, sets, strict=True) if isinstance(found, QueueError)]
             back = [
                 Transfer(
-                    one.item.id,
-                    [restored(QueueHandle(runtime, target), one.item, found[0])],
-                    Change(state, [Delete(one.path, found[0].stat.version)]),
+                    entry.item.id,
+                    [restored(QueueHandle(runtime, target), entry.item, found[0])],
+                    Change(state, [Delete(entry.path, found[0].stat.version)]),
                 )
-                for one, found in zip(page, sets, strict=True)
+                for entry, found in zip(page, sets, strict=True)
                 if not isinstance(found, QueueError) and found[0] is not None
             ]
             for outcome in await transfer(runtime, back, patience):
@@ -152,7 +154,7 @@ class DeadLetters(Generic[T]):
         """Remove dead letters permanently, and return their number. Raises: as `size`; InvalidOptionError."""
         runtime, state, removed = self._usable(), self._state, 0
         async for page in self._chosen(ids):
-            removed += sum(await apply(runtime, [Change(state, [Delete(one.path)]) for one in page]))
+            removed += sum(await apply(runtime, [Change(state, [Delete(entry.path)]) for entry in page]))
         return removed
 
     def _usable(self) -> Runtime:
@@ -166,6 +168,6 @@ class DeadLetters(Generic[T]):
         await runtime.zookeeper.sync(state.paths.base)  # a lagging server may not know all
         folders = [] if await state.is_marked() else [state.paths.dlq]
         async for listed in walk(QueueHandle(runtime, state), folders):
-            chosen = listed if wanted is None else [one for one in listed if one.item.id in wanted]
+            chosen = listed if wanted is None else [entry for entry in listed if entry.item.id in wanted]
             for start in range(0, len(chosen), PAGE):
                 yield chosen[start : start + PAGE]

@@ -95,8 +95,8 @@ async def _assert_unused(handle: QueueHandle[Runtime]) -> list[Operation]:
     lanes = [f"{folder}/{name}" for folder in (paths.lanes, paths.later) for name in await below(zookeeper, folder)]
     present = set(await zookeeper.children(paths.base))
     folders = (paths.items, paths.lanes, paths.later, paths.dlq, paths.consumers, paths.ledgers)
-    gone = [*map(paths.consumer, own), *lanes, *(path for path in folders if name_at(path) in present)]
-    return [Delete(path) for path in gone]
+    paths_to_delete = [*map(paths.consumer, own), *lanes, *(path for path in folders if name_at(path) in present)]
+    return [Delete(path) for path in paths_to_delete]
 
 
 def _is_own(handle: QueueHandle[Runtime], entry: str) -> bool:
@@ -118,21 +118,21 @@ class _Use(NamedTuple):
 async def _uses(handle: QueueHandle[Runtime]) -> list[_Use]:
     """Count what must not be there if a queue is deleted without force."""
     paths = handle.paths
-    others = [one for one in await consumers(handle) if not _is_own(handle, f"{one.client}-")]
-    where = ", ".join(f"{one.host}, process {one.pid}" for one in others[:_NAMED])
+    other_consumers = [consumer for consumer in await consumers(handle) if not _is_own(handle, f"{consumer.client}-")]
+    where = ", ".join(f"{consumer.host}, process {consumer.pid}" for consumer in other_consumers[:_NAMED])
     uses = [
         _Use(await size(handle), "message"),
         _Use(await count(handle, paths.dlq), "dead letter"),
-        _Use(len(others), "consumer", f" ({where})"),
+        _Use(len(other_consumers), "consumer", f" ({where})"),
         _Use(len(await list_children(handle, paths.ledgers)), "Spark stream"),
     ]
     return [use for use in uses if use.number]
 
 
 def _in_use(handle: QueueHandle[Runtime], uses: list[_Use]) -> QueueInUseError:
-    told = " and ".join(filter(None, [", ".join(map(str, uses[:-1])), str(uses[-1])]))
+    content = " and ".join(filter(None, [", ".join(map(str, uses[:-1])), str(uses[-1])]))
     return QueueInUseError(
-        f"queue {handle.name!r} has {told}; nothing was deleted. Stop its consumers and empty it, or delete it with "
+        f"queue {handle.name!r} has {content}; nothing was deleted. Stop its consumers and empty it, or delete it with "
         "force=True",
-        told,
+        content,
     )

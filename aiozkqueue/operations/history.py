@@ -40,7 +40,7 @@ async def read_history(
     """Yield the records in the order in which the messages ended, or in the reverse order."""
     first = 0 if since is None else milliseconds(since, "since")
     last = None if until is None else milliseconds(until, "until")
-    given = 0
+    yielded = 0
     if await handle.state.is_marked():
         return
     hours = await _hours_between(handle, first, last)
@@ -54,9 +54,9 @@ async def read_history(
             for record in map(record_of, page, nodes):
                 if record is None:
                     continue
-                if limit is not None and given >= limit:
+                if limit is not None and yielded >= limit:
                     return
-                given += 1
+                yielded += 1
                 yield record
 
 

@@ -90,7 +90,7 @@ class Report:
     @property
     def peak(self) -> float:
         """The number of messages that ended per second in the busiest span."""
-        return max(one.ended for one in self.spans) / self.span.total_seconds()
+        return max(span.ended for span in self.spans) / self.span.total_seconds()
 
 
 class Times:
@@ -153,11 +153,11 @@ class _Spans:
         return [
             Span(
                 begin=_moment(1000 * self.length * begin),
-                finished=one["finished"],
-                dead=one["dead"],
-                other=one["other"],
+                finished=counts["finished"],
+                dead=counts["dead"],
+                other=counts["other"],
             )
-            for begin, one in sorted(self._found.items())
+            for begin, counts in sorted(self._found.items())
         ]
 
     def _lengthen(self) -> None:
@@ -216,7 +216,7 @@ class Summary:
             retries=self._retries,
             waiting=self._waiting.percentiles,
             handling=self._handling.percentiles,
-            reasons=sorted(self._reasons.items(), key=lambda one: (-one[1], one[0])),
+            reasons=sorted(self._reasons.items(), key=lambda entry: (-entry[1], entry[0])),
             more_reasons=self._more_reasons,
             spans=self._spans.all,
             span=timedelta(seconds=self._spans.length),

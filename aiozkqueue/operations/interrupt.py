@@ -51,11 +51,11 @@ async def interrupt(handle: QueueHandle[Runtime], found: ItemSnapshot, dispositi
     Raises: as `settle`.
     """
     state, paths = handle.state, handle.paths
-    told = await _told(handle)
+    cancelled = await _cancelled_node(handle)
     change = as_configured(found, removal(handle.runtime, state, found, disposition))
     operations: list[Operation] = [
         *change.operations,
-        SetData(paths.cancelled, with_cancelled(told.data, found.id), told.stat.version),
+        SetData(paths.cancelled, with_cancelled(cancelled.data, found.id), cancelled.stat.version),
     ]
     if found.lock is not None and found.meta is None:  # the holder may have recorded its attempt since the read
         operations += [Create(paths.meta(found.id)), Delete(paths.meta(found.id))]
@@ -63,7 +63,7 @@ async def interrupt(handle: QueueHandle[Runtime], found: ItemSnapshot, dispositi
     return part
 
 
-async def _told(handle: QueueHandle[Runtime]) -> Node:
+async def _cancelled_node(handle: QueueHandle[Runtime]) -> Node:
     """Return the znode that names cancelled messages; create it if it is missing."""
     with translate_denials(handle.name):
         while True:
@@ -107,7 +107,7 @@ async def _taking_apart(
     everything that the holder writes later.
     """
     paths, ids, bundle = handle.paths, handle.runtime.ids, found.state
-    told = await _told(handle)
+    cancelled = await _cancelled_node(handle)
     claim = _claim_of(handle, found)
     lock = paths.lock(bundle.name.id)
     operations: list[Operation] = [handle.state.check()]  # another configuration may have the end recorded
@@ -117,7 +117,7 @@ async def _taking_apart(
     operations += [Delete(lock), Delete(claim.path)]
     if found.attempts:
         operations.append(Delete(paths.meta(claim.id)))
-    operations.append(SetData(paths.cancelled, with_cancelled(told.data, claim.id), told.stat.version))
+    operations.append(SetData(paths.cancelled, with_cancelled(cancelled.data, claim.id), cancelled.stat.version))
     return Change(handle.state, operations, (claim, disposition) if handle.state.snapshot.end_hooks else None)
 
 

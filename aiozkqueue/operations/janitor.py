@@ -30,7 +30,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .affinity import REAP_EVERY, hand_on
-from .cleaning import Cleaned, clean_queue, clean_root, made_by, told_of
+from .cleaning import Cleaned, clean_queue, clean_root, made_by, pass_record
 from .orphans import LATE
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Janitor:
         clock = self._runtime.clock
         while True:
             self._wakeup.clear()
-            duty = min(self._duties.values(), key=lambda one: one.at)
+            duty = min(self._duties.values(), key=lambda planned: planned.at)
             left = duty.at - clock.monotonic()
             if left > 0:
                 timer = clock.call_later(left, self._wakeup.set)
@@ -128,8 +128,8 @@ class Janitor:
     def _follow(self, duty: Duty) -> None:
         """Add a duty, or follow its changed interval."""
         at = self._runtime.clock.monotonic() + self._wait(duty)
-        known = self._duties.setdefault(duty.path, duty)
-        known.at = at if known is duty else min(known.at, at)
+        followed = self._duties.setdefault(duty.path, duty)
+        followed.at = at if followed is duty else min(followed.at, at)
         self._wakeup.set()
 
     def _wait(self, duty: Duty) -> float:
@@ -150,12 +150,12 @@ class Janitor:
         if not await self._lock(duty, record.stat.version, token, generation):
             duty.soon = False
             return self._wait(duty)
-        told = b""
+        data = b""
         try:
             cleaned = await duty.work()
-            told = told_of(cleaned, self._runtime.ids.client, duty.node)
+            data = pass_record(cleaned, self._runtime.ids.client, duty.node)
         finally:
-            await self._unlock(duty, told, generation)
+            await self._unlock(duty, data, generation)
         duty.soon = cleaned.more
         return SOON if cleaned.more else self._wait(duty)
 
@@ -187,9 +187,9 @@ class Janitor:
         self._runtime.server_clock.observe(held.stat.mtime)
         return True
 
-    async def _unlock(self, duty: Duty, told: bytes, generation: int) -> None:
+    async def _unlock(self, duty: Duty, data: bytes, generation: int) -> None:
         """Record the time of the cleaning, and remove the lock, which otherwise ends with the session."""
-        done: list[Operation] = [Delete(f"{duty.path}/lock"), SetData(duty.path, told)]
+        done: list[Operation] = [Delete(f"{duty.path}/lock"), SetData(duty.path, data)]
         with suppress(MultiError, SessionExpiredError):  # a lost copy has done it, or the lock ended with the session
             await apply_until_answered(self._runtime.zookeeper, done, generation=generation)
 

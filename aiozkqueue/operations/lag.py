@@ -37,11 +37,11 @@ class Lag:
         Raises: AccessDeniedError, PayloadError.
         """
         clock = self._handle.runtime.clock
-        begun = clock.monotonic()
-        if begun >= self._next:
+        start = clock.monotonic()
+        if start >= self._next:
             self._figures = await self._read()
-            ended = clock.monotonic()
-            self._next = ended + max(SPACING, SPARING * (ended - begun))
+            end = clock.monotonic()
+            self._next = end + max(SPACING, SPARING * (end - start))
         return self._figures
 
     async def _read(self) -> dict[str, int]:

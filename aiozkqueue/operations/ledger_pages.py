@@ -94,8 +94,8 @@ class Manifest(NamedTuple):
 
     def divided(self, number: int, chunk: int, kept: int, moved: int) -> tuple[Manifest, Manifest]:
         """Return this manifest, as batch ``number``, and its heir, which has received ``moved`` of its messages."""
-        left = self._replace(items=kept, chunk=chunk, attempts=0)
-        return left, Manifest(moved, chunk=chunk, parents=(*self.parents, number))
+        remainder = self._replace(items=kept, chunk=chunk, attempts=0)
+        return remainder, Manifest(moved, chunk=chunk, parents=(*self.parents, number))
 
     def encode(self) -> bytes:
         """Return the bytes to store."""
@@ -117,7 +117,7 @@ class Manifest(NamedTuple):
                 chunk=int(fields.get("chunk", 0)),
                 rejected=int(fields.get("rejected", 0)),
                 parent=None if parent is None else int(parent),
-                parents=tuple(int(one) for one in fields.get("parents", ())),
+                parents=tuple(int(number) for number in fields.get("parents", ())),
             )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise PayloadError(f"a batch of a ledger does not decode: {error!r}") from error
@@ -154,7 +154,7 @@ def is_untouched(record: int) -> bool:
 
 async def untouched_records(zookeeper: ZooKeeper, paths: QueuePaths, entries: Sequence[Entry]) -> dict[str, int]:
     """Return the versions, by path, of the records that no client has written since a ledger has locked the bundles."""
-    records = [paths.bundle_record(one.id) for one in entries if one.is_bundle]
+    records = [paths.bundle_record(entry.id) for entry in entries if entry.is_bundle]
     nodes = await zookeeper.read_many(records) if records else []
     return {
         record: node.stat.version
@@ -175,7 +175,9 @@ def count_messages(entries: Sequence[Entry]) -> int:
 
 def write_page(entries: Sequence[Entry]) -> bytes:
     """Return the bytes of a page: a line for each item or bundle."""
-    return "\n".join(one.place if not one.version else f"{one.place} {one.version}" for one in entries).encode()
+    return "\n".join(
+        entry.place if not entry.version else f"{entry.place} {entry.version}" for entry in entries
+    ).encode()
 
 
 async def read_page(read: Callable[[str], Awaitable[Node]], path: str) -> list[Entry]:

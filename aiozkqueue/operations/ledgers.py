@@ -210,7 +210,7 @@ class _Releasing:
                 return count
             forced_version, ours = await self._held(entries)
             count = count_messages(ours)
-            locks = [Delete(paths.lock(one.id)) for one in ours]
+            locks = [Delete(paths.lock(entry.id)) for entry in ours]
             untouched = await untouched_records(self._zookeeper, paths, ours)
             records = [Delete(record, version) for record, version in untouched.items()]
             # A lock that was forced open since may now belong to another client, and no version shows that.
@@ -226,10 +226,10 @@ class _Releasing:
         ours: list[Entry] = []
         for start in range(0, len(entries), TOGETHER):
             some = entries[start : start + TOGETHER]
-            nodes = await self._zookeeper.read_many([self._state.paths.lock(one.id) for one in some])
-            for one, node in zip(some, nodes, strict=True):
+            nodes = await self._zookeeper.read_many([self._state.paths.lock(entry.id) for entry in some])
+            for entry, node in zip(some, nodes, strict=True):
                 if node is not None and LockRecord.decode(node.data).owner == owner_of_ledger(self._group):
-                    ours.append(one)
+                    ours.append(entry)
         return folder.stat.version, ours
 
     async def _change(self, *operations: Operation) -> None:

@@ -96,10 +96,10 @@ async def first_items(
                 found += page
             if len(found) >= limit:
                 break
-        if not any(one.item.batch is not None for one in found):
+        if not any(entry.item.batch is not None for entry in found):
             return found
         now_closed = await closed_stages(handle)
-        seen_by_all = [one for one in found if not is_closed(one.item.text, now_closed)]
+        seen_by_all = [entry for entry in found if not is_closed(entry.item.text, now_closed)]
         if len(seen_by_all) == len(found) or len(found) < limit:
             return seen_by_all
         closed |= now_closed  # hidden items have taken the place of later ones
@@ -121,12 +121,12 @@ async def first_readable(
     wanted = limit
     while True:
         placed = await first_items(handle, folders, wanted)
-        fresh = [one for one in placed if one.path not in seen]
-        seen.update(one.path for one in fresh)
+        fresh = [entry for entry in placed if entry.path not in seen]
+        seen.update(entry.path for entry in fresh)
         before = len(unreadable)
-        for one, found in zip(fresh, await read(fresh), strict=True):
+        for entry, found in zip(fresh, await read(fresh), strict=True):
             if isinstance(found, AccessDeniedError):
-                unreadable.append(one.item.id)
+                unreadable.append(entry.item.id)
             elif found is not None and len(contents) < limit:
                 contents.append(found)
         if len(unreadable) == before or len(placed) < wanted:
@@ -152,9 +152,9 @@ async def walk(
         names = await _read(handle, group, None, passes, ordered=ordered)
         closed: set[str] | None = None
         async for page in _pages(handle.state, names):
-            if any(one.item.batch is not None for one in page):
+            if any(entry.item.batch is not None for entry in page):
                 closed = await closed_stages(handle) if closed is None else closed
-                yield [one for one in page if not is_closed(one.item.text, closed)]
+                yield [entry for entry in page if not is_closed(entry.item.text, closed)]
             else:
                 yield page
 
@@ -166,7 +166,7 @@ async def list_items(
 
     Raises: AccessDeniedError.
     """
-    return [one async for page in walk(handle, folders, passes) for one in page]
+    return [entry async for page in walk(handle, folders, passes) for entry in page]
 
 
 async def closed_stages(handle: QueueHandle[Runtime]) -> set[str]:
@@ -260,16 +260,16 @@ async def _read(
     streams: list[Iterator[tuple[Any, str, str]]] = []
     for folder in folders:
         names = await collect_children(handle, folder, lambda: Earliest(limit, passes, key))
-        streams.append(_told_apart(names.in_order(), key, folder))
+        streams.append(_with_keys(names.in_order(), key, folder))
     return islice(merge(*streams), limit)
 
 
-def _told_apart(names: Iterator[str], key: Callable[[str], Any], folder: str) -> Iterator[tuple[Any, str, str]]:
+def _with_keys(names: Iterator[str], key: Callable[[str], Any], folder: str) -> Iterator[tuple[Any, str, str]]:
     return ((key(name), name, folder) for name in names)
 
 
-def _both(one: Callable[[str], object], other: Callable[[str], object] | None) -> Callable[[str], object]:
-    return one if other is None else lambda name: one(name) and other(name)
+def _both(first: Callable[[str], object], second: Callable[[str], object] | None) -> Callable[[str], object]:
+    return first if second is None else lambda name: first(name) and second(name)
 
 
 async def _pages(state: QueueState, names: Iterator[tuple[Any, str, str]]) -> AsyncIterator[list[Placed]]:

@@ -179,15 +179,15 @@ async def _dead(handle: QueueHandle[Runtime], placed: Placed, record: HistoryRec
         dead = decode(node.data)[0].dead
     except MalformedError:
         dead = None
-    known = record if record is not None and record.outcome is End.DEAD else None
+    death = record if record is not None and record.outcome is End.DEAD else None
     return MessageState(
         id=placed.item.id,
         status=Status.DEAD,
         put_at=moment_at(put_at(node.data, node.stat.ctime)),
         put_by=await _producer(handle, placed.item.id),
         attempts=0 if dead is None else dead.attempts,
-        claimed_at=None if known is None else known.claimed_at,
-        claimed_by=None if known is None else Process(client=known.client, host=known.host, pid=known.pid),
+        claimed_at=None if death is None else death.claimed_at,
+        claimed_by=None if death is None else Process(client=death.client, host=death.host, pid=death.pid),
         ended_at=moment_at(node.stat.ctime),
         reason="" if dead is None else dead.reason,
     )

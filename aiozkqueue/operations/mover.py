@@ -119,15 +119,17 @@ class Mover:
             held = await dissolve_all(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source)))
             again = sum(int(place[-SEQUENCE_DIGITS:]) < self._counter(self._counters, place) for place in held)
         async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source))):
-            items = {source.paths.place_of(one.path): one.item for one in placed if one.item.id not in self.failed}
+            items = {
+                source.paths.place_of(entry.path): entry.item for entry in placed if entry.item.id not in self.failed
+            }
             missing = dict(items)
             sealed: Sealed = {}
             generation = runtime.zookeeper.generation
             async for page in find_pages(QueueHandle(runtime, source), list(items), sealed):
-                for one in page:
-                    missing.pop(one.place, None)
+                for snapshot in page:
+                    missing.pop(snapshot.place, None)
                 counters = await self._valid_counters()
-                mine = [one for one in page if self._was_there(one, items[one.place], counters)]
+                mine = [snapshot for snapshot in page if self._was_in_source(snapshot, items[snapshot.place], counters)]
                 moved = self.moved
                 again += await self._move(mine, items, generation)
                 if self.moved > moved:
@@ -148,7 +150,7 @@ class Mover:
         parent = await self._runtime.zookeeper.exists(self._source.paths.items)
         return self._counters if parent is not None and parent.czxid <= self._began else {}
 
-    def _was_there(self, found: ItemSnapshot, item: ItemName, counters: Mapping[str, int]) -> bool:
+    def _was_in_source(self, found: ItemSnapshot, item: ItemName, counters: Mapping[str, int]) -> bool:
         """Return whether a message was in the source when the move began.
 
         An item created later can still hold an older message: one reassigned to all nodes, or a part of an item that a
@@ -168,15 +170,15 @@ class Mover:
 
     async def _move(self, mine: Sequence[ItemSnapshot], items: Mapping[str, ItemName], generation: int) -> int:
         """Move the items that no client holds, in order; return how many items must be read again."""
-        waiting = [one for one in mine if not self._held(one)]
+        waiting = [snapshot for snapshot in mine if not self._held(snapshot)]
         again = len(mine) - len(waiting)
         while waiting:
             batch: list[tuple[ItemSnapshot, _Part]] = []
             rest = iter(waiting)
-            for one in rest:
-                part = await self._part_or_failure(one, items[one.place], generation)
+            for snapshot in rest:
+                part = await self._part_or_failure(snapshot, items[snapshot.place], generation)
                 if part is not None and part.transfer.puts:
-                    batch.append((one, part))
+                    batch.append((snapshot, part))
                 elif part is not None:
                     again += not await self._drop(part.transfer)
                 if part is not None and not part.last:
@@ -186,11 +188,11 @@ class Mover:
             again += outcomes.count(False)
             if batch and not batch[-1][1].last and outcomes[-1]:
                 generation = self._runtime.zookeeper.generation
-                for one in await find(QueueHandle(self._runtime, self._source), [batch[-1][0].place]):
-                    if self._held(one):
+                for snapshot in await find(QueueHandle(self._runtime, self._source), [batch[-1][0].place]):
+                    if self._held(snapshot):
                         again += 1
                     else:
-                        waiting.insert(0, one)
+                        waiting.insert(0, snapshot)
         return again
 
     async def _part_or_failure(self, found: ItemSnapshot, item: ItemName, generation: int) -> _Part | None:
@@ -209,24 +211,24 @@ class Mover:
     async def _drop(self, transfer: Transfer) -> bool:
         """Remove an item without messages; return whether it is gone. Raises: QueueError."""
         try:
-            (gone,) = await apply(self._runtime, [transfer.change])
+            (removed,) = await apply(self._runtime, [transfer.change])
         except _LOOK_AGAIN:
             return False
-        return gone
+        return removed
 
     async def _send(self, transfers: Sequence[Transfer]) -> list[bool | None]:
         """Send these transfers; return for each whether it was made. None: it is impossible."""
-        told: list[bool | None] = []
-        for one, outcome in zip(transfers, await transfer(self._runtime, transfers, self._patience()), strict=True):
+        made: list[bool | None] = []
+        for sent, outcome in zip(transfers, await transfer(self._runtime, transfers, self._patience()), strict=True):
             if isinstance(outcome, SessionClosedError):
                 raise outcome
             if isinstance(outcome, QueueError) and not isinstance(outcome, _LOOK_AGAIN):
-                self.failed[one.id] = outcome
-                told.append(None)
+                self.failed[sent.id] = outcome
+                made.append(None)
             else:
-                told.append(outcome is True)
-                self.moved += len(one.puts) if outcome is True else 0
-        return told
+                made.append(outcome is True)
+                self.moved += len(sent.puts) if outcome is True else 0
+        return made
 
     def _patience(self) -> Deadline:
         return FOREVER if self._source.dialect is None else Deadline(FOREIGN_PATIENCE, self._runtime.clock)
@@ -299,11 +301,11 @@ async def survey(runtime: Runtime, source: QueueState, target: QueueState) -> in
     config = await configuration(QueueHandle(runtime, target)) or StoredConfig()
     following = 0
     async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source)), ordered=False):
-        items = {source.paths.place_of(one.path): one.item for one in placed}
+        items = {source.paths.place_of(entry.path): entry.item for entry in placed}
         following = max(following, 0, *(item.sequence + 1 for item in items.values()))
         async for page in item_pages(QueueHandle(runtime, source), list(items)):
-            for one in page:
-                converted = convert(runtime, source, target, items[one.place], one.item)
+            for snapshot in page:
+                converted = convert(runtime, source, target, items[snapshot.place], snapshot.item)
                 for number, body in enumerate(converted.bodies, 1):
                     converted.put(body)
                     if number % SLICE == 0:

@@ -206,7 +206,7 @@ class Moves:
         """
         self._runtime.check()
         found = [await self._read(reference) for reference in await self._references()]
-        return sorted((one for one in found if one is not None), key=lambda one: one.started)
+        return sorted((status for status in found if status is not None), key=lambda status: status.started)
 
     @changes
     async def resume(self) -> int:
@@ -277,11 +277,11 @@ class Moves:
             return
         mover = Mover(runtime, source, target, record, node.stat.czxid)
         await mover.run(lambda moved: self._note(reference, moved=moved))
-        left = None
+        failure = None
         if mover.failed:
             first = next(iter(mover.failed.values()))
-            left = f"{len(mover.failed)} messages stay in {source.name}; one of them: {first}"
-        await self._note(reference, moved=mover.moved, done=True, error=left)
+            failure = f"{len(mover.failed)} messages stay in {source.name}; one of them: {first}"
+        await self._note(reference, moved=mover.moved, done=True, error=failure)
 
     async def _note(
         self, reference: str, *, moved: int | None = None, done: bool = False, error: str | None = None

@@ -48,7 +48,7 @@ async def oldest_waiting(
     async for lock in ended_locks(handle):
         held.discard(lock)
     look = _Look(handle, config, held)
-    dated = [one for folder in folders if (one := await look.oldest_in(folder)) is not None]
+    dated = [first for folder in folders if (first := await look.oldest_in(folder)) is not None]
     await shed(*held.parts)
     return min(dated, default=None)
 
@@ -71,22 +71,24 @@ class _Look:
         sealed: set[str] = set()
         while True:
             first = [*await self._first_item(folder, sealed), *await self._first_bundle(folder, sealed)]
-            found = await read_sets(self._handle, [(one.path,) for one in first])
-            denied = [one.path for one, node in zip(first, found, strict=True) if isinstance(node, AccessDeniedError)]
+            found = await read_sets(self._handle, [(message.path,) for message in first])
+            denied = [
+                message.path for message, node in zip(first, found, strict=True) if isinstance(node, AccessDeniedError)
+            ]
             if not denied:
                 nodes = [node[0] for node in found if not isinstance(node, AccessDeniedError)]
-                dated = [_dated(one, node) for one, node in zip(first, nodes, strict=True) if node is not None]
+                dated = [_dated(message, node) for message, node in zip(first, nodes, strict=True) if node is not None]
                 return min(dated, default=None)
             sealed.update(denied)
 
     async def _first_item(self, folder: str, sealed: set[str]) -> list[Oldest]:
         heads: set[str] = set()  # the first message of a held group is the one in flight; the others wait
-        for one in await first_items(self._handle, [folder], 1 + self._groups + len(sealed), self._may_wait):
-            lock = self._lock(one.item.text)
+        for entry in await first_items(self._handle, [folder], 1 + self._groups + len(sealed), self._may_wait):
+            lock = self._lock(entry.item.text)
             if lock in self._held and lock not in heads:
                 heads.add(lock)
-            elif one.path not in sealed and (one.item.due is None or one.item.due <= self._now):
-                return [Oldest(one.item.due or 0, one.path, self._handle.paths.lock(lock))]
+            elif entry.path not in sealed and (entry.item.due is None or entry.item.due <= self._now):
+                return [Oldest(entry.item.due or 0, entry.path, self._handle.paths.lock(lock))]
         return []
 
     async def _first_bundle(self, folder: str, sealed: set[str]) -> list[Oldest]:

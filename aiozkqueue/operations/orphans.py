@@ -105,7 +105,7 @@ async def stray_dues(zookeeper: ZooKeeper, paths: QueuePaths, dues: Iterable[str
         waits = [waiting(node, message_id) for node, (_, message_id) in zip(nodes, timed, strict=True)]
         locks = await read_pages(zookeeper, [paths.lock(wait.lock) for wait in waits])
         alone = [name for (name, _), lock in zip(timed, locks, strict=True) if lock is None]
-        yield [left.name for left in await still_there(zookeeper, paths.due, alone)]
+        yield [due.name for due in await still_existing(zookeeper, paths.due, alone)]
         yield [name for name in page if parse_due(name) is None]
 
 
@@ -119,11 +119,11 @@ async def orphan_metas(
 ) -> AsyncIterator[list[Left]]:
     """Find the attempt records whose item does not exist, judged by its id; they were listed before the items."""
     for page in _pages(metas):
-        yield await still_there(zookeeper, paths.metas, [name for name in page if is_orphan(record_id(name))])
+        yield await still_existing(zookeeper, paths.metas, [name for name in page if is_orphan(record_id(name))])
         await asyncio.sleep(0)
 
 
-async def still_there(zookeeper: ZooKeeper, folder: str, names: Sequence[str]) -> list[Left]:
+async def still_existing(zookeeper: ZooKeeper, folder: str, names: Sequence[str]) -> list[Left]:
     """Return those that still exist."""
     nodes = await read_pages(zookeeper, [f"{folder}/{name}" for name in names])
     return [Left(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]

@@ -88,18 +88,19 @@ async def _read(
     """Read items with their attempts; None: the item is gone."""
     paths = handle.paths
     sets = [
-        (one.path, paths.meta(one.item.id), paths.lock(handle.state.locked_by(one.item.text, config))) for one in placed
+        (entry.path, paths.meta(entry.item.id), paths.lock(handle.state.locked_by(entry.item.text, config)))
+        for entry in placed
     ]
     results: list[Content | AccessDeniedError | None] = []
-    for one, nodes in zip(placed, await read_sets(handle, sets), strict=True):
+    for entry, nodes in zip(placed, await read_sets(handle, sets), strict=True):
         if not isinstance(nodes, AccessDeniedError):
-            results.append(_content_of(handle, one, nodes))
+            results.append(_content_of(handle, entry, nodes))
             continue
-        [alone] = await read_sets(handle, [(one.path,)])
+        [alone] = await read_sets(handle, [(entry.path,)])
         if isinstance(alone, AccessDeniedError):
             results.append(alone)
         else:
-            read = _content_of(handle, one, [*alone, None, None])
+            read = _content_of(handle, entry, [*alone, None, None])
             results.append(None if read is None else read._replace(error=ATTEMPTS_UNREADABLE))
     return results
 

@@ -38,7 +38,7 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     if config is not None and config.bundled:
         released, refused = await force_open(handle, await lanes(handle))
     if config is not None and config.staged and config.grouped:
-        for lock in await _raise_others(handle, {lock for lock in locks if is_group(lock)}):
+        for lock in await _raise_younger(handle, {lock for lock in locks if is_group(lock)}):
             locks.discard(lock)
             refused.append(lock)
     async for page in walk(handle, await lanes(handle)):
@@ -57,31 +57,31 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
     return released
 
 
-async def _raise_others(handle: QueueHandle[Runtime], groups: set[str]) -> set[str]:
+async def _raise_younger(handle: QueueHandle[Runtime], groups: set[str]) -> set[str]:
     """Raise the version of each message that the holder of one of these groups may assert, except the oldest one.
 
     A holder asserts the oldest message that it could see. The messages of a batch that was pending then may be older.
     Return the groups with a message that this user may not change: their holders would not notice the release.
     """
-    oldest, others = set[tuple[str, str | None]](), dict[str, str]()
-    begun: set[str] = set()
+    oldest, younger = set[tuple[str, str | None]](), dict[str, str]()
+    seen: set[str] = set()
     async for page in walk(handle, await lanes(handle) if groups else []):
         for item, path, *_ in page:
             for lock in groups.intersection(lock_ids(item)):
-                if lock in begun and (lock, item.batch) not in oldest:
-                    others[path] = lock
-                begun.add(lock)
+                if lock in seen and (lock, item.batch) not in oldest:
+                    younger[path] = lock
+                seen.add(lock)
                 oldest.add((lock, item.batch))
     refused: set[str] = set()
     raised: dict[str, Change] = {}
-    for path, nodes in zip(others, await read_sets(handle, [(path,) for path in others]), strict=True):
+    for path, nodes in zip(younger, await read_sets(handle, [(path,) for path in younger]), strict=True):
         if isinstance(nodes, AccessDeniedError):
-            refused.add(others[path])
+            refused.add(younger[path])
         elif nodes[0] is not None:
             raised[path] = Change(handle.state, [SetData(path, nodes[0].data, nodes[0].stat.version)])
     for path, part in zip(raised, await settle_allowed(handle.runtime, raised.values()), strict=True):
         if isinstance(part.error, AccessDeniedError):
-            refused.add(others[path])
+            refused.add(younger[path])
     return refused
 
 
@@ -109,11 +109,11 @@ class _DueNodes:
 async def _open_all(handle: QueueHandle[Runtime], held: Sequence[_Held], refused: list[str]) -> int:
     """Force some locks open, and return how many; ``refused`` receives those that this user may not open."""
     changes: dict[str, Change] = {}
-    for one, nodes in zip(held, await read_sets(handle, [(one.path,) for one in held]), strict=True):
+    for hold, nodes in zip(held, await read_sets(handle, [(hold.path,) for hold in held]), strict=True):
         if isinstance(nodes, AccessDeniedError):
-            refused.append(one.lock)
+            refused.append(hold.lock)
         elif nodes[0] is not None:  # otherwise it has gone since it was listed
-            changes[one.lock] = _opening(handle, one, nodes[0])
+            changes[hold.lock] = _opening(handle, hold, nodes[0])
     released = 0
     for lock, part in zip(changes, await settle_allowed(handle.runtime, changes.values()), strict=True):
         if isinstance(part.error, AccessDeniedError):

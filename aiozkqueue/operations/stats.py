@@ -250,7 +250,7 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
         bound=look.named.bound,
         tags=tags,
         records=look.records,
-        incomplete=tuple(one.name for one in fields(QueueStats) if one.name in incomplete),
+        incomplete=tuple(figure.name for figure in fields(QueueStats) if figure.name in incomplete),
     )
 
 
@@ -384,15 +384,15 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
     groups, likes = Strings(), Strings()
     groups_held = duplicates = expired = bound = 0
     async for page in walk(handle, folders, ordered=False):
-        for one in page:
-            if config.grouped and is_group(lock := lock_id(config, one.item.text)) and lock not in groups:
+        for entry in page:
+            if config.grouped and is_group(lock := lock_id(config, entry.item.text)) and lock not in groups:
                 groups.add(lock)
                 groups_held += lock in held
-            expired += one.item.expires is not None and one.item.expires <= now
-            bound += sticky and item_node(one.item.text) is not None
-            like = like_of(one.item) if config.collapse else None
-            if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
-                place = f"{lane_at(one.path)} {like}"
+            expired += entry.item.expires is not None and entry.item.expires <= now
+            bound += sticky and item_node(entry.item.text) is not None
+            like = like_of(entry.item) if config.collapse else None
+            if like is not None and (entry.item.due or 0) <= now and entry.item.id not in held:
+                place = f"{lane_at(entry.path)} {like}"
                 duplicates += place in likes
                 likes.add(place)
     figures = _Named(len(groups), groups_held, duplicates, expired, bound)
@@ -416,7 +416,7 @@ async def count_scheduled(handle: QueueHandle[Runtime], held: Mapping[str, int])
             scheduled += number
         elif int(hour) == now // HOUR:
             async for page in walk(handle, [folder], ordered=False):
-                scheduled += sum(one.item.due is not None and one.item.due > now for one in page)
+                scheduled += sum(entry.item.due is not None and entry.item.due > now for entry in page)
     return scheduled
 
 

@@ -36,7 +36,7 @@ def tell(state: MessageState, records: Sequence[HistoryRecord]) -> list[Event]:
         events.append(Event(record.ended_at, _end(record.outcome.value, record.attempts, record.reason)))
     if state.ended_at is not None and not records:
         events.append(Event(state.ended_at, _end(state.status.value, state.attempts, state.reason)))
-    events.sort(key=lambda one: one.at or _OVER)
+    events.sort(key=lambda event: event.at or _OVER)
     if state.status in (Status.WAITING, Status.DELAYED, Status.IN_FLIGHT) and state.attempts:
         failed = f", the last time it failed: {state.error}" if state.error else ""
         events.append(Event(None, f"{_delivered(state.attempts)} before{failed}"))

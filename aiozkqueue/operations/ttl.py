@@ -32,12 +32,12 @@ async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) ->
         return 0
     now = await handle.runtime.server_clock.learned(handle.paths.due)
     ended: dict[str, int] = {}
-    for one in await first_items(handle, await lanes(handle), limit, partial(_may_have_ended, now=now)):
-        if one.item.expires is not None and one.item.expires <= now:
-            ended[handle.paths.place_of(one.path)] = one.item.expires
+    for entry in await first_items(handle, await lanes(handle), limit, partial(_may_have_ended, now=now)):
+        if entry.item.expires is not None and entry.item.expires <= now:
+            ended[handle.paths.place_of(entry.path)] = entry.item.expires
     swept = 0
     async for page in find_pages(handle, list(ended), sealed={}):  # `doctor` reports unreadable messages
-        changes = [_sweeping(handle, one, ended[one.place]) for one in page if not one.held(now)]
+        changes = [_sweeping(handle, snapshot, ended[snapshot.place]) for snapshot in page if not snapshot.held(now)]
         swept += sum(await apply(handle.runtime, changes))
     return swept
 

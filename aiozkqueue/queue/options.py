@@ -32,7 +32,7 @@ Seconds = float | timedelta
 
 
 #: Types that are iterable, but stand for one value.
-_ONE: tuple[type[object], ...] = (str, bytes, bytearray, memoryview, Mapping)
+_SINGLE: tuple[type[object], ...] = (str, bytes, bytearray, memoryview, Mapping)
 
 #: A key is stored in the item's envelope; longer values belong in the payload.
 MAX_KEY = 1024
@@ -119,7 +119,7 @@ def collection(values: Iterable[E], option: str, of: str) -> Iterable[E]:
 
     Raises: InvalidOptionError: it is one of these, or not a collection at all.
     """
-    if isinstance(values, _ONE) or not isinstance(cast("object", values), Iterable):
+    if isinstance(values, _SINGLE) or not isinstance(cast("object", values), Iterable):
         msg = (
             f"{option} takes a collection of {of}, not one {type(cast('object', values)).__name__}; put it into a list"
         )

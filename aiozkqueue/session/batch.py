@@ -81,7 +81,7 @@ class Batch(Sequence[Message[T_co]]):
         if not isinstance(given, Exception):
             msg = f"fail takes an exception, such as zq.Retry(delay=60) or the one that you caught, not {error!r}"
             raise InvalidOptionError(msg)
-        if not any(message.id == one.id for one in self._messages):
+        if not any(message.id == member.id for member in self._messages):
             msg = f"message {message.id} of queue {message.queue!r} is not in this batch; give one of its messages"
             raise InvalidOptionError(msg)
         self._failed[message.id] = error

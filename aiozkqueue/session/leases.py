@@ -226,7 +226,9 @@ class Leases(Generic[T]):
             # A lagging server may not show an existing message yet, and its acknowledgement would be lost.
             await self._runtime.zookeeper.sync(self._state.paths.base)
             snapshots = await self._find(places, sealed)
-            made = [(one, as_configured(one, make(one) or Change(self._state, []))) for one in snapshots]
+            made = [
+                (snapshot, as_configured(snapshot, make(snapshot) or Change(self._state, []))) for snapshot in snapshots
+            ]
             settled = await settle(self._runtime, [change for _, change in made])
             places = []
             for (snapshot, _), part in zip(made, settled, strict=True):
@@ -247,7 +249,7 @@ class Leases(Generic[T]):
         """Read the messages at these places, or where they are after they were reassigned to all nodes."""
         handle = QueueHandle(self._runtime, self._state)
         found = await find(handle, places, sealed)
-        missing = [ItemRef.parse(place) for place in set(places).difference(one.place for one in found)]
+        missing = [ItemRef.parse(place) for place in set(places).difference(snapshot.place for snapshot in found)]
         moved = [place for ref in missing if (place := ref.without_node().path) != ref.path]
         return found + await find(handle, moved, sealed) if moved else found
 

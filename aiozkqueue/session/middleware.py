@@ -98,7 +98,7 @@ def wrapped(
 def _around(
     layer: Callable[[T, Callable[[], Awaitable[None]]], Awaitable[None]], handler: Callable[[T], Awaitable[None]]
 ) -> Callable[[T], Awaitable[None]]:
-    async def call(given: T) -> None:
-        await layer(given, partial(handler, given))
+    async def call(subject: T) -> None:
+        await layer(subject, partial(handler, subject))
 
     return call

@@ -20,7 +20,7 @@ R = TypeVar("R")
 #: The maximum number of messages of a queue that are examined, oldest first.
 MOST: Final = 1000
 #: The number of messages that a failed assertion shows.
-_TOLD: Final = 10
+_DESCRIBED: Final = 10
 _SHOWN: Final = 200
 _POLL: Final = 0.02
 
@@ -60,7 +60,7 @@ async def assert_put(
     if found := await _within(timeout, look):
         return found
     sought = _sought(value, {"key": key, "headers": wanted or None})
-    raise AssertionError(f"queue {queue.name!r} has no message{sought}; {await _told(queue)}")
+    raise AssertionError(f"queue {queue.name!r} has no message{sought}; {await _describe(queue)}")
 
 
 async def assert_empty(queue: Queue[Any], *, timeout: Seconds = 0) -> None:
@@ -78,7 +78,7 @@ async def assert_empty(queue: Queue[Any], *, timeout: Seconds = 0) -> None:
         return await queue.size() == 0
 
     if not await _within(timeout, look):
-        raise AssertionError(f"queue {queue.name!r} is not empty; {await _told(queue)}")
+        raise AssertionError(f"queue {queue.name!r} is not empty; {await _describe(queue)}")
 
 
 async def assert_dead_lettered(
@@ -107,7 +107,7 @@ async def assert_dead_lettered(
     if found := await _within(timeout, look):
         return found
     sought = _sought(value, {"reason": reason})
-    raise AssertionError(f"queue {queue.name!r} has no dead letter{sought}; {await _told(queue)}")
+    raise AssertionError(f"queue {queue.name!r} has no dead letter{sought}; {await _describe(queue)}")
 
 
 async def _within(timeout: Seconds, look: Callable[[], Awaitable[R]]) -> R:
@@ -119,10 +119,10 @@ async def _within(timeout: Seconds, look: Callable[[], Awaitable[R]]) -> R:
     return found
 
 
-async def _told(queue: Queue[Any]) -> str:
+async def _describe(queue: Queue[Any]) -> str:
     """Describe the messages and dead letters of a queue, for a failed assertion."""
-    waiting = [f"{_content(one)}, {await _state(queue, one)}" for one in await queue.peek(_TOLD)]
-    dead = [f"{_content(one)}: {_short(one.reason)}" for one in await queue.dead_letters.peek(_TOLD)]
+    waiting = [f"{_content(message)}, {await _state(queue, message)}" for message in await queue.peek(_DESCRIBED)]
+    dead = [f"{_content(letter)}: {_short(letter.reason)}" for letter in await queue.dead_letters.peek(_DESCRIBED)]
     messages = _listed("message", await queue.size(), waiting)
     return f"it has {messages}and {_listed('dead letter', await queue.dead_letters.size(), dead).rstrip()}"
 

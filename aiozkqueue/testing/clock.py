@@ -72,7 +72,7 @@ class TestClock(Clock):
         self._moves.append((max(last, self._newest), floor(self._moved * 1000)))
         _spend_a_millisecond()
         now = self.monotonic()
-        for timer in sorted(self._timers, key=lambda one: one.at):
+        for timer in sorted(self._timers, key=lambda pending: pending.at):
             timer.move(timer.at - now)
 
     def view(self, zookeeper: ZooKeeper) -> ZooKeeper:

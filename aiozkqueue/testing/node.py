@@ -132,12 +132,12 @@ class EmbeddedNode:
                 start_new_session=True,  # Ctrl-C reaches this process alone: the server is stopped after its clients
             )
         assert self._supervisor.stdout is not None  # noqa: S101 -- for the type checker: it is a pipe
-        told = self._supervisor.stdout.readline()
-        if not told:
+        line = self._supervisor.stdout.readline()
+        if not line:
             self._forget()
             text = f"the embedded ZooKeeper could not be started; its last lines:\n{self._last_lines()}"
             raise ServerUnavailableError(text)
-        self._pid = int(told)
+        self._pid = int(line)
 
     def serves(self) -> bool:
         """Return whether the server serves clients now, including on its TLS port if it has one.

@@ -66,7 +66,7 @@ class Auth:
             InvalidOptionError: one of them has neither form; the error does not repeat the text.
         """
         text = text.strip()
-        return [cls.parse(one) for one in _BETWEEN.split(text)] if text else []
+        return [cls.parse(part) for part in _BETWEEN.split(text)] if text else []
 
 
 class Permission(enum.IntFlag):

@@ -61,9 +61,9 @@ class CreateAs(Create):
     @classmethod
     def like(cls, acl: Sequence[Acl], path: str, data: bytes) -> CreateAs:
         """Create a persistent znode."""
-        one = cls(path, data)
-        one.acl = acl
-        return one
+        operation = cls(path, data)
+        operation.acl = acl
+        return operation
 
 
 class Delete(NamedTuple):

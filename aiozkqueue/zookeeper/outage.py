@@ -23,7 +23,7 @@ class Outage:
         """Return its duration so far, in seconds."""
         return now - self._began
 
-    def to_be_told(self, now: float) -> bool:
+    def must_log(self, now: float) -> bool:
         """Return whether to log it: once after ten seconds, once after a minute, then every five minutes."""
         due = False
         while self.lasted(now) >= self._next:

@@ -95,8 +95,8 @@ def _decode_acl(reply: bytes, offset: int) -> list[Acl]:
     try:
         response: Any = protocol.GetACLResponse.deserialize(reply[offset:])
         return [
-            Acl(str(one.id.scheme), str(one.id.id or ""), Permission(one.perms & Permission.ALL))
-            for one in response.acl
+            Acl(str(entry.id.scheme), str(entry.id.id or ""), Permission(entry.perms & Permission.ALL))
+            for entry in response.acl
         ]
     except (struct.error, ValueError, TypeError, AttributeError) as error:
         raise ProtocolError(f"an access control list that cannot be read: {error}") from error

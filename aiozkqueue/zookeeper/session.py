@@ -324,7 +324,7 @@ class Session:
         self.attempts[server] = why
         _log.debug("%s: %s", server, why)
         now = asyncio.get_running_loop().time()
-        if self._outage is not None and self._outage.to_be_told(now):
+        if self._outage is not None and self._outage.must_log(now):
             lasted = self._outage.lasted(now)
             _log.warning("no connection to %s for %.0f s; last error: %s: %s", self.ensemble, lasted, server, why)
 

@@ -73,13 +73,13 @@ class _Above(NamedTuple):
 
 
 class WatchRegistry:
-    """Persistent watches by path, and the one-shot watches of aiozk's own client by kind and path."""
+    """Persistent watches by path, and the standard, one-shot watches of aiozk's own client by kind and path."""
 
     def __init__(self) -> None:
         self._persistent: defaultdict[str, list[Registration]] = defaultdict(list)
         self._recursive = 0
         self._above: dict[str, _Above] = {}  # by folder: consumers hear of each message of their queue
-        self.one_shot: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
+        self.standard: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
 
     def add(self, registration: Registration) -> None:
         """Add a watch."""
@@ -89,21 +89,21 @@ class WatchRegistry:
 
     def remove(self, registration: Registration) -> None:
         """Remove a watch. Idempotent."""
-        wanted = self._persistent.get(registration.path, [])
-        if registration in wanted:
-            wanted.remove(registration)
+        registrations = self._persistent.get(registration.path, [])
+        if registration in registrations:
+            registrations.remove(registration)
             registration.removed = True
             self._recursive -= registration.recursive
             self._above.clear()
-            if not wanted:
+            if not registrations:
                 del self._persistent[registration.path]
 
     def mode(self, path: str) -> Mode | None:
         """Return the watch that the server must keep at this path; None: none. Servers before 3.9 keep at most one."""
-        wanted = self._persistent.get(path)
-        if not wanted:
+        registrations = self._persistent.get(path)
+        if not registrations:
             return None
-        return Mode.RECURSIVE if any(registration.recursive for registration in wanted) else Mode.PERSISTENT
+        return Mode.RECURSIVE if any(registration.recursive for registration in registrations) else Mode.PERSISTENT
 
     def dispatch(self, events: Iterable[Event]) -> None:
         """Pass notifications to all matching watches, in their order."""
@@ -123,19 +123,19 @@ class WatchRegistry:
         self._tell_created(folder, names)
 
     def _dispatch(self, event: Event) -> None:
-        if self.one_shot:
-            for callback in tuple(self.one_shot.get((event.kind, event.path), ())):
+        if self.standard:
+            for callback in tuple(self.standard.get((event.kind, event.path), ())):
                 asyncio.get_running_loop().call_soon(callback, event.path)
         kind = _KINDS.get(event.kind)
         if kind is None:  # "watch removed" and events of later servers
             return
-        told = WatchEvent(kind, event.path)
-        if wanted := self._persistent.get(event.path):
-            for registration in tuple(wanted):
+        watch_event = WatchEvent(kind, event.path)
+        if registrations := self._persistent.get(event.path):
+            for registration in tuple(registrations):
                 if not (registration.recursive and kind is EventKind.CHILDREN):
-                    registration.tell(told)
+                    registration.tell(watch_event)
         if self._recursive and kind is not EventKind.CHILDREN and event.path != "/":
-            self._tell_above(told)
+            self._tell_above(watch_event)
 
     def tell_missed(self) -> None:
         """Notify every persistent watch that the connection was lost."""
@@ -162,12 +162,12 @@ class WatchRegistry:
             mode = self.mode(path) or Mode.PERSISTENT
             yield fields.index(mode.value), path
         by_event = {EventKind.CREATED: "exist", EventKind.CHILDREN: "child"}
-        for event, path in self.one_shot:
+        for event, path in self.standard:
             yield fields.index(by_event.get(EventKind(event), "data")), path
 
     def _takes_names(self, folder: str) -> bool:
         """Whether the watches above take the names of several znodes created in this folder at once."""
-        if not folder or self.one_shot:
+        if not folder or self.standard:
             return False
         above = self._watches_above(folder)
         return not above.children and any(registration.created for registration in above.recursive)
@@ -197,10 +197,10 @@ class WatchRegistry:
 
     def _find_above(self, folder: str) -> _Above:
         replaced = self.mode(folder) is Mode.RECURSIVE
-        children = tuple(one for one in self._persistent[folder] if not one.recursive) if replaced else ()
+        children = tuple(watch for watch in self._persistent[folder] if not watch.recursive) if replaced else ()
         recursive = list[Registration]()
         while True:
-            recursive += [one for one in self._persistent.get(folder, ()) if one.recursive]
+            recursive += [watch for watch in self._persistent.get(folder, ()) if watch.recursive]
             if folder == "/":
                 return _Above(tuple(recursive), children)
             folder = parent_of(folder)

@@ -320,11 +320,11 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
         )
         return
     if not facts.complete:
-        left = f"; {counted(facts.lanes_left, 'lane')} {_was(facts.lanes_left)} not listed" if facts.lanes_left else ""
+        rest = f"; {counted(facts.lanes_left, 'lane')} {_was(facts.lanes_left)} not listed" if facts.lanes_left else ""
         yield Finding(
             Severity.WARNING,
             name,
-            f"only a part of it was checked within the time budget{left}",
+            f"only a part of it was checked within the time budget{rest}",
             f"allow more time with `aiozkqueue doctor --budget 10m {name}`",
         )
     for folder in (*facts.lanes, *facts.folders):
@@ -353,7 +353,7 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
 
 
 def _of_waiting(facts: QueueFacts) -> Iterator[Finding]:
-    name, visible = facts.name, facts.size - sum(one.messages for one in facts.unfinished)
+    name, visible = facts.name, facts.size - sum(write.messages for write in facts.unfinished)
     if facts.paused:
         yield Finding(
             Severity.WARNING if visible > 0 else Severity.INFO,
@@ -405,15 +405,15 @@ def _of_counter(name: str, lane: FolderFacts) -> Iterator[Finding]:
 
 
 def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
-    for one in facts.unfinished:
-        old = facts.now is None or facts.now - one.changed > LONG_WRITE
+    for write in facts.unfinished:
+        old = facts.now is None or facts.now - write.changed > LONG_WRITE
         yield Finding(
             Severity.WARNING if old else Severity.INFO,
             facts.name,
-            f"{counted(one.messages, 'staged message')} of {one.name!r} {'is' if one.messages == 1 else 'are'} "
-            f"invisible: the batch, started {one.changed:%F %T} UTC, is not complete",
+            f"{counted(write.messages, 'staged message')} of {write.name!r} {'is' if write.messages == 1 else 'are'} "
+            f"invisible: the batch, started {write.changed:%F %T} UTC, is not complete",
             f"if no job writes it now, run the job again (a stream, or a write with the same writeId), or remove the "
-            f"messages: `aiozkqueue ledgers discard {facts.name} {one.writer}`",
+            f"messages: `aiozkqueue ledgers discard {facts.name} {write.writer}`",
         )
 
 

@@ -31,7 +31,7 @@ class FolderNames:
         self.size += _size(names)
         self.names.extend(names if self._most is None else names[: max(0, self._most - len(self.names))])
         if self._parse is not None:
-            self.ids.update(one for one in map(self._parse, names) if one is not None)
+            self.ids.update(parsed for parsed in map(self._parse, names) if parsed is not None)
 
 
 class LaneFacts:

@@ -94,13 +94,13 @@ class _Examination:
             readable_by_all=clients.readable,
             complete=clients.complete,
         )
-        wanted = list(names) or await self._queues()
+        selected = list(names) or await self._queues()
         queues: list[QueueFacts] = []
-        for number, name in enumerate(wanted):
+        for number, name in enumerate(selected):
             if not self._budget.left:
                 break
-            queues.append(await self._queue(name, self._budget.share(len(wanted) - number)))
-        return diagnose(ensemble, queues, wanted[len(queues) :])
+            queues.append(await self._queue(name, self._budget.share(len(selected) - number)))
+        return diagnose(ensemble, queues, selected[len(queues) :])
 
     # -- the servers and their clients
 
@@ -132,9 +132,9 @@ class _Examination:
         ]
 
     async def _time_read(self) -> float:
-        begun = self._runtime.clock.monotonic()
+        start = self._runtime.clock.monotonic()
         await self._zookeeper.exists("/")
-        return self._runtime.clock.monotonic() - begun
+        return self._runtime.clock.monotonic() - start
 
     async def _time_writes(self) -> tuple[Latency | None, float | None]:
         """Write to an own ephemeral znode. Return the latency, and the leader's clock minus the local clock."""
@@ -154,9 +154,9 @@ class _Examination:
         offsets: list[float] = []
         try:
             for _ in range(ROUND_TRIPS):
-                begun, local = clock.monotonic(), clock.time()
+                start, local = clock.monotonic(), clock.time()
                 results = await zookeeper.multi([SetData(path, b"")])
-                trips.append(clock.monotonic() - begun)
+                trips.append(clock.monotonic() - start)
                 if isinstance(results[0], Stat):
                     offsets.append(results[0].mtime / 1000 - (local + trips[-1] / 2))
         finally:

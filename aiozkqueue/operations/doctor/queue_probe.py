@@ -55,9 +55,9 @@ class _Leftovers:
         self.overdue = 0
 
     def add(self, locks: Locks) -> None:
-        self.endless.extend(left.name for left in locks.endless)
-        self.unannounced.extend(left.name for left in locks.unannounced)
-        self.vain.extend(left.name for left in locks.vain)
+        self.endless.extend(lock.name for lock in locks.endless)
+        self.unannounced.extend(lock.name for lock in locks.unannounced)
+        self.vain.extend(lock.name for lock in locks.vain)
         self.overdue += locks.overdue
 
 
@@ -75,7 +75,7 @@ class QueueProbe:
         self._folder_facts: list[FolderFacts] = []
         self._lanes: dict[str, LaneFacts] = {}
         self._lane_facts: list[FolderFacts] = []
-        self._left = _Leftovers()
+        self._leftovers = _Leftovers()
         self._obstacles: tuple[list[str], list[str]] = ([], [])
         self._bad_tags: Sequence[str] = ()
         self._writers: Sequence[WriterInfo] = ()
@@ -118,13 +118,13 @@ class QueueProbe:
             paused=bool(self._config.paused),
             consumers=self._count(paths.consumers),
             dead_letters=self._count(paths.dlq),
-            foreign=self._left.foreign,
-            endless_locks=self._left.endless,
-            unannounced_locks=self._left.unannounced,
-            vain_locks=self._left.vain,
-            overdue=self._left.overdue,
-            stray_dues=self._left.dues,
-            orphan_metas=self._left.metas,
+            foreign=self._leftovers.foreign,
+            endless_locks=self._leftovers.endless,
+            unannounced_locks=self._leftovers.unannounced,
+            vain_locks=self._leftovers.vain,
+            overdue=self._leftovers.overdue,
+            stray_dues=self._leftovers.dues,
+            orphan_metas=self._leftovers.metas,
             obstructed=self._obstacles[0],
             sealed=self._obstacles[1],
             bad_tags=self._bad_tags,
@@ -140,18 +140,18 @@ class QueueProbe:
         paths, config = self._paths, self._config
         hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)] if config.scheduled else []
         self._wanted_lanes = [paths.at(lane) for lane in (*config.lanes, *hours)]
-        wanted, known = self._folders[paths.locks].ids, self._folders[paths.metas].ids
+        lock_ids, meta_ids = self._folders[paths.locks].ids, self._folders[paths.metas].ids
         for start in range(0, len(self._wanted_lanes), PAGE):
             page = self._wanted_lanes[start : start + PAGE]
             stats = await asyncio.gather(*map(self._zookeeper.exists, page))
             for path, stat in zip(page, stats, strict=True):
-                lane = LaneFacts(wanted, known, OBSTACLE_SAMPLE)
+                lane = LaneFacts(lock_ids, meta_ids, OBSTACLE_SAMPLE)
                 if stat is not None and stat.num_children:
-                    lane = await self._list(path, partial(LaneFacts, wanted, known, OBSTACLE_SAMPLE))
+                    lane = await self._list(path, partial(LaneFacts, lock_ids, meta_ids, OBSTACLE_SAMPLE))
                 self._lanes[path] = lane
                 foreign = iter(lane.foreign)
                 while part := list(islice(foreign, PAGE)):
-                    self._left.foreign.extend(part)
+                    self._leftovers.foreign.extend(part)
                     await asyncio.sleep(0)
                 self._lane_facts.append(_folder(path, lane.count, lane.size, stat))
 
@@ -170,11 +170,11 @@ class QueueProbe:
         locks, metas, dues = (self._folders[folder].names for folder in (paths.locks, paths.metas, paths.due))
         vain, orphans = self._folders[paths.locks].ids, self._folders[paths.metas].ids  # their items were not found
         async for bad in bad_locks(zookeeper, paths, locks, self._now, vain):
-            self._left.add(bad)
+            self._leftovers.add(bad)
         async for stray in stray_dues(zookeeper, paths, dues):
-            self._left.dues.extend(stray)
+            self._leftovers.dues.extend(stray)
         async for page in orphan_metas(zookeeper, paths, metas, lambda found: found is None or found in orphans):
-            self._left.metas.extend(left.name for left in page)
+            self._leftovers.metas.extend(record.name for record in page)
         await shed(*vain.parts, *orphans.parts)
         samples = {path: lane.sample for path, lane in self._lanes.items()}
         messages = {**samples, paths.metas: metas}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Candidates kept of a listing; the lane is listed again when these run out.
 BACKLOG_LIMIT = 200_000
 #: Names of other consumers' items that are kept of a listing, for work stealing.
-OTHERS_LIMIT = 20_000
+PEER_LIMIT = 20_000
 #: Names of a long listing that are sorted at a time.
 REFILL = 4096
 #: Listed names that `Backlog.pop` examines at a time: a few milliseconds of work.
@@ -64,7 +64,7 @@ class Backlog:
         self._heard: deque[str] = deque()  # places reported by watches
         self._locked = Strings()  # ids
         self._freed: set[str] | None = None  # ids whose locks ended while a listing is running
-        self._others: dict[str, dict[str, float]] = {}  # by lane: others' items, and when each was first seen
+        self._peer_items: dict[str, dict[str, float]] = {}  # by lane: others' items, and when each was first seen
         self._before: dict[str, float] = {}  # the same for the lane being listed, before this listing
         self._dropped_at: float | None = None  # when an item was last reported that is not kept
         self._marks: tuple[int, int] = (0, 0)
@@ -83,7 +83,7 @@ class Backlog:
         self.replaced += self._locked.parts
         self._locked = Strings()
         self._freed = None
-        self._others.clear()
+        self._peer_items.clear()
         self._before.clear()
         self._dropped_at = None
 
@@ -123,12 +123,12 @@ class Backlog:
         if self._index is not None:
             self._index.begin_listing(lane)
         self._freed = set()
-        self._before, self._others[lane] = self._others.get(lane, {}), {}
+        self._before, self._peer_items[lane] = self._peer_items.get(lane, {}), {}
 
     def deal(self, lane: str, passes: Callable[[str], object] | None = None, *, ordered: bool = False) -> Dealt:
         """Return a collector for the names of a lane that are candidates: see `fill`."""
         select = None if self._share.alone else partial(self._own, lane)
-        return Dealt(select, passes, own_limit=BACKLOG_LIMIT, others_limit=OTHERS_LIMIT, ordered=ordered)
+        return Dealt(select, passes, own_limit=BACKLOG_LIMIT, peer_limit=PEER_LIMIT, ordered=ordered)
 
     def _own(self, lane: str, names: list[str]) -> list[str]:
         """Return this consumer's own of a lane's names."""
@@ -160,7 +160,7 @@ class Backlog:
             if self._index.replaced is not None:
                 self.replaced += self._index.replaced.parts
         if not self._share.alone:
-            self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now, busy=dealt.own.held > 0)
+            self._remember_peer_items(lane, dict.fromkeys(dealt.peers.kept(), now), now, busy=dealt.own.held > 0)
         self._lane, self._listed_at = lane, now
         self._keep(dealt.own)
 
@@ -179,18 +179,18 @@ class Backlog:
         self.replaced += self._locked.parts
         self._locked, self._freed = locked, None
 
-    def _remember_others(self, lane: str, others: dict[str, float], now: float, *, busy: bool) -> None:
+    def _remember_peer_items(self, lane: str, items: dict[str, float], now: float, *, busy: bool) -> None:
         """Store other consumers' names of a listing; keep when each was first seen.
 
         A consumer with its own items is ``busy``; any other one takes stale items by `steal`.
         """
-        others.update(self._others.get(lane, {}))  # reported while the listing was running
-        self._others[lane] = others
+        items.update(self._peer_items.get(lane, {}))  # reported while the listing was running
+        self._peer_items[lane] = items
         before, self._before = self._before, {}
         late: list[str] = []
         for name, since in before.items():
-            if name in others:
-                others[name] = since
+            if name in items:
+                items[name] = since
                 if now - since >= STALE_AFTER and now - since >= STALE_AFTER * self._distance(lane, name):
                     late.append(name)
         if late and busy:
@@ -204,7 +204,7 @@ class Backlog:
         those that it is nearest to in line, which other consumers seldom take, and of these the ones that it saw first:
         otherwise the same ones would be left behind for as long as more are put.
         """
-        few, seen = -(-len(late) // self._share.count), self._others[lane]
+        few, seen = -(-len(late) // self._share.count), self._peer_items[lane]
         late.sort(key=lambda name: (self._distance(lane, name), seen[name]))
         taken = self._random.sample(late[:few], few)
         self._front.extend(self._remove([(lane, name) for name in taken]))
@@ -231,13 +231,13 @@ class Backlog:
         if own:
             self._add_own(lane, own, now)
         if len(own) < len(names):
-            owned, others = set(own), self._others.setdefault(lane, {})
+            owned, items = set(own), self._peer_items.setdefault(lane, {})
             for name in names:
                 if name not in owned:
-                    if len(others) >= HEARD_LIMIT:
+                    if len(items) >= HEARD_LIMIT:
                         self._dropped_at = now
                         break
-                    others.setdefault(name, now)
+                    items.setdefault(name, now)
         return len(own)
 
     def _add_own(self, lane: str, names: list[str], now: float) -> None:
@@ -274,7 +274,7 @@ class Backlog:
             lane, name = ItemRef.parse(place)
             if not self._owns(lane, name):
                 self._unlock(place)
-                self._others.setdefault(lane, {}).setdefault(name, now)
+                self._peer_items.setdefault(lane, {}).setdefault(name, now)
             elif place not in present:
                 self._unlock(place)
                 self._front.append(place)
@@ -292,7 +292,7 @@ class Backlog:
     def forget(self, place: str) -> None:
         """Record that an item no longer exists."""
         lane, name = ItemRef.parse(place)
-        self._others.get(lane, {}).pop(name, None)
+        self._peer_items.get(lane, {}).pop(name, None)
         if self._locked and self._index is None:
             with suppress(MalformedError):
                 self._locked.discard(self._lock_id(name))
@@ -347,9 +347,11 @@ class Backlog:
         few = len(self._front) + len(self._listed) + len(self._heard) <= LAST_LIMIT
         return LAST_TOGETHER if few and now - self._listed_at >= FIRST_WAIT else None
 
-    def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
+    def take_of_peers(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
         """Take other consumers' items at once, for a taker that asks for what is available now."""
-        free = [(lane, name) for lane, others in self._others.items() for name in others if self._free(name, excluded)]
+        free = [
+            (lane, name) for lane, items in self._peer_items.items() for name in items if self._free(name, excluded)
+        ]
         return self._remove(self._random.sample(free, min(limit, len(free))))
 
     def steal(self, excluded: Callable[[str], bool], now: float) -> list[str]:
@@ -367,13 +369,13 @@ class Backlog:
 
         None: a listing is needed, because there are too many, or some were not kept.
         """
-        known = sum(map(len, self._others.values()))
+        known = sum(map(len, self._peer_items.values()))
         if known > STEALABLE_LIMIT or (self._dropped_at is not None and now - self._dropped_at >= STALE_AFTER):
             return None
         due = [
             (since + self._patience(lane, name), lane, name)
-            for lane, others in self._others.items()
-            for name, since in others.items()
+            for lane, items in self._peer_items.items()
+            for name, since in items.items()
             if self._free(name, excluded)
         ]
         if sum(moment <= now for moment, _, _ in due) > limit:
@@ -386,7 +388,7 @@ class Backlog:
         stale: list[tuple[str, str]] = []
         for place in places:
             lane, name = ItemRef.parse(place)
-            since = self._others.get(lane, {}).get(name)
+            since = self._peer_items.get(lane, {}).get(name)
             if since is not None and now - since >= self._patience(lane, name) and self._free(name, excluded):
                 stale.append((lane, name))
         stale.sort(key=lambda item: self._distance(*item))
@@ -396,7 +398,7 @@ class Backlog:
         """Leave items to other consumers that just took one of them; they were first seen at ``since``."""
         for place in places:
             lane, name = ItemRef.parse(place)
-            self._others.setdefault(lane, {}).setdefault(name, since)
+            self._peer_items.setdefault(lane, {}).setdefault(name, since)
 
     def begin_look(self) -> None:
         """Prepare for a read of some items' locks."""
@@ -410,14 +412,14 @@ class Backlog:
     def _stale_items(self, now: float) -> list[tuple[str, str]]:
         """Return other consumers' stale items, from a sample if there are very many."""
         latest, stale = now - FIRST_WAIT, list[tuple[str, str]]()
-        for lane, others in self._others.items():
-            names: Iterable[str] = others
-            if len(others) > STEALABLE_LIMIT:
-                names = self._random.sample(list(others), STEALABLE_LIMIT)
+        for lane, items in self._peer_items.items():
+            names: Iterable[str] = items
+            if len(items) > STEALABLE_LIMIT:
+                names = self._random.sample(list(items), STEALABLE_LIMIT)
             stale += [
                 (lane, name)
                 for name in names
-                if (since := others[name]) <= latest and now - since >= self._patience(lane, name)
+                if (since := items[name]) <= latest and now - since >= self._patience(lane, name)
             ]
         return stale
 
@@ -438,14 +440,14 @@ class Backlog:
             return True
         return any(
             now - since >= FIRST_WAIT and now - since >= self._patience(lane, name) and self._free(name, excluded)
-            for lane, others in self._others.items()
-            for name, since in others.items()
+            for lane, items in self._peer_items.items()
+            for name, since in items.items()
         )
 
     @property
     def no_steal_before(self) -> float | None:
         """A moment before which no item of other consumers may be stolen; cheaper than `next_steal`."""
-        moments = [min(others.values()) + FIRST_WAIT for others in self._others.values() if others]
+        moments = [min(items.values()) + FIRST_WAIT for items in self._peer_items.values() if items]
         if self._dropped_at is not None:
             moments.append(self._dropped_at + STALE_AFTER)
         return min(moments, default=None)
@@ -459,8 +461,8 @@ class Backlog:
         first: float | None = None
         if self._dropped_at is not None:
             first = self._dropped_at + STALE_AFTER
-        for lane, others in self._others.items():
-            for name, since in others.items():
+        for lane, items in self._peer_items.items():
+            for name, since in items.items():
                 if first is not None and since + FIRST_WAIT >= first:
                     continue  # with many items, most end here
                 due = since + self._patience(lane, name)
@@ -479,7 +481,7 @@ class Backlog:
                 return limit
             name = listed.pop()
             if not alone and not self._owns(lane, name):  # the shares have changed since the listing
-                self._others.setdefault(lane, {}).setdefault(name, now)
+                self._peer_items.setdefault(lane, {}).setdefault(name, now)
                 continue
             try:  # as in `_free`, for every message
                 lock = lock_id(name)
@@ -501,7 +503,7 @@ class Backlog:
 
     def _remove(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
         for lane, name in chosen:
-            del self._others[lane][name]
+            del self._peer_items[lane][name]
         return [ItemRef(lane, name).path for lane, name in chosen]
 
     def _unlock(self, place: str) -> None:

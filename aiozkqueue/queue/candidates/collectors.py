@@ -206,14 +206,14 @@ class Dealt:
         passes: Callable[[str], object] | None,
         *,
         own_limit: int,
-        others_limit: int,
+        peer_limit: int,
         ordered: bool = False,
     ) -> None:
         self._select = select
         self._passes = passes
         kept = Foremost if ordered else Earliest
         self.own: Earliest | Foremost = kept(own_limit)
-        self.others: Earliest | Foremost = kept(others_limit)
+        self.peers: Earliest | Foremost = kept(peer_limit)
         self.size: int = 0
         """The size of the listing, bytes."""
 
@@ -228,7 +228,7 @@ class Dealt:
         own = self._select(names)
         mine = set(own)
         self.own.take(own)
-        self.others.take([name for name in names if name not in mine])
+        self.peers.take([name for name in names if name not in mine])
 
 
 def _size(names: list[str]) -> int:

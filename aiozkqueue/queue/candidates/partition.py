@@ -41,15 +41,15 @@ class Partition:
         many queues do not all go to the same consumer.
     """
 
-    __slots__ = ("_others", "_queue", "_steps", "count", "rank", "scattered")
+    __slots__ = ("_peer_count", "_queue", "_steps", "count", "rank", "scattered")
 
     def __init__(self, rank: int = 0, count: int = 1, *, scattered: bool = False, queue: str = "") -> None:
         self.rank: int = rank
         self.count: int = count
         self.scattered: bool = scattered
         self._queue = queue
-        self._others = max(1, count - 1)
-        self._steps = _steps(self._others)
+        self._peer_count = max(1, count - 1)
+        self._steps = _steps(self._peer_count)
 
     @classmethod
     def among(cls, own: str, registered: Iterable[str], *, scattered: bool = False, queue: str = "") -> Partition:
@@ -80,14 +80,14 @@ class Partition:
             return 0
         mixed = (number * _GOLDEN >> 7) % 2**32
         step = self._steps[mixed % len(self._steps)]
-        return 1 + (behind * step + mixed // self._others) % self._others
+        return 1 + (behind * step + mixed // self._peer_count) % self._peer_count
 
     def patience(self, name: str, offset: int = 0) -> float:
         """Return how many seconds to leave an item to the consumers before this one."""
         distance = self.distance(name, offset)
         if not distance:
             return 0.0
-        return min(LAST_WAIT, FIRST_WAIT + (LAST_WAIT - FIRST_WAIT) * (distance - 1) / max(1, self._others - 1))
+        return min(LAST_WAIT, FIRST_WAIT + (LAST_WAIT - FIRST_WAIT) * (distance - 1) / max(1, self._peer_count - 1))
 
     def own(self, names: Iterable[str], offset: int = 0) -> list[str]:
         """Return this consumer's own items, in their order; a deep queue passes all its names at once."""

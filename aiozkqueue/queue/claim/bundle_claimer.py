@@ -131,9 +131,9 @@ class BundleClaimer:
             except UnreadableError as failure:
                 for own in pending.values():
                     await self._abandon(own, generation)
-                first, *others = pending
-                if others:  # claim the first alone, and the others later
-                    batch.lost.extend(pending.pop(place) for place in others)
+                first, *rest = pending
+                if rest:  # claim the first alone, and the others later
+                    batch.lost.extend(pending.pop(place) for place in rest)
                 else:
                     self._claimer.log_sealed(f"of bundle {pending[first]}", failure.error)
                     batch.sealed.append(pending.pop(first))

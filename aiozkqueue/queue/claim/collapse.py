@@ -224,15 +224,15 @@ class Collapse:
         await shed(*locked.parts)
         return list(chosen), await self._duplicates(chosen, generation)
 
-    async def _deliverable(self, known: _Lane, text: str, free: _Free) -> list[str]:
+    async def _deliverable(self, listed: _Lane, text: str, free: _Free) -> list[str]:
         """Return the names of the items like this one that would be delivered, oldest first.
 
         Other tasks run while there are many.
         """
         deliverable = Earliest(None)
-        names = known.alike(text)
+        names = listed.alike(text)
         while part := list(islice(names, _EXAMINED)):
-            items = [item for one in part if one not in known.gone and (item := ItemName.parse(one)) is not None]
+            items = [item for name in part if name not in listed.gone and (item := ItemName.parse(name)) is not None]
             deliverable.take([item.text for item in items if free.to_deliver(item)])
             if len(part) == _EXAMINED:
                 await asyncio.sleep(0)
@@ -291,14 +291,14 @@ class Collapse:
 
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
         """Read what the removal of duplicates depends on; their payloads only where a history keeps them."""
-        wanted = [
+        paths = [
             path for place in places for path in (self._state.paths.at(place), self._state.paths.meta(id_at(place)))
         ]
         nodes: list[Node | None] = []
         try:
-            nodes += await self._read_nodes(wanted, generation)
+            nodes += await self._read_nodes(paths, generation)
         except NoAuthError:
-            for place, pair in zip(places, zip(wanted[::2], wanted[1::2], strict=True), strict=True):
+            for place, pair in zip(places, zip(paths[::2], paths[1::2], strict=True), strict=True):
                 try:
                     nodes += await self._read_nodes(pair, generation)
                 except NoAuthError as error:
@@ -310,12 +310,12 @@ class Collapse:
             if item is not None
         ]
 
-    async def _read_nodes(self, wanted: Sequence[str], generation: int) -> list[Node | None]:
+    async def _read_nodes(self, paths: Sequence[str], generation: int) -> list[Node | None]:
         zookeeper = self._zookeeper
         if self._state.snapshot.end_hooks:
-            return await zookeeper.read_many(wanted, generation=generation)
+            return await zookeeper.read_many(paths, generation=generation)
         stats: list[Stat | None] = await asyncio.gather(
-            *(zookeeper.exists(path, generation=generation) for path in wanted)
+            *(zookeeper.exists(path, generation=generation) for path in paths)
         )
         return [None if stat is None else Node(b"", stat) for stat in stats]
 

@@ -343,7 +343,7 @@ class CandidateSource(CandidateIndex):
                         return None
                     places = await self._list_lanes(level, limit, generation)
             if not places and empty is not None and level in empty:  # delayed items
-                places = await self._pop(level, limit) or self._of_others(level, limit)
+                places = await self._pop(level, limit) or self._of_peers(level, limit)
             if places:
                 return await self._guard(above, places, generation)
             above.append(level)
@@ -434,13 +434,13 @@ class CandidateSource(CandidateIndex):
         now = self._clock.monotonic()
         level.seen_all = True
         level.looked_at(now, now - began)
-        return self._of_others(level, limit)
+        return self._of_peers(level, limit)
 
-    def _of_others(self, level: PriorityLevel, limit: int) -> list[str]:
+    def _of_peers(self, level: PriorityLevel, limit: int) -> list[str]:
         """Return other consumers' items: any, to a taker that asks for what is available now; otherwise stale ones."""
         backlog = level.backlog
         if self._demand.asking:
-            places = self._heads(backlog.take_of_others(limit, self.held.__contains__))
+            places = self._heads(backlog.take_of_peers(limit, self.held.__contains__))
             if places:
                 level.must_list = True
             return places

@@ -445,11 +445,11 @@ class GroupLocks:
         state, paths = self._state, self._state.paths
         count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
         while not group_lock.gone and not group_lock.ahead:
-            released, known = group_lock.released, {claim.place for claim in group_lock.live}
+            released, held = group_lock.released, {claim.place for claim in group_lock.live}
             places = [
                 place
-                for place in self._candidate_source.members(group_lock.group, len(known) + count)
-                if place not in known
+                for place in self._candidate_source.members(group_lock.group, len(held) + count)
+                if place not in held
             ]
             if not places:
                 return

@@ -137,7 +137,7 @@ class ClaimBatches:
             flying.discard(number)
             if not flying and not future.done():
                 future.set_result(None)
-        self._awaited = [one for one in self._awaited if one[0]]
+        self._awaited = [entry for entry in self._awaited if entry[0]]
 
     def start_over(self, generation: int) -> None:
         """Record a new ZooKeeper session: batches still in flight have no locks in it."""

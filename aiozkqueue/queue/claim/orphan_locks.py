@@ -101,8 +101,8 @@ class OrphanLocks:
         removals = [self._remove(lock, generation) for lock in locks]
         if self._state.dialect is not None:
             return  # consumers of another program's queue are notified of locks
-        for removal, one in zip(removals, ids, strict=True):
-            self._unlocking[one] = removal
+        for removal, message_id in zip(removals, ids, strict=True):
+            self._unlocking[message_id] = removal
         if not self._looking:
             self._looking = True
             self._tasks.spawn(self._look_behind, name="messages that came back")
@@ -143,7 +143,7 @@ class OrphanLocks:
         try:
             while self._unlocking:
                 unlocking, self._unlocking = self._unlocking, {}
-                await asyncio.gather(*(one.done for one in unlocking.values()), return_exceptions=True)
+                await asyncio.gather(*(removal.done for removal in unlocking.values()), return_exceptions=True)
                 began = loop.time()
                 if await self._any_back(unlocking):
                     await self._wake()

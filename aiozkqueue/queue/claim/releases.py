@@ -96,7 +96,7 @@ class Releases:
 
     def landed(self) -> asyncio.Future[list[object]]:
         """Return a future that is done when the releases in flight have been answered."""
-        return asyncio.gather(*(one.done for one in self._in_flight), return_exceptions=True)
+        return asyncio.gather(*(atomic_write.done for atomic_write in self._in_flight), return_exceptions=True)
 
     def close(self) -> None:
         """Release nothing any more: the locks end with the session."""

@@ -115,17 +115,17 @@ class ReleaseClaims(EndClaims):
 
     def failed(self, error: BaseException) -> None:
         """Settle the claims if the server has removed the locks; log those that can no longer be released."""
-        left = [*self._rest, *self._dispositions]
+        unreleased = [*self._rest, *self._dispositions]
         if isinstance(error, SessionExpiredError):
-            for claim in left:
+            for claim in unreleased:
                 claim.settled(LEFT)
-        elif left and not isinstance(error, _ENDS_WITH_SESSION):
-            claim = left[0]
+        elif unreleased and not isinstance(error, _ENDS_WITH_SESSION):
+            claim = unreleased[0]
             log.error(
                 "queue %s: %d messages, the first of them %s, could not be released, and stay locked until this "
                 "session ends: %s",
                 claim.state.name,
-                len(left),
+                len(unreleased),
                 claim.id,
                 error,
                 extra=about(claim, self._transaction_id),

@@ -133,12 +133,12 @@ async def find_pages(
         return snapshots
 
     async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
-        wanted: list[str] = []
+        paths: list[str] = []
         version, locked_by = handle.state.version, [handle.state.locked_by(name_at(place)) for place in page]
         for place, own in zip(page, locked_by, strict=True):
             message_id = handle.state.item_id(name_at(place))
-            wanted += (handle.paths.at(place), handle.paths.lock(own), handle.paths.meta(message_id))
-        nodes = iter(await read_all(handle, wanted))
+            paths += (handle.paths.at(place), handle.paths.lock(own), handle.paths.meta(message_id))
+        nodes = iter(await read_all(handle, paths))
         return [
             ItemSnapshot(place, item, lock, meta, own, version)
             for place, own, item, lock, meta in zip(page, locked_by, nodes, nodes, nodes, strict=True)

@@ -80,8 +80,8 @@ class UnsentWrites:
             return None
         leader = self.ready.popleft()
         self._close(leader)
-        first, *others = leader.apart()
-        self.ready.extendleft(reversed(others))
+        first, *rest = leader.apart()
+        self.ready.extendleft(reversed(rest))
         return first
 
     def next_batch(self) -> list[AtomicWrite]:

@@ -74,7 +74,7 @@ def convert(runtime: Runtime, source: QueueState, target: QueueState, item: Item
         return _into_ours(runtime, source.dialect, target, content, now)
     if type(source.dialect) is type(target.dialect):
         return _into_theirs(runtime, target, target.dialect, content, target.dialect.prefix_of(item.text))
-    return _into_theirs(runtime, target, target.dialect, content, _prefix_there(target.dialect, content, now))
+    return _into_theirs(runtime, target, target.dialect, content, _target_prefix(target.dialect, content, now))
 
 
 # -- reading
@@ -112,7 +112,7 @@ def _theirs(state: QueueState, dialect: Dialect, item: ItemName, node: Node) -> 
         bodies = dialect.messages(node.data)
     except MalformedError as error:
         raise _undecodable(title, error) from error
-    fields = dialect.told(item.text)
+    fields = dialect.options_in(item.text)
     priority = 0 if fields.priority is None else fields.priority - dialect.usual_priority
     return _Content(title, bodies, priority, fields.due, fields.key, node.stat.ctime)
 
@@ -148,7 +148,7 @@ def _priority_here(source: Dialect, target: QueueState, content: _Content) -> in
     raise _refused(target.name, content, f"priority {usual + content.priority}", why)
 
 
-def _prefix_there(dialect: Dialect, content: _Content, now: int) -> str:
+def _target_prefix(dialect: Dialect, content: _Content, now: int) -> str:
     """Return the name of the new item, without its sequence."""
     extras = list(content.extras)
     if content.key is not None and "key" not in dialect.options:

@@ -82,10 +82,10 @@ class SharedTimer(Generic[E]):
         for entry in self._newcomers():
             self._add(entry)
         entries = self._entries
-        gone = 0
-        while gone < len(entries) and (entries[gone].over or entries[gone].due <= now):
-            gone += 1
-        due, self._entries = entries[:gone], entries[gone:]
+        count = 0
+        while count < len(entries) and (entries[count].over or entries[count].due <= now):
+            count += 1
+        due, self._entries = entries[:count], entries[count:]
         for entry in due:
             if not entry.over:
                 self._expire(entry)

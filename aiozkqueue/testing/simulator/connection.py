@@ -110,7 +110,7 @@ class SimulatedConnection:
         if not self.closed.done():
             self.closed.set_result(None)
 
-    def told_cut(self, why: str) -> None:
+    def on_cut(self, why: str) -> None:
         """Handle the server's close of the connection."""
         self.loop.call_soon(self.abort, why, context=self._context)
 
@@ -224,16 +224,16 @@ class SimulatedSession(Session):
         ensemble = self._servers
         session, zxid = ensemble.open_session(self._wanted_timeout, PROCESS.get())
         if server.tree.applied < zxid:
-            there: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
             def answer(*, welcome: bool) -> None:
-                if not there.done():
-                    there.set_result(welcome)
+                if not reached.done():
+                    reached.set_result(welcome)
 
             ensemble.newcomers.append(
                 Newcomer(server, zxid, lambda: answer(welcome=True), lambda: answer(welcome=False))
             )
-            if not await there:
+            if not await reached:
                 return None
         return session
 

@@ -244,10 +244,14 @@ class Ensemble:
 
     def welcome(self, server: Server) -> None:
         """Answer the clients whose new session has reached a server."""
-        ready = [one for one in self.newcomers if one.server is server and server.tree.applied >= one.zxid]
-        self.newcomers = [one for one in self.newcomers if one not in ready]
-        for one in ready:
-            one.welcome()
+        ready = [
+            newcomer
+            for newcomer in self.newcomers
+            if newcomer.server is server and server.tree.applied >= newcomer.zxid
+        ]
+        self.newcomers = [newcomer for newcomer in self.newcomers if newcomer not in ready]
+        for newcomer in ready:
+            newcomer.welcome()
 
     # Elections
 
@@ -258,8 +262,8 @@ class Ensemble:
         """
         outstanding, self._outstanding = list(self._outstanding), deque()
         newcomers, self.newcomers = self.newcomers, []
-        for one in newcomers:
-            one.refuse()
+        for newcomer in newcomers:
+            newcomer.refuse()
         kept = self.random.randint(0, len(outstanding)) if keep is None else min(keep, len(outstanding))
         for server in self.servers:
             for connection in list(server.connections):

@@ -98,14 +98,14 @@ class _Timer(asyncio.TimerHandle):
 class _OrderedSet(dict[Any, None]):
     """The part of a set's interface that anyio uses, in insertion order."""
 
-    def add(self, one: object) -> None:
-        self[one] = None
+    def add(self, item: object) -> None:
+        self[item] = None
 
-    def remove(self, one: object) -> None:
-        del self[one]
+    def remove(self, item: object) -> None:
+        del self[item]
 
-    def discard(self, one: object) -> None:
-        self.pop(one, None)
+    def discard(self, item: object) -> None:
+        self.pop(item, None)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Fault(enum.Enum):
     SILENCE = "nothing passes any more, and neither side notices"
 
 
-def _one_by_one() -> bool:
+def _never() -> bool:
     return False
 
 
@@ -86,7 +86,7 @@ class Delays:
     """From the leader's check of a request until a majority has it."""
     lingering: Callable[[], float]
     """The additional delay of a late request."""
-    together: Callable[[], bool] = _one_by_one
+    together: Callable[[], bool] = _never
     """Whether a client reads the data in transit together with the data that has just arrived, as from a socket that
     has received more: all its events and replies are processed before any of their awaiters continues."""
 
@@ -110,7 +110,7 @@ class Pipe(Generic[T]):
         deliver: Callable[[T], object],
         delay: Callable[[], float],
         context: Context,
-        together: Callable[[], bool] = _one_by_one,
+        together: Callable[[], bool] = _never,
     ) -> None:
         self._loop = loop
         self._deliver = deliver

@@ -67,7 +67,7 @@ class ClientEnd(Protocol):
     loop: asyncio.AbstractEventLoop
     stream: Pipe[tuple[int, object]]
 
-    def told_cut(self, why: str) -> None:
+    def on_cut(self, why: str) -> None:
         """Handle the server's close of the connection."""
         ...
 
@@ -182,7 +182,7 @@ class ServerConnection:
         if self.open:
             self._close()
             if not self.silent:
-                self.client.told_cut(why)
+                self.client.on_cut(why)
 
     def left(self) -> None:
         """Handle the client's close of the connection."""
@@ -286,8 +286,8 @@ class Server:
             if carrier is not None and carrier.server is self:
                 carrier.cut("the session is over")
         if self._syncs:
-            due = [one for one in self._syncs if one[0] <= zxid]
-            self._syncs = [one for one in self._syncs if one[0] > zxid]
+            due = [sync for sync in self._syncs if sync[0] <= zxid]
+            self._syncs = [sync for sync in self._syncs if sync[0] > zxid]
             for _, connection, entry in due:
                 self._finish(connection, entry, None)
         if self.ensemble.newcomers:

@@ -130,7 +130,7 @@ def test_an_invalid_stored_layout_is_refused(path: str, settings: dict[str, Json
 def test_the_priority_is_read_from_a_curator_name(priority: int) -> None:
     dialect = curator("/q", kind="priority")
     name = dialect.name(PutNames(priority=priority)) + "0000000001"
-    assert dialect.told(name) == dialect.told(dialect.piece(name, 3)) == PutNames(priority=priority)
+    assert dialect.options_in(name) == dialect.options_in(dialect.piece(name, 3)) == PutNames(priority=priority)
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_the_priority_is_read_from_a_curator_name(priority: int) -> None:
     ],
 )
 def test_put_options_are_read_from_item_names(dialect: Dialect, name: str, told: PutNames) -> None:
-    assert dialect.told(name) == told
+    assert dialect.options_in(name) == told

@@ -134,7 +134,7 @@ class Account(RuleBasedStateMachine):
     @precondition(lambda self: self.lane is None)
     @rule(limit=st.integers(1, 5))
     def claim_any(self, limit: int) -> None:
-        self.claim(self.backlog.take_of_others(limit, self.excluded))
+        self.claim(self.backlog.take_of_peers(limit, self.excluded))
 
     @rule(chosen=st.integers(0, 99))
     def consume(self, chosen: int) -> None:

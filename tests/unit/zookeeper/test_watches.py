@@ -164,7 +164,7 @@ def test_any_number_of_watches_is_rearmed_in_requests_of_legal_size() -> None:
 async def test_one_shot_watches_are_armed_by_their_kind_of_event() -> None:
     registry, told = WatchRegistry(), list[str]()
     for kind, path in ((CREATED, "/c"), (DELETED, "/d"), (CHANGED, "/x"), (CHILDREN, "/k")):
-        registry.one_shot[kind, path].add(told.append)
+        registry.standard[kind, path].add(told.append)
     (portion,) = registry.wanted()
     assert (portion.exist, portion.data, portion.child) == (["/c"], ["/d", "/x"], ["/k"])
     _dispatch(registry, DELETED, "/d")
