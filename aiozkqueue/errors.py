@@ -8,7 +8,7 @@ QueueError
 │   ├── TransactionTooLargeError the transaction exceeds one ZooKeeper request, or the locks of one session
 │   ├── QueueFullError           the queue is at its limit
 │   ├── QueueInUseError          the queue to delete holds messages, or others consume it
-│   ├── ConflictError            other clients have taken or changed what the commit was to change
+│   ├── ConflictError            other clients have taken or changed data that the commit depends on
 │   └── DuplicateKeyError        a message with the unique key exists already
 ├── OutcomeUnknownError          the commit's outcome is not known yet; `session.outcome(id)` returns it later
 ├── ConnectionLostError          no server could be reached in time
@@ -105,7 +105,7 @@ class ClaimLostError(NotCommittedError):
 class ItemNotEmptyError(NotCommittedError):
     """A message cannot be removed: its item has child znodes, and ZooKeeper does not delete such a znode.
 
-    The message is redelivered after a growing delay, up to one hour. Delete the child znodes to end this.
+    The message is redelivered after a growing delay, up to one hour, until the child znodes are deleted.
     """
 
     def __init__(self, message: str, message_id: str) -> None:
@@ -138,7 +138,7 @@ class QueueInUseError(NotCommittedError):
 
 
 class ConflictError(NotCommittedError):
-    """Other clients have taken, replaced or removed what the commit was to change. Repeat the work."""
+    """Other clients have taken or changed data that the commit depends on. Repeat the work."""
 
 
 class DuplicateKeyError(NotCommittedError):
@@ -199,7 +199,7 @@ class NotFoundError(QueueError, LookupError):
 
 
 class MissingExtraError(QueueError, ModuleNotFoundError):
-    """A package of an extra is not installed, or has another version; the message says which, and what to do."""
+    """A package of an extra is not installed, or has another version; the error names it, and the remedy."""
 
 
 class TransactionClosedError(QueueError, RuntimeError):
@@ -251,8 +251,8 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
             or, if the message was put with a delay, after its due time. n counts the recorded attempts: see
             `Message.attempt`.
         exhausted: ``exhausted(delivery)`` is awaited when the schedule is used up, and then the message goes to the
-            dead letters. Its puts are committed with the dead letter, all or nothing. If that commit fails, or the
-            process dies before it, the message is redelivered, and ``exhausted`` is called again.
+            dead letters. The puts of ``exhausted`` are committed with the dead letter, all or nothing. If that commit
+            fails, or the process dies before it, the message is redelivered, and ``exhausted`` is called again.
         headers: kept for the next attempt, where they override the message's own.
 
     Raises:

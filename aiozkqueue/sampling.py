@@ -224,7 +224,7 @@ class Sampler:
             if core_of(self._session).zookeeper.state is not State.CONNECTED:
                 raise
             self._slow[name] = time.monotonic()
-            msg = f"queue {name!r} could not be read within {PATIENCE:g} s; the next look is in {RETRY:g} s"
+            msg = f"queue {name!r} could not be read within {PATIENCE:g} s; it is read again after {RETRY:g} s"
             raise UnreadableError(msg) from error
 
     async def _sample(self, name: str) -> Sample:
@@ -235,7 +235,7 @@ class Sampler:
         if len(folders) > MOST_FOLDERS:
             msg = (
                 f"queue {name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
-                f"{MOST_FOLDERS:,} that are looked at; `aiozkqueue clean {name}` removes hours that are over"
+                f"{MOST_FOLDERS:,} that are read; `aiozkqueue clean {name}` removes hours that are over"
             )
             raise UnreadableError(msg)
         stats: dict[str, Stat] = {}

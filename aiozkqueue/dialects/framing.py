@@ -42,14 +42,12 @@ def unframe(data: bytes) -> list[bytes]:
         if opcode == _END:
             return messages
         if opcode is None:
-            raise MalformedError(f"it breaks off after {len(messages)} messages, without an end")
+            raise MalformedError(f"it is cut off after {len(messages)} messages")
         if opcode != _MESSAGE:
             raise MalformedError(f"opcode {opcode:#04x} at byte {at} is unknown")
         start = at + 1 + _LENGTH
         length = int.from_bytes(data[at + 1 : start], "big", signed=True)
         if start > len(data) or not 0 <= length <= len(data) - start:
-            raise MalformedError(
-                f"message {len(messages)} is said to have {length} bytes, {len(data) - start} are left"
-            )
+            raise MalformedError(f"message {len(messages)} declares {length} bytes, but {len(data) - start} are left")
         messages.append(data[start : start + length])
         at = start + length

@@ -245,20 +245,20 @@ class StoredConfig(QueueConfig):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise MalformedError(f"{_WHAT} cannot be followed, {where}: {first['msg']}") from error
+            raise MalformedError(f"{_WHAT} cannot be used, {where}: {first['msg']}") from error
         except InvalidOptionError as error:
-            raise MalformedError(f"{_WHAT} cannot be followed: {error}") from error
+            raise MalformedError(f"{_WHAT} cannot be used: {error}") from error
         width = max(read["width"], read["shards"] or 1)
         if read["ordered"] and width > 1:
-            raise MalformedError(f"{_WHAT} cannot be followed: it is ordered, and has several shards")
+            raise MalformedError(f"{_WHAT} cannot be used: it is ordered, and has several shards")
         if unknown := set(read["requires"]) - _KNOWN:
             raise MalformedError(
-                f"{_WHAT} cannot be followed: it requires {', '.join(map(repr, sorted(unknown)))}, which this version "
+                f"{_WHAT} cannot be used: it requires {', '.join(map(repr, sorted(unknown)))}, which this version "
                 "does not know; update this program"
             )
         history = read["history"]
         if excess := excess_of(width, {**read["priorities"], 0: read["generations"]}.values()):
-            raise MalformedError(f"{_WHAT} cannot be followed: {excess}")
+            raise MalformedError(f"{_WHAT} cannot be used: {excess}")
         return cls(
             policy=policy,
             shards=read["shards"],

@@ -110,7 +110,7 @@ def name_digest(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class OrderedEnum:
-    """A tag whose values have an order of their own, the lowest first.
+    """A tag whose values have an order, the lowest first.
 
     Raises:
         InvalidOptionError: the name is empty, there are no values, or a value is not a text or is repeated.

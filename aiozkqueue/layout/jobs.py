@@ -108,7 +108,7 @@ class JobRecord:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise MalformedError(f"{_WHAT} cannot be followed, {where}: {first['msg']}") from None  # it shows payloads
+            raise MalformedError(f"{_WHAT} cannot be used, {where}: {first['msg']}") from None  # it shows payloads
         for known in _Stored.model_fields:
             fields.pop(known, None)
         return cls(

@@ -96,8 +96,9 @@ class DeadLetters(Generic[T]):
         """Put dead letters back at the end of the queue, with no attempts counted; return how many.
 
         Each keeps its id, headers and time of put; its lifetime starts again, as the queue is configured. A dead letter
-        that another client redrives or removes meanwhile is skipped. One whose unique key is taken stays, and so does
-        one that cannot be removed because there are znodes below it. None is lost or duplicated.
+        that another client redrives or removes meanwhile is skipped. A dead letter stays
+        if its unique key is taken, or if it cannot be removed because there are znodes below it. None is lost or
+        duplicated.
 
         Args:
             ids: the ids of the dead letters; None: all.

@@ -34,6 +34,6 @@ class Answer(Part):
         """Leave the reply out."""
         self._left_out = True
         if isinstance(error, NoNodeError):
-            log.info("reply %s: its caller has gone, and gets no reply", operation.path)
+            log.info("reply %s: the session of the caller has ended; the reply is dropped", operation.path)
         else:
             log.warning("reply %s: it is left out: %s", operation.path, error)

@@ -170,7 +170,7 @@ class Scheduler:
         except Exception:  # any: stored jobs may come from other versions, and the other jobs must go on
             core_of(self._session).check()  # the end of the session ends this
             told = {"job": name, "queue": record.queue}
-            log.exception("job %s cannot be followed: remove it, or declare it again", name, extra=told)
+            log.exception("job %s cannot be used: remove it, or declare it again", name, extra=told)
             self._forget(name)
             return AGAIN
 

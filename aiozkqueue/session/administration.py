@@ -90,7 +90,7 @@ class QueueAdmin:
         An attempt that a holder has recorded stays counted, as after a crash, even if it has not delivered the message.
 
         Raises:
-            PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.
+            PartlyDeniedError: this user may not read or change some of the messages; all other claims are released.
             AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         return await release_claims(self._handle)
@@ -161,7 +161,7 @@ class QueueAdmin:
     async def delete(self, *, force: bool = False) -> None:
         """Delete the queue with its configuration, history, unique keys and all other data.
 
-        After this the queue does not exist, for any program. A later put creates a new one. Consumers wait for that,
+        After this the queue does not exist, for any program. A later put creates a new one. Consumers wait for it,
         and commits of messages of the deleted queue fail with `NotCommittedError`. A put at the same moment is stored
         before the deletion or into the new queue. If this call ends early, the queue may be deleted already, and the
         janitor of any session removes the rest of the data within two hours.

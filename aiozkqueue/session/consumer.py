@@ -47,9 +47,9 @@ class Consumer(Generic[T]):
     """Iterates over the messages of a queue.
 
     A delivery that the loop body has not settled is committed when the loop asks for the next one. If the loop is left
-    by ``break``, an exception or a cancellation, the delivery is rolled back: reliably under ``async with
-    queue.consume() as deliveries``, and as well as Python allows without it. The loop survives lost connections and
-    sessions.
+    by ``break``, an exception or a cancellation, the delivery is rolled back. This is reliable only under ``async with
+    queue.consume() as deliveries``: without it, the time depends on when Python closes the loop. The loop continues
+    after lost connections and sessions.
     """
 
     def __init__(

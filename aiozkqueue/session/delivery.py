@@ -123,7 +123,7 @@ class Delivery(Message[T_co]):
 
     @property
     def outcome(self) -> Outcome:
-        """Its outcome; a rejected delivery is `Outcome.COMMITTED`, since the move to the dead letters is a commit."""
+        """Its outcome; a rejected delivery is `Outcome.COMMITTED`, because the move to the dead letters is a commit."""
         return self._settling.outcome
 
     @property
@@ -146,7 +146,7 @@ class Delivery(Message[T_co]):
         """Reply to `Queue.call` when this delivery commits; return False, and do nothing, for a message of a plain put.
 
         A second reply replaces the first. The value is stored as JSON, by its own type; bytes are stored unchanged. The
-        caller gets it in the same moment in which the message is removed, or not at all if it no longer waits.
+        commit stores the reply and removes the message together. If the caller no longer waits, the reply is dropped.
 
         Raises:
             PayloadError: pydantic cannot store the value.

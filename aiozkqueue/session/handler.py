@@ -78,6 +78,6 @@ def task_is_cancelled() -> bool:
 
 def as_failure(error: asyncio.CancelledError) -> RuntimeError:
     """Return the failure of a handler that let a foreign CancelledError escape, which must not end the listener."""
-    failure = RuntimeError("the handler was not cancelled, but something that it waited for was")
+    failure = RuntimeError("the handler was not cancelled, but a task that it awaited was")
     failure.__cause__ = error
     return failure

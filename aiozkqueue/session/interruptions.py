@@ -35,7 +35,7 @@ class Interruptions:
         if claim.id not in self.cancelled:
             return False
         log.info(
-            "queue %s: message %s was cancelled in hand, before its handler began",
+            "queue %s: message %s was cancelled before its handler began",
             claim.state.name,
             claim.id,
             extra=about(claim),
@@ -73,7 +73,7 @@ class Interruptions:
             if claim.id in self.cancelled and task is not None:
                 del self.running[claim]
                 log.info(
-                    "queue %s: message %s was cancelled in hand, and so is its handler",
+                    "queue %s: message %s was cancelled while its handler ran; the handler is cancelled",
                     claim.state.name,
                     claim.id,
                     extra=about(claim),

@@ -80,7 +80,7 @@ class Leases(Generic[T]):
         return self._runtime.limit(f"queue {self._queue.name!r}")
 
     async def take(self, limit: int = 1, *, lifetime: Seconds = 30, timeout: Seconds | None = 0) -> list[Lease[T]]:
-        """Lease up to ``limit`` messages for ``lifetime`` seconds: all that are available as soon as there is one.
+        """Lease up to ``limit`` messages for ``lifetime`` seconds; return as soon as any are available.
 
         Returns an empty list if there is none within ``timeout`` seconds (0: look once; None: no limit). Each lease
         counts as an attempt.
@@ -131,7 +131,7 @@ class Leases(Generic[T]):
         """Extend these leases to ``lifetime`` seconds from now; a lease that lasts longer is unchanged.
 
         A lease that has ended, or never existed, is created again. A message that a transaction or delivery holds is
-        left alone, and a message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
+        not changed, and a message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
         available at once. A token names a message, so an old token ends the lease of a later taker too; `release` does
         not.
 
@@ -151,9 +151,9 @@ class Leases(Generic[T]):
 
     @changes
     async def release(self, leases: Iterable[Lease[T]]) -> None:
-        """End these leases, so that the messages are available at once. A lease that is over is left alone.
+        """End these leases, so that the messages are available at once. A lease that is over is skipped.
 
-        It is over too if its message has been taken again.
+        A lease is also over if its message has been taken again.
 
         Raises: as `acknowledge`.
         """

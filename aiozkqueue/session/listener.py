@@ -57,7 +57,7 @@ class Listener(Generic[T_co]):
     A handler that returns commits its delivery. One that raises rolls it back, after the policy's delay. A handler may
     raise `Retry` and `Reject`, or settle the delivery itself. The listener claims messages for free slots only. Tasks
     are reused for further messages: a context variable that a handler sets stays set unless it is reset. The listener
-    waits out lost connections and sessions. Run it with `run()`, with ``async with listener:``, or several with
+    continues after lost connections and sessions. Run it with `run()`, with ``async with listener:``, or several with
     `aiozkqueue.run`.
     """
 

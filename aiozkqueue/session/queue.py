@@ -94,7 +94,7 @@ class Queue(Destination[T]):
         owner = cast("SessionCore | None", self._binding.owner)
         if owner is None:
             msg = (
-                f"queue {self.name!r} belongs to no session: it was made for a test, or its application is not "
+                f"queue {self.name!r} does not belong to a session: it was made for a test, or its application is not "
                 "connected; connect it with `async with app.connect()`"
             )
             raise SessionClosedError(msg)
@@ -119,11 +119,11 @@ class Queue(Destination[T]):
     async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
         """Put a message, exactly once, and return its id. On return it is stored.
 
-        ``timeout`` is how many seconds the whole call may take. In a queue with ``max_size`` the put waits for room
-        during that time: with 0 it is refused at once if the queue is full, and with None it waits for room without a
-        limit. With 0 and None, the rest of the call takes up to the session's ``operation_timeout``. A put that is
-        cancelled before it was sent stores nothing. If cancelled later, it waits for the answer for up to the session
-        timeout, then continues in the background.
+        ``timeout`` is the time limit of the whole call, in seconds. In a queue with ``max_size``, the put waits for
+        room during that time. With 0, a full queue refuses the put at once; with None, the put waits for room without
+        a limit. In both cases the rest of the call takes up to the session's ``operation_timeout``. A put that is
+        cancelled before it was sent stores nothing. If it is cancelled later, it waits for the answer for up to the
+        session timeout, and then continues in the background.
 
         Raises:
             PayloadError: the value is not of the queue's type.
@@ -159,8 +159,8 @@ class Queue(Destination[T]):
     async def call(self, value: T, reply: Any = bytes, *, timeout: Seconds, **options: Unpack[PutOptions]) -> Any:
         """Put a message, and wait for the reply of its handler, `Delivery.reply`; return it decoded to ``reply``.
 
-        ``timeout`` is how many seconds the whole call may take. The reply is part of the handler's commit. There is no
-        reply if the handler gives none, if the message is given up, or if this session has been closed. After a
+        ``timeout`` is the time limit of the whole call, in seconds. The reply is part of the handler's commit. There is
+        no reply if the handler does not reply, if the message is given up, or if this session has been closed. After a
         timeout or a cancellation, the message stays in the queue and may still be handled: `cancel` removes it.
 
         Raises:
@@ -186,8 +186,8 @@ class Queue(Destination[T]):
         """Put messages in order, and return their ids. All values are checked before any is sent.
 
         They are sent in as few requests as possible, one after the other. After an error, the messages of earlier
-        requests are stored, and a note of the error says how many. For all or nothing, use a transaction. ``timeout``
-        is as for `put`.
+        requests are stored, and a note of the error states their number. To put all or none, use a transaction.
+        ``timeout`` is as for `put`.
 
         Raises: as `put`; InvalidOptionError: ``values`` is one str, bytes or mapping.
         """
@@ -215,11 +215,11 @@ class Queue(Destination[T]):
             policy: the redelivery policy, stored with the queue if it has none yet.
             prefetch: the maximum number of messages claimed ahead of the loop.
             settle: ``"next"``: the loop commits a delivery when it asks for the next one. ``"explicit"``: the loop
-                settles no delivery itself; an unsettled message stays locked, without a warning, as long as the session
-                lives.
+                does not settle deliveries; an unsettled message stays locked, without a warning, until the session
+                ends.
             until_idle: end the loop when no message has arrived for this many seconds (0: when the queue is empty) and
-                its own commits have been answered: messages that it could not commit, or put there itself, are
-                delivered first. None: run forever.
+                its own commits have been answered. Messages that it could not commit, or that it put into this queue
+                itself, are delivered before. None: run forever.
             filters: take only messages whose tags match.
 
         Raises:
@@ -300,16 +300,16 @@ class Queue(Destination[T]):
     async def cancel(self, *, id: str | None = None, key: str | None = None, running: bool = False) -> Alteration:
         """Remove the message with an id, or all messages with a key, unless a consumer holds them.
 
-        This lists the queue. Returns `Alteration.HELD` if one of them is in flight or leased: that one is left alone.
-        Once this has returned `Alteration.DONE`, the message is never delivered.
+        This lists the queue. Returns `Alteration.HELD` if one of them is in flight or leased; that one is not removed.
+        After this has returned `Alteration.DONE`, the message is never delivered.
 
         Args:
             id: the id of the message.
             key: a key, instead of an id.
             running: also remove messages in flight. Their holder can no longer commit, and a listener that runs a
-                handler for the message, in any process, cancels that handler. `Alteration.NOT_FOUND` then also says
-                that the holder has committed first. Other messages of a batch, bundle or group in hand may be delivered
-                again. Batches of Spark are left alone.
+                handler for the message, in any process, cancels that handler. `Alteration.NOT_FOUND` can then also
+                mean that the holder committed first. Other messages of the same batch, bundle or group that are in
+                flight may be redelivered. Messages that a Spark batch holds are not removed.
 
         Raises:
             InvalidOptionError: not exactly one of ``id`` and ``key`` is given.
@@ -393,7 +393,7 @@ class Queue(Destination[T]):
 
     @changes
     async def configure(self, config: QueueConfig) -> None:
-        """Store settings; every consumer follows it from its next claim on.
+        """Store settings; every consumer follows them from its next claim on.
 
         This creates the queue if it does not exist. `QueueConfig.paused` alone does not: a queue that is paused or
         resumed must exist. A setting that excludes bundles turns them off first, as `QueueAdmin.unbundle` does.

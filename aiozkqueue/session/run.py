@@ -28,8 +28,8 @@ async def run(
     `aiozkqueue.schedule.Scheduler`. The error of the first service that fails is raised here.
 
     The first signal stops claiming, and gives all handlers ``drain_timeout`` seconds to finish. Then, or at the second
-    signal, they are cancelled, and their messages are released at once. A listener with a shorter ``drain_timeout`` of
-    its own is cancelled after that.
+    signal, they are cancelled, and their messages are released at once. If a listener has its own, shorter
+    ``drain_timeout``, its handlers are cancelled after that time.
 
     Only the main thread can handle signals; in another thread, give ``signals=()``.
 

@@ -215,8 +215,8 @@ class QueueSession:
     ) -> CuratorShards[Any]:
         """Return the queues below the ``queuePath`` of a Curator ``QueueSharder``.
 
-        Consume with a listener for each of `CuratorShards.queues`; call it again to find shards that were added later,
-        from either side. If a sharder's leader adds a shard at the same moment as a put, there is one more.
+        Run a listener for each of `CuratorShards.queues`. Call it again to find shards that either side has added
+        since. If a sharder's leader and a put add a shard at the same moment, there may be one shard more.
 
         Args:
             path: the ``queuePath`` of the sharder.
@@ -289,10 +289,10 @@ class QueueSession:
     def on_connection_state(self, callback: Callable[[ConnectionState], object]) -> Callable[[], None]:
         """Call back with each change of the connection, as Curator's ``ConnectionStateListener`` does.
 
-        SUSPENDED: there is no connection; this session's messages may be lost to other consumers. RECONNECTED: there is
-        a connection again. LOST: the server has ended the ZooKeeper session, and with it every lock; a new session
-        follows, with RECONNECTED. The callback runs on the event loop and must not block. Returns a function that
-        removes it.
+        SUSPENDED: there is no connection; other consumers may get this session's messages. RECONNECTED: the connection
+        is back. LOST: the server has ended the ZooKeeper session and removed all its locks; a new session follows,
+        with RECONNECTED. The callback runs on the event loop and must not block. Returns a function that removes the
+        callback.
 
         Raises: SessionClosedError, WrongLoopError.
         """
@@ -307,8 +307,8 @@ class QueueSession:
             autocommit: False: the block must call `Transaction.commit` itself. If it ends without a commit, the
                 transaction rolls back, with an `UncommittedWarning` if that undoes anything.
             commit_timeout: how many seconds the commit at the end of the block may take, as the ``timeout`` of
-                `Transaction.commit`; None: as long as no server answers, which suits workers, but not requests of
-                users.
+                `Transaction.commit`. None: until a server answers, which is suitable for workers, but not for requests
+                of users.
 
         Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it;
             InvalidOptionError: the timeout is invalid.

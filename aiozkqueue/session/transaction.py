@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """Takes from N queues and puts to K, committed in one atomic ZooKeeper request, or rolled back.
+    """Takes from and puts to any number of queues; commits in one atomic ZooKeeper request, or rolls back.
 
     From its first take on, it belongs to one ZooKeeper session. It must not be used by several tasks at once.
     """
@@ -104,7 +104,7 @@ class Transaction:
     ) -> list[Message[T]]:
         """Lock up to ``limit`` messages: all available ones once there is one, or none after ``timeout`` seconds.
 
-        If no server answers any more after it has locked some, it returns those by the end of ``timeout``.
+        If the servers stop answering after it has locked some messages, it returns those by the end of ``timeout``.
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
@@ -160,8 +160,8 @@ class Transaction:
     def release(self, message: Message[Any], *, delay: Seconds | None = None) -> None:
         """Release a message when this commits, to be redelivered after ``delay`` seconds (None: at once).
 
-        Later messages of its group that this transaction has taken must be released too: the commit refuses to let them
-        overtake it.
+        If this transaction has taken later messages of its group, it must release them too. Otherwise they would
+        overtake the message, and the commit raises.
 
         Raises: TransactionClosedError; InvalidOptionError: this transaction has not taken the message, or the delay is
         out of range.
@@ -173,7 +173,7 @@ class Transaction:
     async def cancel(self, queue: Destination[Any], *, id: str | None = None, key: str | None = None) -> Alteration:
         """When this commits, remove the message with an id, or all messages with a key, unless a consumer holds them.
 
-        Nothing is locked meanwhile: `Alteration.DONE` says that no consumer holds the message now. If it is taken
+        The message is not locked until then: `Alteration.DONE` means that no consumer holds it now. If it is taken
         before the commit, the commit fails as a whole. Otherwise as `Queue.cancel`.
 
         Raises:
@@ -189,7 +189,7 @@ class Transaction:
     ) -> Alteration:
         """When this commits, replace the payload of the message with an id, or of all messages with a key.
 
-        Messages that a consumer holds are left alone.
+        Messages that a consumer holds are not changed.
 
         Raises: as `cancel`; PayloadError, MessageTooLargeError.
         """

@@ -40,5 +40,5 @@ def end_with_parent() -> None:
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(TICK)
-    log.warning("the JVM of this Spark process (parent %d) has gone; process %d ends", parent, os.getpid())
+    log.warning("the JVM of this Spark process (parent %d) has ended; process %d ends too", parent, os.getpid())
     os._exit(1)

@@ -95,7 +95,7 @@ class RowEncoder:
             if name == id_column and name not in _OPTIONS:
                 continue
             if name not in _OPTIONS:
-                msg = f"column {name!r}: beside `body` there may be {', '.join(_OPTIONS)}; drop others"
+                msg = f"column {name!r}: with `body`, the other columns may be {', '.join(_OPTIONS)}; drop this one"
                 raise InvalidOptionError(msg)
             if not isinstance(kind, _OPTIONS[name]) or not _holds_values_of(name, kind):
                 allowed = " or ".join(_MAPS[name] if one is MapType else one.typeName() for one in _OPTIONS[name])

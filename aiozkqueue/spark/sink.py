@@ -65,7 +65,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         assert context is not None  # noqa: S101 - Spark calls this in a task
         query, batch, run = map(context.getLocalProperty, (_QUERY, _BATCH, _RUN))
         if query is None or batch is None:
-            msg = "this task belongs to no streaming query: use df.write for a batch"
+            msg = "this task does not belong to a streaming query: use df.write for a batch"
             raise InvalidOptionError(msg)
         name = f"stream {query}"
         return put_part(self._options, Batch(name, int(batch), run or "", self._origin), self._schema, iterator)

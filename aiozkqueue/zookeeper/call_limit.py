@@ -103,7 +103,7 @@ class CallLimit:
             return ConnectionLostError(f"{why}; try again when a server is available")
         if not self.sent:
             return NotCommittedError(f"{why}; nothing was sent, so nothing was applied; try again")
-        return OutcomeUnknownError(f"{why}; a part of it may have been applied; look before you repeat it", "")
+        return OutcomeUnknownError(f"{why}; a part of it may have been applied; check that before you repeat it", "")
 
 
 class Limited(Protocol):

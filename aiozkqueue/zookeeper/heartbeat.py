@@ -105,7 +105,7 @@ async def run(session: Beating) -> None:
 def _warn_blocked(late: float, timeout: float) -> None:
     message = (
         f"the event loop stood still for {late:.1f} s, and the ZooKeeper session ends after {timeout:.1f} s without a "
-        "sign of life: move blocking work to a thread"
+        "heartbeat: move blocking work to a thread"
     )
     _log.warning("%s", message)
     try:

@@ -40,9 +40,7 @@ class DigestMd5:
         if "nonce" not in directives or directives.get("algorithm") != "md5-sess":
             raise AuthFailedError("SASL: the server's challenge is not DIGEST-MD5; is the server set up for it?")
         if "auth" not in re.split(r"[\s,]+", directives.get("qop", "auth")):
-            msg = (
-                "SASL: the server asks for integrity or confidentiality layers, which ZooKeeper does not carry; use TLS"
-            )
+            msg = "SASL: the server asks for integrity or confidentiality layers, which ZooKeeper lacks; use TLS"
             raise AuthFailedError(msg)
         realm, nonce = directives.get("realm", ""), directives["nonce"]
         utf8 = directives.get("charset", "").lower() == "utf-8"

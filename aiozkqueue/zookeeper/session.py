@@ -249,7 +249,7 @@ class Session:
             try:
                 await self._connection.submit(wire.CLOSE)
             except ConnectionLossError:
-                _log.debug("the connection went before the session was closed")
+                _log.debug("the connection was lost before the session was closed")
             except ZooKeeperError as refused:  # the session is over already, or will be at its timeout
                 _log.debug("the server has not confirmed the end of the session: %s", refused)
                 return
@@ -361,7 +361,7 @@ class Session:
         if wanted is not None and reply.session_id != wanted.session_id:
             # The server has created a new session in answer to the old id. End it here: the next session must be
             # created after the old one was known to be over.
-            _log.warning("%s answered with another session than the one asked for", connection.peer)
+            _log.warning("%s answered with another session than the requested one", connection.peer)
             self._verdict()
             await connection.submit(wire.CLOSE)
             raise _VerdictError

@@ -84,7 +84,7 @@ async def test_a_running_handler_is_cancelled_and_its_message_never_redelivered(
     assert records[0].claimed is not None
     assert await jobs.size() == 0
     assert sorted(one.value for one in await session.queue("done").peek()) == [b"next", b"quick"]
-    assert f"message {message} was cancelled in hand, and so is its handler" in caplog.text
+    assert f"message {message} was cancelled while its handler ran; the handler is cancelled" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

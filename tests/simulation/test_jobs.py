@@ -126,7 +126,7 @@ def test_an_unforeseen_error_with_a_job_does_not_stop_the_others(
 
     monkeypatch.setattr("aiozkqueue.schedule.scheduler.to_put", odd)
     play(program)
-    assert "job odd cannot be followed" in caplog.text
+    assert "job odd cannot be used" in caplog.text
 
 
 def test_the_messages_of_a_job_can_live_forever_in_a_queue_with_a_lifetime() -> None:

@@ -302,7 +302,7 @@ class WaitQueue:
         waiter.fail(
             SessionExpiredError(
                 f"queue {self._queue!r}: the ZooKeeper session of this transaction ended; "
-                "its messages go to other consumers, begin a new transaction"
+                "its messages go to other consumers; begin a new transaction"
             )
         )
 

@@ -101,7 +101,7 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
             "applied"
         )
     return ClaimLostError(
-        f"message {claim.id} of queue {claim.state.name!r} was forced open or taken over by another consumer "
+        f"message {claim.id} of queue {claim.state.name!r} was released by force or taken over by another consumer "
         f"({error}), which now handles it; nothing of the transaction was applied"
     )
 

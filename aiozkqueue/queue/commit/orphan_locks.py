@@ -154,7 +154,7 @@ class RemoveOrphanLock(Part):
             raise
         if forced_version is None:
             self._gone()
-            raise ClaimLostError(f"{lock.path}: forced open")
+            raise ClaimLostError(f"{lock.path}: released by force")
         self._lock = lock._replace(forced_version=forced_version)
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:  # noqa: ARG002 - neither is needed

@@ -307,7 +307,7 @@ class ReleaseClaims(EndClaims):
             else f"delete the znodes below {claim.path} manually (`aiozkqueue doctor` reports them)"
         )
         log.error(
-            "queue %s: message %s cannot be removed, and is left alone for %d s: %s; %s",
+            "queue %s: message %s cannot be removed, and is skipped for %d s: %s; %s",
             claim.state.name,
             claim.id,
             ASIDE,

@@ -185,7 +185,7 @@ async def dissolve(
         else:
             return Dissolved.OBSTRUCTED if obstructed else Dissolved.DONE
     log.error(
-        "queue %s: bundle %s cannot be dissolved, and is left alone: delete the znodes with the ids of its messages, "
+        "queue %s: bundle %s cannot be dissolved, and is skipped: delete the znodes with the ids of its messages, "
         "or %s",
         paths.name,
         place,

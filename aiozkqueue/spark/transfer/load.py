@@ -110,7 +110,7 @@ def load(
     given = parse_options(options)
     kinds = {kind_of(path) for path in files} if kind is None else {kind}
     if len(kinds) > 1:
-        msg = f"{' and '.join(sorted(one.value for one in kinds))} files: load each kind by itself, or say the format"
+        msg = f"{' and '.join(sorted(one.value for one in kinds))} files: load each kind separately, or name the format"
         raise InvalidOptionError(msg)
     with _told(files), _divided_alike(spark):
         frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), given.id_column)
