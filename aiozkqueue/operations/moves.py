@@ -32,6 +32,7 @@ from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
     Create,
     Delete,
@@ -280,7 +281,7 @@ class Moves:
         failure = None
         if mover.failed:
             first = next(iter(mover.failed.values()))
-            failure = f"{len(mover.failed)} messages stay in {source.name}; one of them: {first}"
+            failure = f"{counted(len(mover.failed), 'message')} left in {source.name}; one of them: {first}"
         await self._note(reference, moved=mover.moved, done=True, error=failure)
 
     async def _note(

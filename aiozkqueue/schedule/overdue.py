@@ -9,6 +9,7 @@ from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.operations.doctor.diagnosis import Finding, Severity
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.wording import counted
 
 from .cron import load
 from .jobs import read_jobs, readable
@@ -41,7 +42,7 @@ async def overdue_jobs(session: QueueSession, clock_offset: float) -> list[Findi
     try:
         late = [name for name, job in jobs.items() if await _is_late(job, now)]
     except MissingExtraError as error:
-        return [Finding(Severity.INFO, "jobs", f"{len(jobs)} jobs were not checked", str(error))]
+        return [Finding(Severity.INFO, "jobs", f"cannot check {counted(len(jobs), 'job')}", str(error))]
     return [*_found(late)]
 
 
@@ -60,6 +61,6 @@ def _found(late: list[str]) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "jobs",
-            f"the next occurrence of {len(late)} jobs has passed: {names}. No scheduler seems to run",
+            f"{counted(len(late), 'job')} overdue: {names}. No scheduler seems to run",
             "run `aiozkqueue jobs run`, or a Scheduler in a worker",
         )

@@ -30,6 +30,7 @@ from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.session.background import Background
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import SetData, parent_of
 
 from .cron import load, to_put
@@ -78,7 +79,7 @@ class Scheduler:
 
     def _summary(self) -> str:
         """Return its figures, for the log of a worker."""
-        return f"{self._messages} messages put"
+        return f"{counted(self._messages, 'message')} put"
 
     def stop(self) -> None:
         """Put nothing more, and finish the puts in flight. Idempotent."""

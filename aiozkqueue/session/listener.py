@@ -17,6 +17,7 @@ from aiozkqueue.queue.runtime.task_pool import TaskPool
 from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.rates.pace import Pace
 from aiozkqueue.rates.timeline import LONGEST_REPLY, Timeline
+from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import State
 
 from .alarms import Alarms
@@ -103,7 +104,7 @@ class Listener(Generic[T_co]):
 
     def _summary(self) -> str:
         """Return its figures, for the log of a worker."""
-        return f"{self._figures.handled} messages handled, {self._figures.failed} failed"
+        return f"{counted(self._figures.handled, 'message')} handled, {self._figures.failed} failed"
 
     def stop(self) -> None:
         """Claim no more messages; running handlers may finish within ``drain_timeout`` seconds. Idempotent."""

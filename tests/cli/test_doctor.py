@@ -96,7 +96,7 @@ async def test_doctor_finds_jobs_that_no_scheduler_serves(cli: Cli, server_view:
         job = json.loads(await server_view.get(path))
         await server_view.set(path, json.dumps({**job, "last": job["last"] - 600_000}).encode())
     told = found(await asyncio.to_thread(cli, "doctor", "--json"), "warning")
-    assert "jobs: the next occurrence of 1 jobs has passed: report. No scheduler seems to run" in told
+    assert "jobs: 1 job overdue: report. No scheduler seems to run" in told
 
 
 async def test_doctor_leaves_nothing_behind(cli: Cli, server_view: Observer, queue_root: str) -> None:

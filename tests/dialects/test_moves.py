@@ -523,7 +523,7 @@ async def test_a_corrupt_item_is_refused_at_the_start_of_a_move_and_stays_if_fou
     await server_view.delete(f"{path}-locks/{held}")
     status = await ended(session, reference)
     assert (status.state, status.moved) == ("failed", 1)
-    assert f"1 messages stay in {path}; one of them: item {held} of queue" in (status.error or "")
+    assert f"1 message left in {path}; one of them: item {held} of queue" in (status.error or "")
     assert await server_view.children(path) == [held]
     with pytest.raises(zq.PayloadError, match=rf"item {held} of queue .*: the stored bytes do not decode"):
         await session.admin.moves.start(source, target)

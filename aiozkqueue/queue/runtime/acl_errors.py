@@ -39,8 +39,8 @@ def name_some(message_ids: Sequence[str]) -> str:
 def partly_denied(queue: str, what: str, message_ids: Sequence[str], done: int) -> PartlyDeniedError:
     """Return the error for messages that an operation had to skip; ``what`` names the operation as a participle."""
     return PartlyDeniedError(
-        f"queue {queue!r}: {len(message_ids)} messages were not {what}, because this user may not access them: "
-        f"{name_some(message_ids)} ({done} others were); use the credentials of a user whom the ACL allows",
+        f"queue {queue!r}: {done} of {done + len(message_ids)} messages {what}. This user may not access the rest: "
+        f"{name_some(message_ids)}. Use the credentials of a user whom the ACL allows",
         message_ids,
         done,
     )

@@ -383,7 +383,7 @@ async def test_a_move_ends_and_names_the_messages_that_it_could_not_move(
     await eventually(ended)
     status = await session.admin.moves.status(reference)
     assert (status.state, status.moved) == ("failed", 2)
-    assert "1 messages stay in jobs" in (status.error or "")
+    assert "1 message left in jobs" in (status.error or "")
     assert await session.queue("target").size() == 2
 
 
