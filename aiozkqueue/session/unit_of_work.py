@@ -354,7 +354,8 @@ class UnitOfWork:
         Raises:
             TransactionClosedError: it has been settled.
             InvalidOptionError: it releases a message, and ends a later one of the same group.
-            TransactionTooLargeError: it is larger than a request may be; nothing was sent.
+            TransactionTooLargeError: it is larger than a request may be; nothing was sent. If it holds messages of
+                bundles, this is the error of the write instead.
             SessionClosedError: the session has been closed.
         """
         if self._state is not _OPEN:
@@ -368,7 +369,9 @@ class UnitOfWork:
         if len(dispositions) > 1:
             refuse_to_overtake(self.what, dispositions)
         atomic_write = AtomicWrite(self.id, self._part())
-        if atomic_write.part.weight > runtime.surely_small:
+        # A composition for trial would replace the changes of a write about the same bundle that is under way. The
+        # committer, which composes one at a time, refuses those that are too large.
+        if atomic_write.part.weight > runtime.surely_small and not atomic_write.part.chains:
             self._refuse_too_large(atomic_write)
         atomic_write.watch(self._commit_settled)
         runtime.committer.submit(atomic_write)
