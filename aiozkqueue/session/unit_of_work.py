@@ -387,7 +387,10 @@ class UnitOfWork:
         return atomic_write
 
     def _part(self) -> Part:
-        """Return what the commit does: it ends claims, then alters messages, then puts new ones, then replies."""
+        """Return what the commit does: it ends claims, then alters messages, then replies, then puts new ones.
+
+        The puts come last: they read their paths in the last results.
+        """
         if not (self._puts or self._alterations or self._answer):
             return end_claims(self.id, self._claims, self.generation)
         parts: list[Part] = []
@@ -397,10 +400,10 @@ class UnitOfWork:
             parts += self._alterations.values()
         if self._conditions:
             parts += self._conditions
-        if self._puts:
-            parts.append(Puts(self._puts, FOREVER, self._needs))
         if self._answer is not None:
             parts.append(self._answer)
+        if self._puts:
+            parts.append(Puts(self._puts, FOREVER, self._needs))
         return parts[0] if len(parts) == 1 else Joined(parts)
 
     async def rollback(
