@@ -210,16 +210,12 @@ class UnitOfWork:
     # -- collecting
 
     def hold(self, claims: Sequence[Claim]) -> None:
-        """Add claims, to be consumed unless decided otherwise."""
-        held = self._claims
-        if held:
-            taken = {claim.path for claim in claims}
-            # A claim whose lock was removed by force may have been taken again.
-            for lost in [claim for claim in held if claim.path in taken]:
-                del held[lost]
-                lost.budget.free(lost.size)
+        """Add claims, to be consumed unless decided otherwise.
+
+        A claim that was lost stays, also if its message is taken again: the commit must fail.
+        """
         for claim in claims:
-            held[claim] = CONSUME
+            self._claims[claim] = CONSUME
 
     def let_go(self, claims: Iterable[Claim]) -> None:
         """Remove claims, which another unit of work settles."""
