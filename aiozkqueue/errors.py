@@ -253,7 +253,8 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
         exhausted: ``exhausted(delivery)`` is awaited when the schedule is used up, and then the message goes to the
             dead letters. The puts of ``exhausted`` are committed with the dead letter, all or nothing. If that commit
             fails, or the process dies before it, the message is redelivered, and ``exhausted`` is called again.
-        headers: kept for the next attempt, where they override the message's own.
+        headers: kept for the next attempt, where they override the message's own. Another program's queue stores none:
+            the message is released after the policy's delay, and the settlement raises InvalidOptionError.
 
     Raises:
         InvalidOptionError: a delay is not 0 to 10**9 seconds, a header is not a text, or both ``delay`` and

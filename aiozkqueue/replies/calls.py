@@ -62,13 +62,8 @@ class Calls:
         """Wait for a reply until a moment of the monotonic clock. Raises: NoReplyError; SessionClosedError."""
 
         def expire() -> None:
-            if not future.done():
-                future.set_exception(
-                    NoReplyError(
-                        f"message {message_id}: no reply in time; its handler may still run, or may not have begun",
-                        message_id,
-                    )
-                )
+            why = f"message {message_id}: no reply in time; its handler may still run, or may not have begun"
+            _fail(future, NoReplyError(why, message_id))
 
         timer = self._clock.call_later(max(0.0, due - self._clock.monotonic()), expire)
         try:
@@ -79,8 +74,7 @@ class Calls:
     def close(self, error: QueueError) -> None:
         """Fail all calls."""
         for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(error)
+            _fail(future, error)
 
     async def _serve(self) -> None:
         watch = None
@@ -122,3 +116,10 @@ class Calls:
         except MultiError:  # the clean-up has removed some
             for path in paths if len(paths) > 1 else ():
                 await self._remove([path])
+
+
+def _fail(future: asyncio.Future[bytes], error: QueueError) -> None:
+    """Fail a call, unless it has its reply."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # marks the error as retrieved, since the caller may not wait yet, or no longer

@@ -336,7 +336,10 @@ class WorkSettling:
         """Return the message with these headers, which its dead letter keeps; None: unchanged. Raises: QueueError."""
         if not headers:
             return None
-        claim = self._claim
+        claim, dialect = self._claim, self._claim.state.dialect
+        if dialect is not None:
+            msg = f"queue {claim.state.name!r}: {dialect.title()} does not store headers; raise Retry without headers="
+            raise InvalidOptionError(msg)
         header = replace(claim.header, headers={**claim.header.headers, **headers})
         rewritten = encode(claim.body, header)
         claim.header = header

@@ -76,10 +76,11 @@ class Listener(Generic[T_co]):
         self._queue = queue
         self._settings = settings
         self._handler_name = name_of(handler)
-        self._pace = None if settings.rates is None else _pace(runtime, queue.name, settings.rates, lead)
+        state = runtime.queue_state(queue.name)
+        self._pace = None if settings.rates is None else _pace(runtime, state.paths.name, settings.rates, lead)
         # A call whose attempt is recorded later would begin together with those of later slots.
         self._longest_record = None if self._pace is None else LONGEST_REPLY
-        self._interruptions = Interruptions(runtime.zookeeper, runtime.queue_state(queue.name).paths.cancelled)
+        self._interruptions = Interruptions(runtime.zookeeper, state.paths.cancelled)
         self._alarms = None if on_dead is None else Alarms(queue, on_dead)
         self._stopped = asyncio.Event()
         self._wake = asyncio.Event()
@@ -293,10 +294,10 @@ class Listener(Generic[T_co]):
                 scope.cancel()
 
 
-def _pace(runtime: SessionCore, queue: str, rates: Rates, lead: float) -> Pace:
-    """Return the pace of a listener with these limits. Raises: InvalidNameError."""
+def _pace(runtime: SessionCore, name: str, rates: Rates, lead: float) -> Pace:
+    """Return the pace of a listener with these limits; ``name`` is that of the shared one, if it has no other."""
     timeline = None
     if rates.shared is not None:
-        path = RatePaths(runtime.root).rate(rates.name or queue)
+        path = RatePaths(runtime.root).rate(rates.name or name)
         timeline = Timeline(runtime.zookeeper, runtime.clock, path, rates.shared, runtime.random)
     return Pace(runtime.clock, rates, timeline, lead)

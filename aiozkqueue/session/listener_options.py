@@ -50,7 +50,9 @@ class ListenerOptions(TypedDict, total=False):
     kept in ZooKeeper. Up to a quarter of a second's calls may begin early or late.
     """
     rate_name: str | None
-    """The name of the limit ``rate``: all listeners with this name share it. By default the name of the queue."""
+    """The name of the limit ``rate``: all listeners with this name share it. By default the name of the queue, or
+    a name that is made of the path of another program's queue.
+    """
     per_process_rate: float | None
     """The maximum number of calls of the handler that begin in a second in this listener; no limit by default."""
     middleware: Sequence[Middleware]

@@ -210,16 +210,12 @@ class UnitOfWork:
     # -- collecting
 
     def hold(self, claims: Sequence[Claim]) -> None:
-        """Add claims, to be consumed unless decided otherwise."""
-        held = self._claims
-        if held:
-            taken = {claim.path for claim in claims}
-            # A claim whose lock was removed by force may have been taken again.
-            for lost in [claim for claim in held if claim.path in taken]:
-                del held[lost]
-                lost.budget.free(lost.size)
+        """Add claims, to be consumed unless decided otherwise.
+
+        A claim that was lost stays, also if its message is taken again: the commit must fail.
+        """
         for claim in claims:
-            held[claim] = CONSUME
+            self._claims[claim] = CONSUME
 
     def let_go(self, claims: Iterable[Claim]) -> None:
         """Remove claims, which another unit of work settles."""
@@ -354,7 +350,8 @@ class UnitOfWork:
         Raises:
             TransactionClosedError: it has been settled.
             InvalidOptionError: it releases a message, and ends a later one of the same group.
-            TransactionTooLargeError: it is larger than a request may be; nothing was sent.
+            TransactionTooLargeError: it is larger than a request may be; nothing was sent. If it holds messages of
+                bundles, this is the error of the write instead.
             SessionClosedError: the session has been closed.
         """
         if self._state is not _OPEN:
@@ -368,7 +365,9 @@ class UnitOfWork:
         if len(dispositions) > 1:
             refuse_to_overtake(self.what, dispositions)
         atomic_write = AtomicWrite(self.id, self._part())
-        if atomic_write.part.weight > runtime.surely_small:
+        # A composition for trial would replace the changes of a write about the same bundle that is under way. The
+        # committer, which composes one at a time, refuses those that are too large.
+        if atomic_write.part.weight > runtime.surely_small and not atomic_write.part.chains:
             self._refuse_too_large(atomic_write)
         atomic_write.watch(self._commit_settled)
         runtime.committer.submit(atomic_write)
@@ -384,7 +383,10 @@ class UnitOfWork:
         return atomic_write
 
     def _part(self) -> Part:
-        """Return what the commit does: it ends claims, then alters messages, then puts new ones, then replies."""
+        """Return what the commit does: it ends claims, then alters messages, then replies, then puts new ones.
+
+        The puts come last: they read their paths in the last results.
+        """
         if not (self._puts or self._alterations or self._answer):
             return end_claims(self.id, self._claims, self.generation)
         parts: list[Part] = []
@@ -394,10 +396,10 @@ class UnitOfWork:
             parts += self._alterations.values()
         if self._conditions:
             parts += self._conditions
-        if self._puts:
-            parts.append(Puts(self._puts, FOREVER, self._needs))
         if self._answer is not None:
             parts.append(self._answer)
+        if self._puts:
+            parts.append(Puts(self._puts, FOREVER, self._needs))
         return parts[0] if len(parts) == 1 else Joined(parts)
 
     async def rollback(

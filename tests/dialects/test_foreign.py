@@ -317,3 +317,24 @@ async def test_a_name_that_no_znode_can_have_is_not_found(session: zq.QueueSessi
         await session.queue("jobs").admin.discard_unfinished(name)
     with pytest.raises(UnknownMoveError):
         await session.admin.moves.status(name)
+
+
+@pytest.mark.parametrize("of", ["kazoo", "curator"])
+async def test_a_retry_with_headers_leaves_the_item_as_the_other_program_has_stored_it(
+    session: zq.QueueSession, path: str, server_view: Observer, of: str
+) -> None:
+    queue = session.kazoo_queue(path) if of == "kazoo" else locked(session, path)
+    await queue.configure(zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+    await queue.put(b"job")
+    items = f"{path}/entries" if of == "kazoo" else path
+    (name,) = await server_view.children(items)
+    stored = await server_view.get(f"{items}/{name}")
+    async with queue.consume() as deliveries:
+        delivery = await anext(deliveries)
+        with pytest.raises(zq.InvalidOptionError, match="does not store headers"):
+            async with delivery:
+                raise zq.Retry(delay=0, headers={"step": "2"})
+        assert await server_view.get(f"{items}/{name}") == stored
+        delivery = await anext(deliveries)
+        assert (delivery.body, delivery.attempt) == (b"job", 2)
+        await delivery.commit()

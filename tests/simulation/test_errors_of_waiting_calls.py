@@ -225,3 +225,23 @@ def test_every_waiting_call_raises_when_a_task_of_its_session_is_cancelled() -> 
         told = run_virtual(partial(main, turns))
         assert told
         assert all(isinstance(error, zq.QueueError) for error in told)
+
+
+def test_a_call_that_is_being_put_when_its_session_closes_raises_once() -> None:
+    async def main() -> tuple[list[type[BaseException]], list[str]]:
+        raised: list[type[BaseException]] = []
+        async with simulated() as cluster, asyncio.timeout(100):
+            cluster.ensemble.delays.network = lambda: 0.01
+            async with cluster.connect() as session:
+                calling = asyncio.create_task(session.queue("quotes").call(b"apples", timeout=50))
+                await asyncio.sleep(0.05)
+            await asyncio.wait({calling})
+            raised += [type(error) for error in [calling.exception()] if error is not None]
+            del calling
+            gc.collect()
+        loop: Any = asyncio.get_running_loop()
+        return raised, loop.failures
+
+    raised, failures = run_virtual(main, limit=200)
+    assert [issubclass(error, zq.SessionClosedError) for error in raised] == [True]
+    assert failures == []

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual, simulated
 
 #: Seconds of a message between an operator and the servers; the other clients' take a twentieth.
 FAR = 0.02
@@ -70,3 +70,28 @@ async def _play(jobs: zq.Queue[bytes], sessions: list[zq.QueueSession], moment: 
             await one.commit()
             await other.rollback()
     assert await jobs.size() == 0
+
+
+def test_a_transaction_that_takes_a_message_again_after_a_forced_release_is_refused() -> None:
+    """Its commit would end the message once, with the puts of both deliveries."""
+
+    async def main() -> tuple[list[bytes], zq.Outcome, int, int]:
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as operator:
+            jobs, results = session.queue("jobs"), session.queue("results")
+            await jobs.configure(zq.QueueConfig(bundle=2))
+            await results.put(b"makes the queue")
+            await jobs.put_many([b"1", b"2"])
+            taken: list[bytes] = []
+            with pytest.raises(zq.ClaimLostError):
+                async with session.transaction() as tx:
+                    while len(taken) < 2:
+                        message = await tx.take(jobs, timeout=10)
+                        assert message is not None
+                        taken.append(message.body)
+                        tx.put(results, message.body)
+                        if len(taken) == 1:
+                            await operator.queue("jobs").admin.release_claims()
+                            await asyncio.sleep(1)  # the session has noticed
+            return taken, tx.outcome, await jobs.size(), await results.size()
+
+    assert run_virtual(main, limit=100) == ([b"1", b"1"], zq.Outcome.ROLLED_BACK, 2, 1)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.layout import LANE_END
 from aiozkqueue.queue.commit.group_commit import FULL_GROUP, LEARN_EVERY
 from aiozkqueue.queue.state import queue_state
 from aiozkqueue.session.internals import state_of
@@ -34,3 +35,22 @@ def test_lanes_change_their_generation_in_time_despite_other_commits_between_the
             return len(state_of(jobs).config.generations)
 
     assert run_virtual(main) >= 5
+
+
+def test_a_lane_that_gets_its_messages_from_handlers_that_reply_changes_its_generation_in_time() -> None:
+    async def main() -> int:
+        async with simulated() as cluster, cluster.connect() as session:
+            results, requests = session.queue("results"), session.queue("requests")
+            await results.put(b"makes the queue")
+            cluster.ensemble.tree.nodes["/zms/results/items"].creates = LANE_END
+
+            async def handle(delivery: zq.Delivery[bytes]) -> None:
+                delivery.put(results, b"")
+                delivery.reply(b"done")
+
+            async with session.listener(requests, handle):
+                assert await requests.call(b"", timeout=20) == b"done"
+            await results.configuration()  # reads it again
+            return len(state_of(results).config.generations)
+
+    assert run_virtual(main, limit=100) == 1

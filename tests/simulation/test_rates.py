@@ -219,3 +219,27 @@ def test_the_handlers_of_batches_begin_at_the_rate_too() -> None:
     assert sum(size for _, size in begun) == 60
     assert most_in_a_second([moment for moment, _ in begun]) <= allowed(2)
     assert len(begun) <= 9
+
+
+def test_sessions_share_the_rate_of_a_queue_of_another_program() -> None:
+    """Its path is not a valid name of a rate, so the default is another name."""
+
+    async def main() -> list[float]:
+        begun: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        async def handler(_: zq.Delivery[bytes]) -> None:
+            begun.append(loop.time())
+
+        async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(simulated())
+            sessions = [await stack.enter_async_context(cluster.connect()) for _ in range(2)]
+            queues = [session.kazoo_queue("/of kazoo/jobs") for session in sessions]
+            await queues[0].put_many([b"job"] * 30)
+            for session, queue in zip(sessions, queues, strict=True):
+                await stack.enter_async_context(session.listener(queue, handler, concurrency=8, rate=10))
+            while len(begun) < 30:  # noqa: ASYNC110 -- the handlers do it
+                await asyncio.sleep(0.1)
+        return begun
+
+    assert most_in_a_second(run_virtual(main, limit=100)) <= allowed(10)

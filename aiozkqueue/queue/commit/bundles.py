@@ -45,7 +45,7 @@ def end_bundled(
         hold.count_attempt(claim.position, claim.attempt if claim.handed else claim.attempts)
     elif disposition.kind != "release":
         hold.end(claim.position)
-    elif due is None and disposition.rewrite is None:
+    elif stays(claim, disposition):
         if claim.handed and not claim.recorded:
             hold.count_attempt(claim.position, claim.attempts + 1)
     else:
@@ -62,6 +62,11 @@ def end_bundled(
             lock = LockRecord(claim.id, claim.owner, due, disposition.leased)
             yield claim.state, Create(claim.lock, lock.encode())
             yield claim.state, Create(claim.state.paths.due_node(due, claim.id), claim.place.encode())
+
+
+def stays(claim: BundledClaim, disposition: Disposition) -> bool:
+    """Return whether a released message stays in its bundle, whose record holds only the number of its attempts."""
+    return not disposition.delay and disposition.rewrite is None and not claim.retries
 
 
 def set_apart(claim: BundledClaim, record: AttemptRecord | None, rewrite: bytes | None = None) -> list[Operation]:

@@ -23,7 +23,7 @@ from aiozkqueue.zookeeper import (
     new_delete,
 )
 
-from .bundles import end_bundled
+from .bundles import end_bundled, stays
 from .dispositions import CONSUME, Disposition, bury, fate, guard, refusal_of, weigh_disposition, write_meta
 from .unique_keys import freed_by
 from .write import OPERATION_WEIGHT, Part
@@ -236,7 +236,7 @@ class EndClaims(Part):
         """Settle a message of a bundle: it has left the bundle, or is at hand again."""
         if disposition.kind not in {"release", "unlock"}:
             claim.settled(GONE)
-        elif disposition.delay or disposition.rewrite is not None:
+        elif disposition.kind == "release" and not stays(claim, disposition):
             claim.settled(LEFT)
             if disposition.delay:
                 claim.state.retry_at(self._due(disposition), claim.id)
