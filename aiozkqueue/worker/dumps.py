@@ -38,7 +38,7 @@ def ask(pid: int, *, timeout: float) -> str:
             os.fchown(descriptor, owner, -1)
         os.kill(pid, signal.SIGUSR1)
         deadline = time.monotonic() + timeout
-        while not (told := _read(descriptor)).endswith(_END):
+        while not (dump := _read(descriptor)).endswith(_END):
             if time.monotonic() > deadline:
                 msg = (
                     f"process {pid} does not answer within {timeout:g} s: it has another {tempfile.gettempdir()} "
@@ -47,7 +47,7 @@ def ask(pid: int, *, timeout: float) -> str:
                 )
                 raise QueueError(msg)
             time.sleep(_LOOK)
-        return told.removesuffix(_END).decode()
+        return dump.removesuffix(_END).decode()
     finally:
         os.close(descriptor)
         path.unlink(missing_ok=True)

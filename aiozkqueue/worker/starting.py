@@ -28,8 +28,8 @@ class Announced:
         try:
             await self._service.run()
         finally:
-            told = getattr(self._service, "_summary", None)
-            figures = "" if told is None else f": {told()}"
+            summary = getattr(self._service, "_summary", None)
+            figures = "" if summary is None else f": {summary()}"
             log.info("stopped: %s%s in %.0f s", self, figures, time.monotonic() - begun)
 
     def stop(self) -> None:

@@ -93,13 +93,13 @@ async def opened(factory: Callable[[QueueSession], object], session: QueueSessio
 
 def _services(made: object) -> list[Service]:
     candidates = list(cast("Iterable[object]", made)) if isinstance(made, Iterable) else [made]
-    for one in candidates:
-        if not _is_service(one):
-            if inspect.iscoroutine(one):
-                one.close()
+    for value in candidates:
+        if not _is_service(value):
+            if inspect.iscoroutine(value):
+                value.close()
             msg = (
-                f"a value of type {type(one).__name__} is not a service: return a listener or a scheduler, several, or "
-                "yield them from an async context manager; for a handler, name its queue with --queue"
+                f"a value of type {type(value).__name__} is not a service: return a listener or a scheduler, several, "
+                "or yield them from an async context manager; for a handler, name its queue with --queue"
             )
             raise InvalidOptionError(msg)
     if not candidates:
