@@ -314,7 +314,10 @@ class App:
         with self.bind(session):
             schedulers = await self._declare(session) if self._jobs else []
             listeners: list[Listener[Any]] = [
-                session.listener(one.queue, one.handler, on_dead=one.on_dead, **one.options) for one in self._handlers
+                session.listener(
+                    declaration.queue, declaration.handler, on_dead=declaration.on_dead, **declaration.options
+                )
+                for declaration in self._handlers
             ]
             yield [*listeners, *schedulers]
 
@@ -351,9 +354,9 @@ class App:
         from aiozkqueue.schedule import Jobs, Scheduler  # noqa: PLC0415 - an extra
 
         jobs = Jobs(session)
-        for one in self._jobs:
+        for job in self._jobs:
             await jobs.declare(
-                one.queue.name, one.cron, one.queue, b"", zone=one.zone, missed=one.missed, tolerance=one.tolerance
+                job.queue.name, job.cron, job.queue, b"", zone=job.zone, missed=job.missed, tolerance=job.tolerance
             )
         return [Scheduler(session)]
 
