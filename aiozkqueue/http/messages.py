@@ -87,9 +87,9 @@ class MessagesResponse(Response):
     async def _parts(self) -> list[bytes]:
         parts: list[bytes] = []
         begun = time.perf_counter()
-        for one in self._polled:
-            parts.append(b'%b{"id":%b,"payload":' % (b"," if parts else b"[", json.dumps(one.id).encode()))
-            parts += [as_json(one.body), b"}"]
+        for message in self._polled:
+            parts.append(b'%b{"id":%b,"payload":' % (b"," if parts else b"[", json.dumps(message.id).encode()))
+            parts += [as_json(message.body), b"}"]
             if time.perf_counter() - begun > SLICE:
                 await asyncio.sleep(0)
                 begun = time.perf_counter()

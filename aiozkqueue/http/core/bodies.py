@@ -115,10 +115,10 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
 
 def encoding_of(request: Request) -> str | None:
     """Return ``gzip``, or None for a plain body. Raises: ProblemError: it has another encoding."""
-    told = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
-    if told in {"", "identity"}:
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
+    if encoding in {"", "identity"}:
         return None
-    if told not in NAMES:
+    if encoding not in NAMES:
         raise problems.unsupported_encoding()
     return "gzip"
 

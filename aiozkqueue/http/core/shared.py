@@ -94,7 +94,7 @@ class Shared:
 
     async def close(self) -> None:
         """End all readings."""
-        tasks = [one.task for one in self._readings.values() if one.task is not None]
+        tasks = [reading.task for reading in self._readings.values() if reading.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

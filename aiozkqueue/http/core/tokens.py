@@ -72,7 +72,7 @@ class _Secrets(BaseModel):
     secrets: list[Signer] = Field(min_length=1, max_length=16)
 
     def by_id(self, id: str) -> Signer | None:
-        return next((one for one in self.secrets if one.id == id), None)
+        return next((signer for signer in self.secrets if signer.id == id), None)
 
 
 class MessageIds:
@@ -99,8 +99,8 @@ class MessageIds:
         that two rotations have replaced.
         """
         tokens: list[str] = []
-        for one in ids:
-            tokens.append(await self._lease_token(queue, one))
+        for message_id in ids:
+            tokens.append(await self._lease_token(queue, message_id))
             if not len(tokens) % TOGETHER:
                 await asyncio.sleep(0)  # a body full of ids would block the event loop
         return tokens
