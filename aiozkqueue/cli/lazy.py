@@ -46,18 +46,18 @@ class LazyGroup(TyperGroup):
 
     def extend(self, members: Sequence[Command | Commands]) -> None:
         """Add commands, in the order of their listing."""
-        for one in members:
-            if isinstance(one, Command):
-                self.add_command(_Outline(one))
+        for member in members:
+            if isinstance(member, Command):
+                self.add_command(_Outline(member))
             else:
                 group = LazyGroup(
-                    name=one.name,
-                    help=one.summary,
+                    name=member.name,
+                    help=member.summary,
                     epilog=EXPLAINED,
                     rich_markup_mode=_MARKUP,
-                    rich_help_panel=one.panel,
+                    rich_help_panel=member.panel,
                 )
-                group.extend(one.members)
+                group.extend(member.members)
                 self.add_command(group)
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer keeps the type private

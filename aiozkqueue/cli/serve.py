@@ -277,10 +277,10 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     async with connection.open() as session:
         found = await Keys(core_of(session)).all()
     if as_json:
-        for one in found:
-            output.print_json({"name": one.name, "allow": list(one.allow)})
+        for key in found:
+            output.print_json({"name": key.name, "allow": list(key.allow)})
     elif found:
-        output.print_table(["name", "may"], [(one.name, ", ".join(one.allow)) for one in found])
+        output.print_table(["name", "may"], [(key.name, ", ".join(key.allow)) for key in found])
     return Exit.OK if found else Exit.NOTHING
 
 

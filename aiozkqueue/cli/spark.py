@@ -114,10 +114,10 @@ def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSess
 
 def _settings(conf: Sequence[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
-    for one in conf:
-        key, equals, value = one.partition("=")
+    for setting in conf:
+        key, equals, value = setting.partition("=")
         if not key or not equals:
-            msg = f"{one!r}: expected KEY=VALUE"
+            msg = f"{setting!r}: expected KEY=VALUE"
             raise typer.BadParameter(msg, param_hint="--conf")
         settings[key] = value
     return settings
@@ -141,8 +141,8 @@ def _start(master: str, settings: dict[str, str], folder: Path) -> SparkSession:
         with _errors_to(log) as stderr, output.waiting("starting Spark", stderr):
             return builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
-        told = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        msg = f"Spark does not start with --master {master}: {(told or [str(error)])[-1]}"
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        msg = f"Spark does not start with --master {master}: {(lines or [str(error)])[-1]}"
         raise CommandFailedError(msg) from error
 
 

@@ -137,11 +137,11 @@ async def _send(lines: Sequence[str], source: zq.Queue[Line]) -> None:
 
 
 async def _murder(workers: Sequence[processes.Worker], source: zq.Queue[Line], account: Account) -> None:
-    victim, *others = workers
+    victim, *survivors = workers
     # The victim begins alone; otherwise, a short text would be finished before its first delivery.
     victim.begin()
     await victim.reported("started")
-    for worker in others:
+    for worker in survivors:
         worker.begin()
     held = await victim.reported("holding")
     claims = await source.claimed()

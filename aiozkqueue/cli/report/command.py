@@ -125,7 +125,7 @@ def _print(found: Report) -> None:
     output.print_table(["messages", "number"], list(figures.items()), title=title)
     times = {"waiting": found.waiting, "handling": found.handling}
     output.print_table(
-        ["time", *SHARES], [(name, *(time_of(one, share) for share in SHARES)) for name, one in times.items()]
+        ["time", *SHARES], [(name, *(time_of(part, share) for share in SHARES)) for name, part in times.items()]
     )
     output.print_table(["attempts", "messages"], list(found.attempts.items()))
     if found.reasons:
@@ -153,8 +153,8 @@ def _record(found: Report) -> dict[str, Json]:
         "more_reasons": found.more_reasons,
         "span": found.span.total_seconds(),
         "spans": [
-            {"begin": one.begin.isoformat(), "finished": one.finished, "dead": one.dead, "other": one.other}
-            for one in found.spans
+            {"begin": span.begin.isoformat(), "finished": span.finished, "dead": span.dead, "other": span.other}
+            for span in found.spans
         ],
     }
 
