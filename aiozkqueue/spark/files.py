@@ -83,7 +83,7 @@ class HadoopFiles:
     def names(self, place: str) -> list[str]:
         """See `Files`."""
         path = self._at(place)
-        return [one.getPath().getName() for one in self._system.listStatus(path)] if self._system.exists(path) else []
+        return [file.getPath().getName() for file in self._system.listStatus(path)] if self._system.exists(path) else []
 
     def below(self, place: str) -> list[str]:
         """See `Files`."""
@@ -145,12 +145,12 @@ class ArrowFiles:
 
     def names(self, place: str) -> list[str]:
         """See `Files`."""
-        return [one.base_name for one in self._found(place, recursive=False)]
+        return [info.base_name for info in self._found(place, recursive=False)]
 
     def below(self, place: str) -> list[str]:
         """See `Files`."""
         start = len(self._at(place)) + 1
-        return [one.path[start:] for one in self._found(place, recursive=True) if one.is_file]
+        return [info.path[start:] for info in self._found(place, recursive=True) if info.is_file]
 
     def remove(self, place: str) -> None:
         """See `Files`."""

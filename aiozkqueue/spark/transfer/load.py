@@ -59,7 +59,7 @@ _OPTIONS: Final[dict[str, DataType]] = {
     "ttl": DoubleType(),
 }
 #: Columns of an unload or a batch read that are not put options.
-_TOLD: Final = {
+_METADATA: Final = {
     name for content in (Content.ITEMS, Content.DEAD_LETTERS) for name in default_schema(content).fieldNames()
 } - {"body", *_OPTIONS}
 #: Spark's error classes for files, rows and values that it cannot read.
@@ -110,9 +110,9 @@ def load(
     given = parse_options(options)
     kinds = {kind_of(path) for path in files} if kind is None else {kind}
     if len(kinds) > 1:
-        msg = f"{' and '.join(sorted(one.value for one in kinds))} files: load each kind by itself, or say the format"
+        msg = f"{' and '.join(sorted(form.value for form in kinds))} files: load each kind by itself, or say the format"
         raise InvalidOptionError(msg)
-    with _told(files), _divided_alike(spark):
+    with _translate_errors(files), _divided_alike(spark):
         frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), given.id_column)
         counted = Observation()
         rows = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
@@ -141,7 +141,7 @@ def _read_lines(spark: SparkSession, files: list[str]) -> DataFrame:
     columns = spark.read.json(files).schema
     if "body" not in columns.fieldNames():
         return lines.select(functions.col("value").alias("body"))
-    typed = StructType([StructField(one.name, _OPTIONS.get(one.name, one.dataType)) for one in columns.fields])
+    typed = StructType([StructField(field.name, _OPTIONS.get(field.name, field.dataType)) for field in columns.fields])
     return spark.read.schema(typed).option("mode", "FAILFAST").json(files)
 
 
@@ -149,7 +149,7 @@ def _as_messages(frame: DataFrame, id_column: str | None) -> DataFrame:
     """Select the payload and its put options with their types. Other columns stay, for the writer to refuse."""
     if "body" not in frame.columns:
         return frame
-    kept = [field for field in frame.schema.fields if field.name not in _TOLD or field.name == id_column]
+    kept = [field for field in frame.schema.fields if field.name not in _METADATA or field.name == id_column]
     return frame.select(*(_typed(field.name, field.dataType) for field in kept))
 
 
@@ -180,7 +180,7 @@ def _divided_alike(spark: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def _told(files: Sequence[str]) -> Iterator[None]:
+def _translate_errors(files: Sequence[str]) -> Iterator[None]:
     """Raise Spark's error about the files as an error of this library."""
     try:
         yield

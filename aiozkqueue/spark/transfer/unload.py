@@ -213,7 +213,7 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
         if queue != whose:
             msg = f"an unload of {queue} into {folder.path} was interrupted: finish it first, or use another folder"
             raise InvalidOptionError(msg)
-        if link.call(_is_there, link, f"{_PREFIX}{run}"):
+        if link.call(_exists, link, f"{_PREFIX}{run}"):
             return run, True
     folder.remove(_RUN)
     run = uuid4().hex[:16]
@@ -221,7 +221,7 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
     return run, False
 
 
-async def _is_there(link: Link, group: str) -> bool:
+async def _exists(link: Link, group: str) -> bool:
     return await link.runtime.zookeeper.exists(f"{link.state.paths.ledgers}/{group}") is not None
 
 
