@@ -136,10 +136,10 @@ class Bus(Generic[E]):
         if EVENT in headers or DONE in headers:
             msg = f"the headers {EVENT!r} and {DONE!r} are reserved by the bus; use other names"
             raise InvalidOptionError(msg)
-        given: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
+        put_options: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
         while True:
             groups, check = await self._groups.known()
-            puts = [prepare(runtime, self._queue(group, self._policy), body, given) for group in (None, *groups)]
+            puts = [prepare(runtime, self._queue(group, self._policy), body, put_options) for group in (None, *groups)]
             if tx is not None:
                 return work_of(tx).add_puts(puts, check)
             await make_ready(puts)
@@ -250,11 +250,11 @@ class Bus(Generic[E]):
         if not failures:
             return
         retries = [error for error in failures if isinstance(error, Retry)]
-        asked = next((error for error in retries if error.schedule is not None), retries[0] if retries else None)
+        retry = next((error for error in retries if error.schedule is not None), retries[0] if retries else None)
         raise Retry(
-            delay=None if asked is None else asked.delay,
-            schedule=None if asked is None else asked.schedule,
-            exhausted=None if asked is None else asked.exhausted,
+            delay=None if retry is None else retry.delay,
+            schedule=None if retry is None else retry.schedule,
+            exhausted=None if retry is None else retry.exhausted,
         ) from failures[0]
 
     # -- groups
