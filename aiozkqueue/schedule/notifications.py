@@ -131,9 +131,9 @@ class Notifications:
         NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         runtime, path = core_of(self._session), self._path(service, name)
-        made = NotificationQueue(self._session, service, name, type)
-        state = state_of(made.queue)
-        wanted = QueueConfig(policy=policy, history=History(payload=True) if history else None)
+        queue = NotificationQueue(self._session, service, name, type)
+        state = state_of(queue.queue)
+        config = QueueConfig(policy=policy, history=History(payload=True) if history else None)
         with readable(self._base):
             await runtime.zookeeper.ensure(self._base)
 
@@ -149,15 +149,15 @@ class Notifications:
                 if await runtime.zookeeper.exists(path) is not None:
                     raise _exists_already(service, name)
             await state.open_or_create()
-            check_change(state.name, state.config, wanted)
-            settings = SetData(state.paths.base, state.config.changed(wanted).encode(), state.version)
+            check_change(state.name, state.config, config)
+            settings = SetData(state.paths.base, state.config.changed(config).encode(), state.version)
             try:
                 await apply(runtime, [Create(path), settings], explain)
             except ConflictError:  # the queue's configuration has just been changed by another
                 state.invalidate()
                 continue
             state.invalidate()
-            return made
+            return queue
 
     @reads
     async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
@@ -241,8 +241,8 @@ class NotificationQueue(Generic[T]):
             work_of(tx).require_of(runtime)
         _ms(at)
         headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
-        given = {name: text for name, text in headers.items() if text is not None}
-        put = prepare(runtime, self._queue, event, {"at": at, "headers": given})
+        present = {name: text for name, text in headers.items() if text is not None}
+        put = prepare(runtime, self._queue, event, {"at": at, "headers": present})
         field = _search_field(search_key1, search_key2)
         if field is not None:
             put = put._replace(prefix=with_field(put.prefix, field))
