@@ -61,8 +61,8 @@ def answer(text: str) -> None:
     except OSError:
         return  # there was only a signal and no file
     with os.fdopen(descriptor, "wb") as file:
-        made = os.fstat(descriptor)
-        if stat.S_ISREG(made.st_mode) and made.st_uid == os.geteuid() and made.st_nlink == 1:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1:
             file.write(text.encode() + _END)
 
 

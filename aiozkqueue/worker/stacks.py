@@ -78,10 +78,10 @@ def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
     return frames
 
 
-def _inner(running: FrameType | None, known: list[FrameType]) -> list[FrameType]:
+def _inner(running: FrameType | None, frames: list[FrameType]) -> list[FrameType]:
     """Return the running frames that a task's own frames have called, the outermost first."""
     inner: list[FrameType] = []
-    while running is not None and running not in known:
+    while running is not None and running not in frames:
         inner.append(running)
         running = running.f_back
     return [] if running is None else inner[::-1]
