@@ -257,13 +257,13 @@ def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> 
 
     @functools.wraps(handler)
     async def counted(request: Request, **path: str) -> Response:
-        begun, status = time.perf_counter(), 500
+        start, status = time.perf_counter(), 500
         try:
             response = await handler(request, **path)
             status = response.status_code
             return response
         finally:
-            metrics.observe(kind, operation, status, time.perf_counter() - begun)
+            metrics.observe(kind, operation, status, time.perf_counter() - start)
 
     return counted
 

@@ -399,8 +399,8 @@ def _error_of(response: httpx.Response) -> ServiceError:
         kind = UnauthorizedError
     text = response.text[:500]
     sent = response.request.url.raw_path.partition(b"?")[0].decode("ascii")
-    asked = f"{response.request.method} {sent}"
-    return kind(f"{asked}: {response.status_code} {text}", response.status_code)
+    request_line = f"{response.request.method} {sent}"
+    return kind(f"{request_line}: {response.status_code} {text}", response.status_code)
 
 
 def _answer(response: httpx.Response) -> JsonValue:

@@ -76,13 +76,13 @@ class QueueService:
         """Claim messages for ``lifetime`` seconds; with 0, show claimable messages."""
         if not lifetime:
             return await self._claimable(name, limit)
-        begun = asyncio.get_running_loop().time()
+        start = asyncio.get_running_loop().time()
         if not await self._comes(name, wait):
             return []
-        left = max(0.0, wait - (asyncio.get_running_loop().time() - begun))
+        remaining = max(0.0, wait - (asyncio.get_running_loop().time() - start))
         queue = await self._ready(name)
         signer = await self._ids.signer()  # first, because messages cannot be acknowledged without it
-        leases = await queue.leases.take(limit, lifetime=lifetime, timeout=left)
+        leases = await queue.leases.take(limit, lifetime=lifetime, timeout=remaining)
         places = [leased_place(queue.name, lease.token) for lease in leases]
         return [
             Polled(signer.message_id(queue.name, place), lease.body, lease)

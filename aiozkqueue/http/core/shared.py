@@ -40,10 +40,10 @@ class _Reading:
 
     async def make(self, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Read, and keep the result."""
-        begun = time.monotonic()
+        start = time.monotonic()
         self.value = await read()
         self.has_value = True
-        self.until = max(begun + FRESH, time.monotonic() + SHARE * (time.monotonic() - begun))
+        self.until = max(start + FRESH, time.monotonic() + SHARE * (time.monotonic() - start))
 
 
 class Shared:

@@ -115,8 +115,8 @@ class MessageIds:
             if node is None:
                 await self._make()
                 return
-            known, version = node
-            rotated = _Secrets(secrets=[_new(), *known.secrets][:KEPT])
+            stored, version = node
+            rotated = _Secrets(secrets=[_new(), *stored.secrets][:KEPT])
             if await self._write(SetData(self._path, _encode(rotated), version)):
                 self._read_at = float("-inf")
                 return
@@ -148,10 +148,10 @@ class MessageIds:
         return self._known
 
     async def _refreshed(self) -> _Secrets:
-        begun = time.monotonic()
+        start = time.monotonic()
         while (node := await self._read()) is None:
             await self._make()
-        self._known, self._read_at = node[0], begun
+        self._known, self._read_at = node[0], start
         return node[0]
 
     async def _read(self) -> tuple[_Secrets, int] | None:
@@ -196,5 +196,5 @@ def _new() -> Signer:
     return Signer(id=secrets.token_hex(4), secret=secrets.token_hex(32))
 
 
-def _encode(known: _Secrets) -> bytes:
-    return json.dumps(known.model_dump()).encode()
+def _encode(stored: _Secrets) -> bytes:
+    return json.dumps(stored.model_dump()).encode()

@@ -92,8 +92,8 @@ async def list_messages(shared: Shared, queue: Queue[bytes], wanted: Wanted, pag
     start = page * SHOWN
     if not (wanted.text or wanted.status):
         rows = await _rows(handle, index, slice(start, start + SHOWN))
-        known = len(index.placed) + len(index.bundled)
-        return Listing(rows, min(known, LOOKED) if wanted.id else None, known > LOOKED)
+        total = len(index.placed) + len(index.bundled)
+        return Listing(rows, min(total, LOOKED) if wanted.id else None, total > LOOKED)
     matching, more = await shared.get(("search", queue.name, wanted), lambda: _search(handle, index, wanted))
     return Listing(matching[start : start + SHOWN], len(matching), more)
 
