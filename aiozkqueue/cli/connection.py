@@ -86,18 +86,18 @@ class Connection:
 
         Raises: typer.BadParameter.
         """
-        given: ConnectOptions = {}
+        options: ConnectOptions = {}
         if self.root != DEFAULT_ROOT:
-            given["root"] = self.root
+            options["root"] = self.root
         if self.session_timeout is not None:
-            given["session_timeout"] = self.session_timeout
+            options["session_timeout"] = self.session_timeout
         if self.connect_timeout != DEFAULT_CONNECT_TIMEOUT:
-            given["connect_timeout"] = self.connect_timeout
+            options["connect_timeout"] = self.connect_timeout
         if (tls := self._checked_tls()) is not None:
-            given["tls"] = tls
+            options["tls"] = tls
         if self.auth:
-            given["auth"] = self.auth
-        return app.connect(self.hosts, **given)
+            options["auth"] = self.auth
+        return app.connect(self.hosts, **options)
 
     def _checked_tls(self) -> ssl.SSLContext | None:
         """Return the TLS context, with a warning about a password that is sent without. Raises: typer.BadParameter."""

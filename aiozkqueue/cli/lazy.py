@@ -94,6 +94,6 @@ def imported(command: Command) -> TyperCommand:
     alone.command(command.name, cls=Described, epilog=None if command.hidden else EXPLAINED, hidden=command.hidden)(
         getattr(import_module(f"aiozkqueue.cli.{module}"), function)
     )
-    made = cast("TyperCommand", typer.main.get_command(alone))
-    add_help_all(made)
-    return made
+    typer_command = cast("TyperCommand", typer.main.get_command(alone))
+    add_help_all(typer_command)
+    return typer_command

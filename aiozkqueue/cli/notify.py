@@ -48,11 +48,13 @@ async def schedule(
     assert moment is not None  # noqa: S101 - it is None of None only
     async with connection.open() as session:
         queue = await existing(session, service, name)
-        made = await queue.schedule(os.fsencode(event), moment, search_key1=key1, search_key2=key2, user_token=token)
+        notification_id = await queue.schedule(
+            os.fsencode(event), moment, search_key1=key1, search_key2=key2, user_token=token
+        )
     if as_json:
-        output.print_json({"id": made, "queue": queue.queue.name})
+        output.print_json({"id": notification_id, "queue": queue.queue.name})
     else:
-        typer.echo(made)
+        typer.echo(notification_id)
     return Exit.OK
 
 

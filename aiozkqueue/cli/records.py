@@ -56,8 +56,8 @@ async def state(
         output.print_json(record)
     else:
         shown = record | {"put_by": _text(found.put_by), "claimed_by": _text(found.claimed_by)}
-        known = [(name, value) for name, value in shown.items() if value not in (None, "")]
-        output.print_table(["what", "value"], [(name, str(value)) for name, value in known])
+        rows = [(name, value) for name, value in shown.items() if value not in (None, "")]
+        output.print_table(["what", "value"], [(name, str(value)) for name, value in rows])
     return Exit.NOTHING if found.status is zq.Status.UNKNOWN else Exit.OK
 
 

@@ -164,8 +164,8 @@ async def serve(
             stack.push_async_callback(_ended, admin, asyncio.create_task(admin.serve([asking])))
         if main.started and cluster is not None:
             own = advertise or address
-            asked = address if asking is None else address_of(asking)
-            registration = Registration(cluster, own, advertise_admin or _as_seen(own, asked))
+            admin_address = address if asking is None else address_of(asking)
+            registration = Registration(cluster, own, advertise_admin or _as_seen(own, admin_address))
             main.withdraw = await stack.enter_async_context(registered(core_of(session), registration))
         if main.started:
             stack.enter_context(settled_heap())

@@ -65,7 +65,7 @@ def options_of(connection: Connection) -> dict[str, str]:
     """
     if connection.auth:
         os.environ[AUTH] = connection.credentials()
-    given = {
+    options = {
         "hosts": DEFAULT_HOSTS if connection.hosts is None else connection.hosts,
         "root": connection.root,
         "sessionTimeout": connection.session_timeout,
@@ -74,7 +74,7 @@ def options_of(connection: Connection) -> dict[str, str]:
         "tlsCert": connection.tls_cert,
         "tlsKey": connection.tls_key,
     }
-    return {name: str(value) for name, value in given.items() if value is not None}
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def place(path: str) -> str:
@@ -184,12 +184,12 @@ def watched(spark: SparkSession, text: str) -> Iterator[output.Bar]:
 
 def _watch(spark: SparkSession, bar: output.Bar, over: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
-    seen: dict[int, tuple[int, int]] = {}
+    progress: dict[int, tuple[int, int]] = {}
     while not over.wait(_LOOK):
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)
             if info is not None:
-                seen[stage] = (info.numCompletedTasks, info.numTasks)
-        for stage in seen.keys() - set(tracker.getActiveStageIds()):
-            seen[stage] = (seen[stage][1], seen[stage][1])
-        bar.reach(sum(done for done, _ in seen.values()), sum(tasks for _, tasks in seen.values()))
+                progress[stage] = (info.numCompletedTasks, info.numTasks)
+        for stage in progress.keys() - set(tracker.getActiveStageIds()):
+            progress[stage] = (progress[stage][1], progress[stage][1])
+        bar.reach(sum(done for done, _ in progress.values()), sum(tasks for _, tasks in progress.values()))

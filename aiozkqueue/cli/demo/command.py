@@ -112,11 +112,11 @@ async def _process(source: zq.Queue[Line], sink: zq.Queue[Result], account: Acco
     async with processes.started(_WORKERS, connection, **names, hold_at=hold_at) as workers:
         for worker in workers:
             await worker.reported("ready")
-        begun = time.monotonic()
+        start = time.monotonic()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_murder, workers, source, account)
             await _drain(sink, account, connection)
-            account.seconds = time.monotonic() - begun
+            account.seconds = time.monotonic() - start
             tasks.cancel_scope.cancel()
         for worker in workers[1:]:
             await worker.end()

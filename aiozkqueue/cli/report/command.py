@@ -97,13 +97,13 @@ async def _read(
 ) -> Report | None:
     """Read the records; after two seconds, show how many there are still to read."""
     summary = Summary(queue.name)
-    begun, bar = time.monotonic(), None
+    start, bar = time.monotonic(), None
     with ExitStack() as stack:
         async for record in queue.history(since=since, until=until):
             summary.add(record)
             if summary.records % _STEP:
                 continue
-            if bar is None and time.monotonic() - begun > _PATIENCE:
+            if bar is None and time.monotonic() - start > _PATIENCE:
                 total = await count_history(core_of(session).handle(queue.name), since=since, until=until)
                 bar = stack.enter_context(output.progress("reading records", total))
                 bar.advance(summary.records)
