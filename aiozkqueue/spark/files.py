@@ -72,9 +72,9 @@ class HadoopFiles:
         jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the file systems that Spark writes to
         java: Any = spark.sparkContext._jsc  # noqa: SLF001 - so too
         self._path = jvm.org.apache.hadoop.fs.Path
-        given = self._path(path)
-        self._system = given.getFileSystem(java.hadoopConfiguration())
-        self.path: str = str(self._system.makeQualified(given))
+        hadoop_path = self._path(path)
+        self._system = hadoop_path.getFileSystem(java.hadoopConfiguration())
+        self.path: str = str(self._system.makeQualified(hadoop_path))
 
     def exists(self, place: str) -> bool:
         """See `Files`."""

@@ -132,10 +132,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         link, ledger = self._ledger()
         self._limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        known = Offset.decode(start)
+        offset = Offset.decode(start)
         self._join()
-        latest = link.call(self._latest, ledger, known, self._limit)
-        if latest == known:
+        latest = link.call(self._latest, ledger, offset, self._limit)
+        if latest == offset:
             return start
         self._beside().remove()
         return latest.encode()

@@ -151,16 +151,16 @@ async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
     """Remove records of an hour. A name is never used again, so it cannot belong to another record."""
     state = link.state
     path = state.paths.record(hour)
-    left = names
+    remaining = names
     while True:
         listing = await collect_children(
-            QueueHandle(link.runtime, state), path, partial(Matching, set(left).__contains__)
+            QueueHandle(link.runtime, state), path, partial(Matching, set(remaining).__contains__)
         )
-        left = listing.names
-        if not left:
+        remaining = listing.names
+        if not remaining:
             return
-        for start in range(0, len(left), TOGETHER):
-            page = left[start : start + TOGETHER]
+        for start in range(0, len(remaining), TOGETHER):
+            page = remaining[start : start + TOGETHER]
             await _apply(link, [Delete(f"{path}/{name}") for name in page])
 
 

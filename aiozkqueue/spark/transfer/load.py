@@ -107,13 +107,13 @@ def load(
         PayloadError: a row cannot be read or put.
         MessageTooLargeError, QueueFullError, ConnectionLostError, AccessDeniedError.
     """
-    given = parse_options(options)
+    parsed = parse_options(options)
     kinds = {kind_of(path) for path in files} if kind is None else {kind}
     if len(kinds) > 1:
         msg = f"{' and '.join(sorted(form.value for form in kinds))} files: load each kind by itself, or say the format"
         raise InvalidOptionError(msg)
     with _translate_errors(files), _divided_alike(spark):
-        frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), given.id_column)
+        frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), parsed.id_column)
         counted = Observation()
         rows = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
         rows.write.format("aiozkqueue").mode("append").options(**options).save()
@@ -155,12 +155,12 @@ def _as_messages(frame: DataFrame, id_column: str | None) -> DataFrame:
 
 def _typed(name: str, kind: DataType) -> Column:
     column = functions.col(f"`{name}`")
-    wanted = _OPTIONS.get(name, kind)
-    if kind == wanted:
+    target = _OPTIONS.get(name, kind)
+    if kind == target:
         return column
-    if isinstance(wanted, MapType) and isinstance(kind, StringType):
-        return functions.from_json(column, wanted.simpleString(), {"mode": "FAILFAST"}).alias(name)
-    return column.cast(wanted).alias(name)
+    if isinstance(target, MapType) and isinstance(kind, StringType):
+        return functions.from_json(column, target.simpleString(), {"mode": "FAILFAST"}).alias(name)
+    return column.cast(target).alias(name)
 
 
 @contextmanager
