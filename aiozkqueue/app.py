@@ -189,18 +189,18 @@ class App:
             InvalidOptionError: the queue is not of this application, or an option is out of range; or the handler
                 cannot be awaited, or cannot be called with one argument.
         """
-        if not any(queue is known for known, _ in self._queues):
+        if not any(queue is own for own, _ in self._queues):
             msg = f"listener takes a queue that app.queue() of this application has made, not {queue!r}"
             raise InvalidOptionError(msg)
         check_listener_options(options)
         size = check_batch(batch, batch_wait, options)
         if on_dead is not None:
             check_awaited(on_dead, "on_dead")
-        given = options if size is None else {**options, "batch": size.limit, "batch_wait": size.wait}
+        handler_options = options if size is None else {**options, "batch": size.limit, "batch_wait": size.wait}
 
         def register(handler: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], Coroutine[Any, Any, None]]:
             check_handler(handler, "the delivery" if size is None else "the batch")
-            self._handlers.append(_Handled(queue, handler, given, on_dead))
+            self._handlers.append(_Handled(queue, handler, handler_options, on_dead))
             return handler
 
         return register
@@ -268,8 +268,8 @@ class App:
             ConnectionLostError, AccessDeniedError, WrongLoopError, MissingExtraError: as `aiozkqueue.connect`.
             InvalidOptionError: at once, if an option is out of range; on entering, if the application is connected.
         """
-        given: ConnectOptions = {**self._options, **options}
-        return self._connected(connect(self._hosts if hosts is None else hosts, **given))
+        connect_options: ConnectOptions = {**self._options, **options}
+        return self._connected(connect(self._hosts if hosts is None else hosts, **connect_options))
 
     @contextmanager
     def bind(self, session: QueueSession) -> Iterator[None]:
@@ -314,7 +314,10 @@ class App:
         with self.bind(session):
             schedulers = await self._declare(session) if self._jobs else []
             listeners: list[Listener[Any]] = [
-                session.listener(one.queue, one.handler, on_dead=one.on_dead, **one.options) for one in self._handlers
+                session.listener(
+                    declaration.queue, declaration.handler, on_dead=declaration.on_dead, **declaration.options
+                )
+                for declaration in self._handlers
             ]
             yield [*listeners, *schedulers]
 
@@ -351,9 +354,9 @@ class App:
         from aiozkqueue.schedule import Jobs, Scheduler  # noqa: PLC0415 - an extra
 
         jobs = Jobs(session)
-        for one in self._jobs:
+        for job in self._jobs:
             await jobs.declare(
-                one.queue.name, one.cron, one.queue, b"", zone=one.zone, missed=one.missed, tolerance=one.tolerance
+                job.queue.name, job.cron, job.queue, b"", zone=job.zone, missed=job.missed, tolerance=job.tolerance
             )
         return [Scheduler(session)]
 

@@ -271,8 +271,8 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delive
     ) -> None:
         if delay is not None:
             _check_delay("delay", delay)
-        for number, one in enumerate(_listed(schedule)):
-            _check_delay(f"schedule[{number}]", one)
+        for number, pause in enumerate(_listed(schedule)):
+            _check_delay(f"schedule[{number}]", pause)
         _check_headers(headers)
         wait = f"{delay} s" if isinstance(delay, int | float) else delay
         super().__init__("retry" if delay is None else f"retry after {wait}")

@@ -26,8 +26,8 @@ def _unfit(module: str, extra: str, cause: ImportError) -> MissingExtraError:
         installed = f"{package} {metadata.version(package)}"
     except metadata.PackageNotFoundError:
         installed = package
-    wanted = _requirement(package, extra)
-    needed = wanted or "another version"
+    requirement = _requirement(package, extra)
+    needed = requirement or "another version"
     msg = f"{installed} is installed, and aiozkqueue needs {needed} ({cause}): pip install 'aiozkqueue[{extra}]'"
     return MissingExtraError(msg, name=module)
 

@@ -163,8 +163,8 @@ def _answering(status: int, detail: str, headers: dict[str, str] | None = None) 
 async def _unknown(request: Request, error: Exception) -> Response:
     _note(request, error)
     detail = "whether this was applied is not known yet; do not simply send it again"
-    told = error.transaction_id if isinstance(error, OutcomeUnknownError) else ""
-    return JSONResponse({"detail": detail, "transaction_id": told}, 504)
+    transaction_id = error.transaction_id if isinstance(error, OutcomeUnknownError) else ""
+    return JSONResponse({"detail": detail, "transaction_id": transaction_id}, 504)
 
 
 def _note(request: Request, error: Exception) -> None:

@@ -136,8 +136,8 @@ class Sampler:
         Raises: QueueError, ZooKeeperError; TimeoutError: ZooKeeper does not answer.
         """
         async with self._looking:
-            begun = time.monotonic()
-            if begun - self._looked < age:
+            start = time.monotonic()
+            if start - self._looked < age:
                 return
             names = await self._names()
             samples: dict[str, Sample] = {}
@@ -151,13 +151,13 @@ class Sampler:
                 log.warning("%s", unreadable[name], extra={"queue": name})
             self._latest, self._unreadable = samples, unreadable
             self._listed = {key: counted for key, counted in self._listed.items() if key[0] in samples}
-            self._oldest = {name: known for name, known in self._oldest.items() if name in samples}
-            self._bundles = {name: known for name, known in self._bundles.items() if name in samples}
+            self._oldest = {name: oldest for name, oldest in self._oldest.items() if name in samples}
+            self._bundles = {name: bundles for name, bundles in self._bundles.items() if name in samples}
             self._slow = {name: at for name, at in self._slow.items() if name in unreadable}
             self._looked = time.monotonic()
-            if begun - self._kept < EVERY / 2:
+            if start - self._kept < EVERY / 2:
                 return
-            self._kept = begun
+            self._kept = start
             self._history = {name: self._history.get(name, deque(maxlen=KEPT)) for name in names}
             for name, sample in self._latest.items():
                 self._history[name].append(sample)
@@ -277,25 +277,25 @@ class Sampler:
         The bundles of a deep queue are listed once a minute. In between, the average of that time is used.
         """
         znodes = sum(counts.values())
-        known = self._bundles.get(handle.name)
+        bundles = self._bundles.get(handle.name)
         deep = znodes > LISTED
-        if not deep or (znodes <= MOST_LISTED and (known is None or time.monotonic() - known.at > RETRY)):
+        if not deep or (znodes <= MOST_LISTED and (bundles is None or time.monotonic() - bundles.at > RETRY)):
             found = await count_bundled(handle, list(counts))
-            known = _Bundles(time.monotonic(), sum(found.more.values()) / max(1, znodes), found.in_flight)
-            self._bundles[handle.name] = known
-        if known is None:
+            bundles = _Bundles(time.monotonic(), sum(found.more.values()) / max(1, znodes), found.in_flight)
+            self._bundles[handle.name] = bundles
+        if bundles is None:
             return 0, 0
-        return round(known.average * znodes), known.in_flight
+        return round(bundles.average * znodes), bundles.in_flight
 
     async def _list_for(self, name: str, what: str, count: Callable[[], Coroutine[object, object, int]]) -> int:
         """Return a number that needs a listing. The number is cached for twenty times as long as the listing takes."""
         until, number = self._listed.get((name, what), (float("-inf"), 0))
-        begun = time.monotonic()
-        if begun < until:
+        start = time.monotonic()
+        if start < until:
             return number
         number = await count()
         now = time.monotonic()
-        self._listed[name, what] = now + 20 * (now - begun) - EVERY / 2, number
+        self._listed[name, what] = now + 20 * (now - start) - EVERY / 2, number
         return number
 
     async def _find_oldest(
@@ -311,25 +311,25 @@ class Sampler:
         The last known one is looked for again if it is taken, or if an older one may have been released; in a deep
         queue only once a minute.
         """
-        looked, known = self._oldest.pop(handle.name, (float("-inf"), None))
+        looked, oldest = self._oldest.pop(handle.name, (float("-inf"), None))
         if not sample.waiting:
             return None
         znodes = sum(counts.values())
-        taken = known is None or await self._is_taken(handle, known)
+        taken = oldest is None or await self._is_taken(handle, oldest)
         if znodes <= LISTED:
             again = taken or locks > 0
         else:
             again = taken and znodes <= MOST_LISTED and time.monotonic() - looked > RETRY
         if again:
             looked = time.monotonic()
-            known = await oldest_waiting(handle, config, [folder for folder, number in counts.items() if number])
+            oldest = await oldest_waiting(handle, config, [folder for folder, number in counts.items() if number])
         elif taken and time.monotonic() - looked > RETRY:
-            known = None
-        self._oldest[handle.name] = looked, known
-        return None if known is None else known.since
+            oldest = None
+        self._oldest[handle.name] = looked, oldest
+        return None if oldest is None else oldest.since
 
-    async def _is_taken(self, handle: QueueHandle[Runtime], known: Oldest) -> bool:
-        item, lock = await asyncio.gather(*map(handle.zookeeper.exists, (known.path, known.lock)))
+    async def _is_taken(self, handle: QueueHandle[Runtime], oldest: Oldest) -> bool:
+        item, lock = await asyncio.gather(*map(handle.zookeeper.exists, (oldest.path, oldest.lock)))
         return item is None or lock is not None
 
 

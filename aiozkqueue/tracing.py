@@ -268,9 +268,9 @@ class _Handling:
         for message in self._outcomes:
             if self._handled.get(message) is self:
                 del self._handled[message]
-        known = {outcome or self._unsettled().name.lower() for outcome in self._outcomes.values()}
-        if len(known) == 1:
-            self._span.set_attribute(_OUTCOME, known.pop())
+        outcomes = {outcome or self._unsettled().name.lower() for outcome in self._outcomes.values()}
+        if len(outcomes) == 1:
+            self._span.set_attribute(_OUTCOME, outcomes.pop())
         self._span.end()
 
 

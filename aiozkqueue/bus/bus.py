@@ -136,10 +136,10 @@ class Bus(Generic[E]):
         if EVENT in headers or DONE in headers:
             msg = f"the headers {EVENT!r} and {DONE!r} are reserved by the bus; use other names"
             raise InvalidOptionError(msg)
-        given: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
+        put_options: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
         while True:
             groups, check = await self._groups.known()
-            puts = [prepare(runtime, self._queue(group, self._policy), body, given) for group in (None, *groups)]
+            puts = [prepare(runtime, self._queue(group, self._policy), body, put_options) for group in (None, *groups)]
             if tx is not None:
                 return work_of(tx).add_puts(puts, check)
             await make_ready(puts)
@@ -178,7 +178,7 @@ class Bus(Generic[E]):
         if not _NAME.fullmatch(known_by):
             msg = f"{known_by!r} cannot name a subscriber: give name=, 1 to 100 of A-Z a-z 0-9 . _ : -"
             raise InvalidOptionError(msg)
-        if any(one.name == known_by and one.group == group for one in self._subscribers):
+        if any(subscriber.name == known_by and subscriber.group == group for subscriber in self._subscribers):
             msg = f"bus {self.name!r} already has a subscriber {known_by!r}; give name= to distinguish them"
             raise AlreadyExistsError(msg)
         self._subscribers.append(_Subscriber(known_by, kind, cast("Callable[[Any], Awaitable[None]]", handler), group))
@@ -222,21 +222,21 @@ class Bus(Generic[E]):
             raise Reject(str(error)) from error
         done = set(delivery.headers.get(DONE, "").split())
         failures: list[Exception] = []
-        for one in self._subscribers:
-            if one.group != group or one.name in done or not isinstance(event, one.kind):
+        for subscriber in self._subscribers:
+            if subscriber.group != group or subscriber.name in done or not isinstance(event, subscriber.kind):
                 continue
             try:
-                await one.handler(event)
+                await subscriber.handler(event)
             except Exception as error:
                 log.warning(
                     "bus %s: subscriber %s failed on %s",
                     self.name,
-                    one.name,
+                    subscriber.name,
                     delivery.id,
                     exc_info=error,
                     extra={
                         "bus": self.name,
-                        "subscriber": one.name,
+                        "subscriber": subscriber.name,
                         "queue": delivery.queue,
                         "message_id": delivery.id,
                         "attempt": delivery.attempt,
@@ -245,16 +245,16 @@ class Bus(Generic[E]):
                 failures.append(error)
             else:
                 # From here on this covers every end except the death of the process.
-                done.add(one.name)
+                done.add(subscriber.name)
                 add_headers(delivery, {DONE: " ".join(sorted(done))})
         if not failures:
             return
         retries = [error for error in failures if isinstance(error, Retry)]
-        asked = next((error for error in retries if error.schedule is not None), retries[0] if retries else None)
+        retry = next((error for error in retries if error.schedule is not None), retries[0] if retries else None)
         raise Retry(
-            delay=None if asked is None else asked.delay,
-            schedule=None if asked is None else asked.schedule,
-            exhausted=None if asked is None else asked.exhausted,
+            delay=None if retry is None else retry.delay,
+            schedule=None if retry is None else retry.schedule,
+            exhausted=None if retry is None else retry.exhausted,
         ) from failures[0]
 
     # -- groups

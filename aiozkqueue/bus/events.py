@@ -44,7 +44,7 @@ class EventTypes(Generic[E]):
         """
         kind = type(event)
         self.require(kind, bus)
-        return " ".join(one.__name__ for one in self._line(kind)), self._codec(kind).encode(event, f"bus {bus}")
+        return " ".join(cls.__name__ for cls in self._line(kind)), self._codec(kind).encode(event, f"bus {bus}")
 
     def decode(self, names: str | None, payload: bytes, bus: str) -> E:
         """Read an event, as the nearest class that is known here. Raises: PayloadError."""
@@ -71,7 +71,7 @@ class EventTypes(Generic[E]):
                 raise InvalidOptionError(msg)
 
     def _line(self, kind: type[BaseModel]) -> list[type[BaseModel]]:
-        return [one for one in kind.__mro__ if issubclass(one, self.base)]
+        return [cls for cls in kind.__mro__ if issubclass(cls, self.base)]
 
     def _all(self, kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
         yield kind

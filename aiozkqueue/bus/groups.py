@@ -58,13 +58,13 @@ class Groups:
     async def leave(self, group: str) -> None:
         """Remove a group. Raises: NotFoundError, AccessDeniedError, PayloadError."""
 
-        def left(groups: tuple[str, ...]) -> tuple[str, ...]:
+        def without(groups: tuple[str, ...]) -> tuple[str, ...]:
             if group not in groups:
                 msg = f"bus {self._paths.name!r} has no group {group!r}"
                 raise NotFoundError(msg)
-            return tuple(one for one in groups if one != group)
+            return tuple(other for other in groups if other != group)
 
-        await self._change(left)
+        await self._change(without)
 
     async def _change(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
         runtime = self._runtime

@@ -42,7 +42,7 @@ async def cancel(
         )
     if outcome is zq.Alteration.HELD and not running:
         output.note("a consumer holds it; --running also removes a message in flight, and cancels its handler")
-    return _told(queue, message, "cancelled", outcome, by_key=by_key, as_json=as_json)
+    return _report(queue, message, "cancelled", outcome, by_key=by_key, as_json=as_json)
 
 
 @connected
@@ -64,10 +64,10 @@ async def update(
     async with connection.look_at(queue) as target:
         data = os.fsencode(body)
         outcome = await (target.update(data, key=message) if by_key else target.update(data, id=message))
-    return _told(queue, message, "updated", outcome, by_key=by_key, as_json=as_json)
+    return _report(queue, message, "updated", outcome, by_key=by_key, as_json=as_json)
 
 
-def _told(queue: str, message: str, done: str, outcome: zq.Alteration, *, by_key: bool, as_json: bool) -> Exit:
+def _report(queue: str, message: str, done: str, outcome: zq.Alteration, *, by_key: bool, as_json: bool) -> Exit:
     if as_json:
         output.print_json({"queue": queue, "key" if by_key else "id": message, "outcome": outcome.value})
         return Exit.OK if outcome else Exit.NOTHING

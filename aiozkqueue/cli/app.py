@@ -58,7 +58,7 @@ def run(arguments: list[str] | None = None) -> int:
             command(arguments or sys.argv[1:] or ["--help"], prog_name="aiozkqueue", standalone_mode=False) or Exit.OK
         )
     except typer.TyperException as error:
-        output.note(_told(error))
+        output.note(_message_of(error))
         return error.exit_code
     except (typer.Abort, asyncio.CancelledError):
         return Exit.INTERRUPTED
@@ -74,7 +74,7 @@ def run(arguments: list[str] | None = None) -> int:
         return status_of(cause)
 
 
-def _told(error: typer.TyperException) -> str:
+def _message_of(error: typer.TyperException) -> str:
     """Return the error of a command line, with a reference to the help."""
     if isinstance(error, typer.BadParameter) and error.param is None and error.param_hint is None:
         return error.message  # a check of our own, which names the options itself

@@ -127,7 +127,7 @@ def asks_queue(
     """Give ``async def command(connection, queue: AskedQueue, …)`` the argument QUEUE, `--curator` and `--kazoo`."""
     options = inspect.signature(other_programs_queue, eval_str=True).parameters
     first, _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    behind = [(one, argument) for one in own if (argument := _argument(one)) is not None]
+    behind = [(parameter, argument) for parameter in own if (argument := _argument(parameter)) is not None]
 
     @functools.wraps(command)
     async def run(connection: ConnectionT, /, queue: str | None = None, **given: Any) -> Exit:  # noqa: ANN401 - what typer has read
@@ -138,9 +138,9 @@ def asks_queue(
                 raise typer.BadParameter(message)
             asked = AskedQueue(queue)
         elif queue is not None:
-            _move_up(asked, queue, [one for one, _ in behind], given)
-        for one, argument in behind:
-            if one.default is inspect.Parameter.empty and given[one.name] is None:
+            _move_up(asked, queue, [parameter for parameter, _ in behind], given)
+        for parameter, argument in behind:
+            if parameter.default is inspect.Parameter.empty and given[parameter.name] is None:
                 message = f"Missing argument {argument.metavar!r}."
                 raise typer.BadParameter(message)
         return await cast("Callable[..., Coroutine[None, None, Exit]]", command)(connection, asked, **given)
@@ -154,8 +154,8 @@ def asks_queue(
     parameters = [
         first.replace(kind=inspect.Parameter.POSITIONAL_ONLY),
         name,
-        *(_optional(one) for one in own),
-        *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in options.values()),
+        *(_optional(parameter) for parameter in own),
+        *(option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options.values()),
     ]
     vars(run)["__signature__"] = inspect.Signature(parameters)
     return run
@@ -166,7 +166,7 @@ def _argument(parameter: inspect.Parameter) -> ArgumentInfo | None:
     annotation = parameter.annotation
     if get_origin(annotation) is not Annotated:
         return None
-    return next((one for one in get_args(annotation) if isinstance(one, ArgumentInfo)), None)
+    return next((item for item in get_args(annotation) if isinstance(item, ArgumentInfo)), None)
 
 
 def _optional(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -180,12 +180,12 @@ def _optional(parameter: inspect.Parameter) -> inspect.Parameter:
 
 def _move_up(asked: AskedQueue, text: str, behind: list[inspect.Parameter], given: dict[str, Any]) -> None:
     """Move the text given as QUEUE to the next argument, and so on."""
-    for one in behind:
-        before = given[one.name]
-        if get_args(one.annotation)[0] == list[str] | None:
-            given[one.name] = [text, *(before or ())]
+    for parameter in behind:
+        before = given[parameter.name]
+        if get_args(parameter.annotation)[0] == list[str] | None:
+            given[parameter.name] = [text, *(before or ())]
             return
-        given[one.name] = text
+        given[parameter.name] = text
         if before is None:
             return
         text = before

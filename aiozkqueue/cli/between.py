@@ -43,10 +43,10 @@ def asks_both_queues(
         target: str | None = None,
         **given: Any,  # noqa: ANN401 - what typer has read
     ) -> Exit:
-        others = [_asked(end, {name: given.pop(f"{end}_{name}") for name in shared}) for end in _ENDS]
+        foreign = [_asked(end, {name: given.pop(f"{end}_{name}") for name in shared}) for end in _ENDS]
         names = [name for name in (source, target) if name is not None]
         asked: list[AskedQueue] = []
-        for argument, other in zip(_ENDS.values(), others, strict=True):
+        for argument, other in zip(_ENDS.values(), foreign, strict=True):
             if other is None and not names:
                 end = argument.lower()
                 message = (
@@ -55,7 +55,7 @@ def asks_both_queues(
                 raise typer.BadParameter(message)
             asked.append(AskedQueue(names.pop(0)) if other is None else other)
         if names:
-            message = f"unexpected argument {names[0]!r}: options already name {' and '.join(_named(others))}"
+            message = f"unexpected argument {names[0]!r}: options already name {' and '.join(_named(foreign))}"
             raise typer.BadParameter(message)
         return await cast("Callable[..., Coroutine[None, None, Exit]]", command)(connection, *asked, **given)
 
@@ -71,15 +71,15 @@ def asks_both_queues(
     parameters = [
         first.replace(kind=inspect.Parameter.POSITIONAL_ONLY),
         *arguments,
-        *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own),
-        *(_option(end, one) for end in _ENDS for one in shared.values()),
+        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
+        *(_option(end, parameter) for end in _ENDS for parameter in shared.values()),
     ]
     vars(run)["__signature__"] = inspect.Signature(parameters)
     return run
 
 
-def _named(others: list[AskedQueue | None]) -> list[str]:
-    return [argument for argument, other in zip(_ENDS.values(), others, strict=True) if other is not None]
+def _named(foreign: list[AskedQueue | None]) -> list[str]:
+    return [argument for argument, other in zip(_ENDS.values(), foreign, strict=True) if other is not None]
 
 
 def _asked(end: str, given: dict[str, Any]) -> AskedQueue | None:
@@ -93,13 +93,13 @@ def _asked(end: str, given: dict[str, Any]) -> AskedQueue | None:
 def _option(end: str, parameter: inspect.Parameter) -> inspect.Parameter:
     """Return an option of another program's queue as one of this end."""
     type_, *metadata = get_args(parameter.annotation)
-    (option,) = (one for one in metadata if isinstance(one, OptionInfo))
-    told = typer.Option(
+    (option,) = (item for item in metadata if isinstance(item, OptionInfo))
+    end_option = typer.Option(
         f"--{end}-{parameter.name.replace('_', '-')}",
         metavar=option.metavar,
         help=(option.help or "").replace("QUEUE", _ENDS[end]),
         rich_help_panel=f"{_ENDS[end]}, a queue of another program",
     )
     return parameter.replace(
-        name=f"{end}_{parameter.name}", kind=inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[(type_, told)]
+        name=f"{end}_{parameter.name}", kind=inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[(type_, end_option)]
     )

@@ -187,7 +187,9 @@ def _options() -> list[inspect.Parameter]:
 
 def _with_settings() -> inspect.Signature:
     own = inspect.signature(configure, eval_str=True).parameters.values()
-    return inspect.Signature([one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD] + _options())
+    return inspect.Signature(
+        [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD] + _options()
+    )
 
 
 vars(configure)["__signature__"] = _with_settings()

@@ -86,23 +86,23 @@ class Connection:
 
         Raises: typer.BadParameter.
         """
-        given: ConnectOptions = {}
+        options: ConnectOptions = {}
         if self.root != DEFAULT_ROOT:
-            given["root"] = self.root
+            options["root"] = self.root
         if self.session_timeout is not None:
-            given["session_timeout"] = self.session_timeout
+            options["session_timeout"] = self.session_timeout
         if self.connect_timeout != DEFAULT_CONNECT_TIMEOUT:
-            given["connect_timeout"] = self.connect_timeout
+            options["connect_timeout"] = self.connect_timeout
         if (tls := self._checked_tls()) is not None:
-            given["tls"] = tls
+            options["tls"] = tls
         if self.auth:
-            given["auth"] = self.auth
-        return app.connect(self.hosts, **given)
+            options["auth"] = self.auth
+        return app.connect(self.hosts, **options)
 
     def _checked_tls(self) -> ssl.SSLContext | None:
         """Return the TLS context, with a warning about a password that is sent without. Raises: typer.BadParameter."""
         tls = self._tls()
-        if tls is None and any(one.scheme == "digest" for one in self.auth) and not self._is_local():
+        if tls is None and any(auth.scheme == "digest" for auth in self.auth) and not self._is_local():
             output.note("the password goes over the network unencrypted: use --tls or --tls-ca, or sasl: credentials")
         return tls
 
@@ -150,12 +150,12 @@ class Connection:
             TLS: "1" if self.tls else None,
             AUTH: self.credentials() or None,
         }
-        others = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-        return others | {name: str(value) for name, value in variables.items() if value is not None}
+        inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        return inherited | {name: str(value) for name, value in variables.items() if value is not None}
 
     def credentials(self) -> str:
         """Return the credentials as one text, which `Auth.parse_all` reads."""
-        return "\n".join(f"{one.scheme}:{one.user}:{one.password}" for one in self.auth)
+        return "\n".join(f"{auth.scheme}:{auth.user}:{auth.password}" for auth in self.auth)
 
     def _is_local(self) -> bool:
         """Whether all servers are on this machine."""

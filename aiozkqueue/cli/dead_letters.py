@@ -133,7 +133,8 @@ async def _found(
     letters = await target.dead_letters.peek(EXAMINED)
     if len(letters) == EXAMINED:
         output.note(f"only the {EXAMINED} oldest dead letters of queue {target.name!r} were examined")
-    return [one for one in letters if _matches(one, (reason or "").casefold(), (search or "").casefold())][:limit]
+    matching = [letter for letter in letters if _matches(letter, (reason or "").casefold(), (search or "").casefold())]
+    return matching[:limit]
 
 
 async def _chosen(
@@ -145,18 +146,18 @@ async def _chosen(
     if ids:
         message = "ids exclude --reason and --search"
         raise typer.BadParameter(message)
-    return [one.id for one in await _found(target, reason, search, EXAMINED)]
+    return [letter.id for letter in await _found(target, reason, search, EXAMINED)]
 
 
 async def _note_absent(target: zq.Queue[bytes], ids: list[str]) -> None:
     """Print which ids are not those of dead letters, unless there are too many to know."""
     letters = await target.dead_letters.peek(EXAMINED)
     if len(letters) < EXAMINED:
-        known = {one.id for one in letters}
-        for absent in dict.fromkeys(one for one in ids if one not in known):
+        known = {letter.id for letter in letters}
+        for absent in dict.fromkeys(message_id for message_id in ids if message_id not in known):
             output.note(f"there is no dead letter {absent} in queue {target.name!r}")
 
 
 def _matches(letter: zq.DeadLetter[bytes], reason: str, text: str) -> bool:
     texts = (letter.id, letter.reason, letter.key or "", letter.group or "", letter.body.decode("utf-8", "replace"))
-    return reason in letter.reason.casefold() and any(text in one.casefold() for one in texts)
+    return reason in letter.reason.casefold() and any(text in value.casefold() for value in texts)

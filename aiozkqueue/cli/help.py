@@ -43,9 +43,9 @@ class Described(TyperCommand):
 
 def without_types(parameters: list[Any]) -> list[Any]:
     """Return parameters whose help shows no Python types: `<bool>` for a switch, `<list[str]>` for an argument."""
-    for one in parameters:
-        if one.param_type_name == "argument" or getattr(one, "is_flag", False):
-            vars(one)["display_type_rich"] = _no_type
+    for parameter in parameters:
+        if parameter.param_type_name == "argument" or getattr(parameter, "is_flag", False):
+            vars(parameter)["display_type_rich"] = _no_type
     return parameters
 
 
@@ -86,15 +86,19 @@ def _print_short(ctx: typer.Context, usage: str, text: str, parameters: Sequence
     console.print(Padding(Text(usage, style="bold"), (0, 1)))
     console.print()
     console.print(Padding(Text.from_markup(_flowing(text)), (0, 1)))
-    arguments = [one for one in parameters if one.param_type_name == "argument"]
-    options = [one for one in parameters if one.param_type_name == "option" and one.rich_help_panel is None]
+    arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
+    options = [
+        parameter
+        for parameter in parameters
+        if parameter.param_type_name == "option" and parameter.rich_help_panel is None
+    ]
     for title, members in (("Arguments", arguments), ("Options", options)):
         if members:
-            _print_panel(console, title, {_name(ctx, one): _explained(one) for one in members})
+            _print_panel(console, title, {_name(ctx, parameter): _explained(parameter) for parameter in members})
     more: dict[str, list[str]] = {}
-    for one in parameters:
-        if one not in arguments and one.rich_help_panel is not None:
-            more.setdefault(one.rich_help_panel, []).append(one.opts[0])
+    for parameter in parameters:
+        if parameter not in arguments and parameter.rich_help_panel is not None:
+            more.setdefault(parameter.rich_help_panel, []).append(parameter.opts[0])
     if more:
         _print_panel(console, _MORE, {panel: Text(" ".join(names)) for panel, names in more.items()})
 
@@ -102,7 +106,9 @@ def _print_short(ctx: typer.Context, usage: str, text: str, parameters: Sequence
 def _flowing(text: str) -> str:
     """Return a docstring whose paragraphs, except examples, are one line each, for the width of the window."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
-    return "\n\n".join(one if one.startswith("Example") else " ".join(one.split()) for one in paragraphs)
+    return "\n\n".join(
+        paragraph if paragraph.startswith("Example") else " ".join(paragraph.split()) for paragraph in paragraphs
+    )
 
 
 def _print_panel(console: Console, title: str, rows: Mapping[str, RenderableType]) -> None:
@@ -120,7 +126,7 @@ def _name(ctx: typer.Context, parameter: Any) -> str:  # noqa: ANN401 - typer ke
     if parameter.param_type_name == "argument":
         return str(parameter.display_name_raw)
     names = ", ".join(parameter.opts)
-    negative = "".join(f", {one}" for one in parameter.secondary_opts)
+    negative = "".join(f", {name}" for name in parameter.secondary_opts)
     if parameter.is_flag:
         return f"{names}{negative}"
     shown = parameter.display_type(ctx).strip("<>")

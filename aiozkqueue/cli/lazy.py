@@ -46,18 +46,18 @@ class LazyGroup(TyperGroup):
 
     def extend(self, members: Sequence[Command | Commands]) -> None:
         """Add commands, in the order of their listing."""
-        for one in members:
-            if isinstance(one, Command):
-                self.add_command(_Outline(one))
+        for member in members:
+            if isinstance(member, Command):
+                self.add_command(_Outline(member))
             else:
                 group = LazyGroup(
-                    name=one.name,
-                    help=one.summary,
+                    name=member.name,
+                    help=member.summary,
                     epilog=EXPLAINED,
                     rich_markup_mode=_MARKUP,
-                    rich_help_panel=one.panel,
+                    rich_help_panel=member.panel,
                 )
-                group.extend(one.members)
+                group.extend(member.members)
                 self.add_command(group)
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer keeps the type private
@@ -94,6 +94,6 @@ def imported(command: Command) -> TyperCommand:
     alone.command(command.name, cls=Described, epilog=None if command.hidden else EXPLAINED, hidden=command.hidden)(
         getattr(import_module(f"aiozkqueue.cli.{module}"), function)
     )
-    made = cast("TyperCommand", typer.main.get_command(alone))
-    add_help_all(made)
-    return made
+    typer_command = cast("TyperCommand", typer.main.get_command(alone))
+    add_help_all(typer_command)
+    return typer_command

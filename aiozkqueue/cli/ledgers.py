@@ -24,16 +24,16 @@ async def list_(connection: Connection, queue: QueueName, as_json: AsJson = Fals
     async with connection.look_at(queue) as target:
         found, unfinished = await target.admin.ledgers(), await target.admin.unfinished()
     if as_json:
-        for one in found:
+        for ledger in found:
             output.print_json(
                 {
-                    "group": one.group,
-                    "batches": one.batches,
-                    "messages": one.messages,
-                    "client": one.client,
-                    "host": one.host,
-                    "pid": one.pid,
-                    "changed": one.changed.isoformat(),
+                    "group": ledger.group,
+                    "batches": ledger.batches,
+                    "messages": ledger.messages,
+                    "client": ledger.client,
+                    "host": ledger.host,
+                    "pid": ledger.pid,
+                    "changed": ledger.changed.isoformat(),
                 }
             )
         for writer in unfinished:

@@ -38,7 +38,7 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
     $ aiozkqueue move --from-curator /app/orders --from-lock-path /app/orders-locks orders[/dim]
     """
     async with connection.open() as session:
-        ends = [one.name if one.program is None else one.of(session) for one in (source, target)]
+        ends = [queue.name if queue.program is None else queue.of(session) for queue in (source, target)]
         session.admin.moves.check(*ends)
         total = await (await connection.existing(session, source)).size()
         reference = await session.admin.moves.start(*ends)
@@ -86,7 +86,7 @@ async def moves(
     elif found:
         output.print_table(
             ["reference", "from", "to", "state", "moved", "started", "ended", "error"],
-            [_row(one) for one in found],
+            [_row(progress) for progress in found],
         )
     return Exit.OK if found else Exit.NOTHING
 

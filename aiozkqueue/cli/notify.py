@@ -48,11 +48,13 @@ async def schedule(
     assert moment is not None  # noqa: S101 - it is None of None only
     async with connection.open() as session:
         queue = await existing(session, service, name)
-        made = await queue.schedule(os.fsencode(event), moment, search_key1=key1, search_key2=key2, user_token=token)
+        notification_id = await queue.schedule(
+            os.fsencode(event), moment, search_key1=key1, search_key2=key2, user_token=token
+        )
     if as_json:
-        output.print_json({"id": made, "queue": queue.queue.name})
+        output.print_json({"id": notification_id, "queue": queue.queue.name})
     else:
-        typer.echo(made)
+        typer.echo(notification_id)
     return Exit.OK
 
 
@@ -80,23 +82,23 @@ async def find(
         queue = await existing(session, service, name)
         found = await queue.find(key2, search_key1=key1, until=parse_moment(until))
     if as_json:
-        for one in found:
-            output.print_json(_record(one))
+        for notification in found:
+            output.print_json(_record(notification))
     elif found:
         output.print_table(
             ["id", "date", "status", "attempts", "key1", "key2", "token", "event"],
             [
                 (
-                    one.id,
-                    output.when(one.effective_date),
-                    one.status,
-                    one.attempt,
-                    one.search_key1 or "",
-                    one.search_key2 or "",
-                    one.user_token or "",
-                    output.preview(one.event),
+                    notification.id,
+                    output.when(notification.effective_date),
+                    notification.status,
+                    notification.attempt,
+                    notification.search_key1 or "",
+                    notification.search_key2 or "",
+                    notification.user_token or "",
+                    output.preview(notification.event),
                 )
-                for one in found
+                for notification in found
             ],
         )
     return Exit.OK if found else Exit.NOTHING
@@ -123,7 +125,7 @@ async def update(
     async with connection.open() as session:
         queue = await existing(session, service, name)
         done = await queue.update(id, os.fsencode(event), search_key1=key1, search_key2=key2)
-    return _told(
+    return _report(
         id, "updated", done=done, as_json=as_json, otherwise="it is being handled, not there, or has other keys"
     )
 
@@ -140,10 +142,10 @@ async def remove(connection: Connection, service: _Service, name: _Name, id: _Id
     async with connection.open() as session:
         queue = await existing(session, service, name)
         done = await queue.remove(id)
-    return _told(id, "removed", done=done, as_json=as_json)
+    return _report(id, "removed", done=done, as_json=as_json)
 
 
-def _told(
+def _report(
     id: str, what: str, *, done: bool, as_json: bool, otherwise: str = "it is being handled, or not there"
 ) -> Exit:
     if as_json:
@@ -153,14 +155,14 @@ def _told(
     return Exit.OK if done else Exit.NOTHING
 
 
-def _record(one: Notification[bytes]) -> dict[str, output.Json]:
+def _record(notification: Notification[bytes]) -> dict[str, output.Json]:
     return {
-        "id": one.id,
-        "date": one.effective_date.isoformat(),
-        "status": one.status,
-        "attempt": one.attempt,
-        "search_key1": one.search_key1,
-        "search_key2": one.search_key2,
-        "user_token": one.user_token,
-        "event": one.event.decode(errors="backslashreplace"),
+        "id": notification.id,
+        "date": notification.effective_date.isoformat(),
+        "status": notification.status,
+        "attempt": notification.attempt,
+        "search_key1": notification.search_key1,
+        "search_key2": notification.search_key2,
+        "user_token": notification.user_token,
+        "event": notification.event.decode(errors="backslashreplace"),
     }

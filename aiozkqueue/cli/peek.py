@@ -52,9 +52,9 @@ async def peek(
     with_tags = parse_tags(tags or ()) or {}
     async with connection.look_at(queue) as target:
         messages = await target.peek(max(limit, EXAMINED) if filters or with_tags else limit)
-        held = {message for one in await target.admin.consumers() for message in one.messages}
+        held = {message for consumer in await target.admin.consumers() for message in consumer.messages}
     statuses = _statuses(messages, held)
-    shown = [one for one in messages if _matches(one, statuses[one.id], filters, with_tags)][:limit]
+    shown = [message for message in messages if _matches(message, statuses[message.id], filters, with_tags)][:limit]
     if as_json:
         for message in shown:
             output.print_json(
@@ -75,13 +75,13 @@ async def peek(
 def _statuses(messages: Sequence[zq.Message[bytes]], held: Collection[str]) -> dict[str, Status]:
     """Return the status of each message by its id, given the ids of the messages that consumers hold."""
     statuses: dict[str, Status] = {}
-    for one in messages:
-        if one.id in held:
-            statuses[one.id] = "in flight"
-        elif one.due is None:
-            statuses[one.id] = "waiting"
+    for message in messages:
+        if message.id in held:
+            statuses[message.id] = "in flight"
+        elif message.due is None:
+            statuses[message.id] = "waiting"
         else:
-            statuses[one.id] = "retrying" if one.attempt else "delayed"
+            statuses[message.id] = "retrying" if message.attempt else "delayed"
     return statuses
 
 
@@ -94,13 +94,13 @@ def _matches(
 
 #: The columns of a message's options; each is shown if a message has it.
 _OPTIONS: Final[Mapping[str, Callable[[zq.Message[bytes]], object]]] = {
-    "attempts": lambda one: one.attempt or "",
-    "priority": lambda one: one.priority or "",
-    "key": lambda one: one.key or "",
-    "group": lambda one: one.group or "",
-    "tags": lambda one: " ".join(f"{name}={value}" for name, value in one.tags.items()),
-    "due": lambda one: output.when(one.due),
-    "last error": lambda one: output.shortened(one.error or ""),
+    "attempts": lambda message: message.attempt or "",
+    "priority": lambda message: message.priority or "",
+    "key": lambda message: message.key or "",
+    "group": lambda message: message.group or "",
+    "tags": lambda message: " ".join(f"{name}={value}" for name, value in message.tags.items()),
+    "due": lambda message: output.when(message.due),
+    "last error": lambda message: output.shortened(message.error or ""),
 }
 
 
@@ -108,11 +108,11 @@ def _print_table(messages: Sequence[zq.Message[bytes]], statuses: Mapping[str, S
     """Print a table; options have a column if a message has them."""
     options = {name: list(map(cell, messages)) for name, cell in _OPTIONS.items()}
     columns: dict[str, Sequence[object]] = {
-        "id": [one.id for one in messages],
-        "status": [statuses[one.id] for one in messages],
-        "put": [output.when(one.enqueued_at) for one in messages],
+        "id": [message.id for message in messages],
+        "status": [statuses[message.id] for message in messages],
+        "put": [output.when(message.enqueued_at) for message in messages],
         **{name: cells for name, cells in options.items() if any(cells)},
-        "bytes": [len(one.body) for one in messages],
-        "payload": [output.preview(one.body) for one in messages],
+        "bytes": [len(message.body) for message in messages],
+        "payload": [output.preview(message.body) for message in messages],
     }
     output.print_table(list(columns), zip(*columns.values(), strict=True), frame=False)

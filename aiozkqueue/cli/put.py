@@ -165,8 +165,8 @@ async def _put_from(source: BinaryIO, putting: _Putting, *, lines: bool, size: i
     if not lines:
         body = await to_thread.run_sync(source.read)
         if not body and source is sys.stdin.buffer:
-            said = "nothing was typed" if source.isatty() else "stdin is empty"
-            message = f"{said}, so no message is put; to put an empty one, give '' as the BODY"
+            cause = "nothing was typed" if source.isatty() else "stdin is empty"
+            message = f"{cause}, so no message is put; to put an empty one, give '' as the BODY"
             raise typer.BadParameter(message)
         await putting.put([body])
         return

@@ -91,8 +91,8 @@ async def stats(
     if not asked:
         output.note("there are no queues")
     if as_json:
-        for one in seen.found:
-            output.print_json(_record(one, seen.staged[one.queue]))
+        for figures in seen.found:
+            output.print_json(_record(figures, seen.staged[figures.queue]))
     elif seen.found:
         _print_stats(seen.found, seen.staged)
     _note_the_rest(seen)
@@ -135,11 +135,11 @@ async def _look_at(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], budget: 
 
 def _note_the_rest(seen: _Seen) -> None:
     """Print what was not read, and why."""
-    for one in seen.found:
-        if one.incomplete:
+    for figures in seen.found:
+        if figures.incomplete:
             output.note(
-                f"queue {one.queue!r}: not read to the end within the time budget: {', '.join(one.incomplete)}; "
-                "allow more with --budget"
+                f"queue {figures.queue!r}: not read to the end within the time budget: {', '.join(figures.incomplete)}"
+                "; allow more with --budget"
             )
     if seen.unseen:
         unseen = f"{counted(seen.unseen, 'queue')} {'was' if seen.unseen == 1 else 'were'}"
@@ -193,30 +193,30 @@ def _named(other: AskedQueue | None, queues: Sequence[str]) -> list[AskedQueue]:
 
 
 async def _staged(queue: zq.Queue[bytes], stats: QueueStats) -> int:
-    return sum(one.messages for one in await queue.admin.unfinished()) if stats.staged and not stats.incomplete else 0
+    return sum(info.messages for info in await queue.admin.unfinished()) if stats.staged and not stats.incomplete else 0
 
 
 def _print_stats(found: Sequence[QueueStats], staged: Mapping[str, int]) -> None:
     """Print a table for which 80 columns suffice; rare figures have a column only if they are not 0."""
     now = datetime.now(UTC)
     columns: dict[str, Callable[[QueueStats], object]] = {
-        "queue": lambda one: f"{one.queue} (paused)" if one.paused else one.queue,
-        "size": lambda one: one.size,
-        "waiting": lambda one: one.waiting,
-        "in flight": lambda one: one.in_flight,
-        "delayed": lambda one: one.delayed,
-        "retrying": lambda one: one.retrying,
-        "dead letters": lambda one: one.dead_letters,
-        "consumers": lambda one: one.consumers,
-        "oldest": lambda one: "" if one.oldest is None else output.age((now - one.oldest).total_seconds()),
+        "queue": lambda figures: f"{figures.queue} (paused)" if figures.paused else figures.queue,
+        "size": lambda figures: figures.size,
+        "waiting": lambda figures: figures.waiting,
+        "in flight": lambda figures: figures.in_flight,
+        "delayed": lambda figures: figures.delayed,
+        "retrying": lambda figures: figures.retrying,
+        "dead letters": lambda figures: figures.dead_letters,
+        "consumers": lambda figures: figures.consumers,
+        "oldest": lambda figures: "" if figures.oldest is None else output.age((now - figures.oldest).total_seconds()),
     }
-    if any(one.scheduled for one in found):
-        columns["scheduled"] = lambda one: one.scheduled
-    if any(one.room is not None for one in found):
-        columns["room"] = lambda one: "" if one.room is None else f"{one.room} of {one.max_size}"
+    if any(figures.scheduled for figures in found):
+        columns["scheduled"] = lambda figures: figures.scheduled
+    if any(figures.room is not None for figures in found):
+        columns["room"] = lambda figures: "" if figures.room is None else f"{figures.room} of {figures.max_size}"
     if any(staged.values()):
-        columns["staged"] = lambda one: staged[one.queue]
-    rows = [[cell(one) for cell in columns.values()] for one in found]
+        columns["staged"] = lambda figures: staged[figures.queue]
+    rows = [[cell(figures) for cell in columns.values()] for figures in found]
     output.print_table(list(columns), rows, frame=False)
 
 

@@ -56,8 +56,8 @@ async def state(
         output.print_json(record)
     else:
         shown = record | {"put_by": _text(found.put_by), "claimed_by": _text(found.claimed_by)}
-        known = [(name, value) for name, value in shown.items() if value not in (None, "")]
-        output.print_table(["what", "value"], [(name, str(value)) for name, value in known])
+        rows = [(name, value) for name, value in shown.items() if value not in (None, "")]
+        output.print_table(["what", "value"], [(name, str(value)) for name, value in rows])
     return Exit.NOTHING if found.status is zq.Status.UNKNOWN else Exit.OK
 
 
@@ -81,27 +81,27 @@ async def history(
     [dim]$ aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
     """
     async with connection.look_at(queue) as target:
-        told = target.history(since=_aware(since), until=_aware(until), limit=limit, newest_first=True)
-        records = [record async for record in told]
+        history_records = target.history(since=_aware(since), until=_aware(until), limit=limit, newest_first=True)
+        records = [record async for record in history_records]
     if not records:
         output.note(f"queue {queue.name!r}: no message ended in this time, or the queue keeps no history")
         return Exit.NOTHING
     if as_json:
-        for one in records:
+        for record in records:
             output.print_json(
                 {
-                    "id": one.id,
-                    "outcome": one.outcome.value,
-                    "put_at": _iso(one.put_at),
-                    "claimed_at": _iso(one.claimed_at),
-                    "ended_at": _iso(one.ended_at),
-                    "attempts": one.attempts,
-                    "client": one.client,
-                    "host": one.host,
-                    "pid": one.pid,
-                    "key": one.key,
-                    "group": one.group,
-                    "reason": one.reason,
+                    "id": record.id,
+                    "outcome": record.outcome.value,
+                    "put_at": _iso(record.put_at),
+                    "claimed_at": _iso(record.claimed_at),
+                    "ended_at": _iso(record.ended_at),
+                    "attempts": record.attempts,
+                    "client": record.client,
+                    "host": record.host,
+                    "pid": record.pid,
+                    "key": record.key,
+                    "group": record.group,
+                    "reason": record.reason,
                 }
             )
     else:
@@ -109,15 +109,15 @@ async def history(
             ["id", "outcome", "put", "ended", "attempts", "by", "reason"],
             [
                 (
-                    one.id,
-                    one.outcome.value,
-                    output.when(one.put_at),
-                    output.when(one.ended_at),
-                    one.attempts,
-                    f"{one.host}:{one.pid}",
-                    output.shortened(one.reason),
+                    record.id,
+                    record.outcome.value,
+                    output.when(record.put_at),
+                    output.when(record.ended_at),
+                    record.attempts,
+                    f"{record.host}:{record.pid}",
+                    output.shortened(record.reason),
                 )
-                for one in records
+                for record in records
             ],
         )
     return Exit.OK
@@ -136,14 +136,14 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
     async with connection.look_at(queue) as target:
         found = await target.admin.consumers()
     if as_json:
-        for one in found:
+        for consumer in found:
             output.print_json(
                 {
-                    "client": one.client,
-                    "host": one.host,
-                    "pid": one.pid,
-                    "since": one.since.isoformat(),
-                    "messages": list(one.messages),
+                    "client": consumer.client,
+                    "host": consumer.host,
+                    "pid": consumer.pid,
+                    "since": consumer.since.isoformat(),
+                    "messages": list(consumer.messages),
                 }
             )
     elif found:
@@ -151,14 +151,14 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
             ["client", "host", "pid", "since", "holds", "messages"],
             [
                 (
-                    one.client,
-                    one.host,
-                    one.pid,
-                    output.when(one.since),
-                    len(one.messages),
-                    output.shortened(" ".join(one.messages)),
+                    consumer.client,
+                    consumer.host,
+                    consumer.pid,
+                    output.when(consumer.since),
+                    len(consumer.messages),
+                    output.shortened(" ".join(consumer.messages)),
                 )
-                for one in found
+                for consumer in found
             ],
         )
     return Exit.OK if found else Exit.NOTHING
@@ -186,16 +186,16 @@ async def clean(
         with output.waiting("cleaning up"):
             cleaned = await session.admin.clean(*(queues or ()))
     if as_json:
-        for one in cleaned:
+        for cleanup in cleaned:
             output.print_json(
                 {
-                    "queue": one.queue,
-                    "claims": one.claims,
-                    "attempts": one.attempts,
-                    "records": one.records,
-                    "hours": one.hours,
-                    "clients": one.clients,
-                    "more": one.more,
+                    "queue": cleanup.queue,
+                    "claims": cleanup.claims,
+                    "attempts": cleanup.attempts,
+                    "records": cleanup.records,
+                    "hours": cleanup.hours,
+                    "clients": cleanup.clients,
+                    "more": cleanup.more,
                 }
             )
     else:
@@ -203,15 +203,15 @@ async def clean(
             ["queue", "ended claims", "attempts", "history", "hours", "clients", "more to do"],
             [
                 (
-                    "(clients)" if one.queue is None else one.queue,
-                    one.claims,
-                    one.attempts,
-                    one.records,
-                    one.hours,
-                    one.clients,
-                    "yes" if one.more else "no",
+                    "(clients)" if cleanup.queue is None else cleanup.queue,
+                    cleanup.claims,
+                    cleanup.attempts,
+                    cleanup.records,
+                    cleanup.hours,
+                    cleanup.clients,
+                    "yes" if cleanup.more else "no",
                 )
-                for one in cleaned
+                for cleanup in cleaned
             ],
         )
     return Exit.OK

@@ -164,8 +164,8 @@ async def serve(
             stack.push_async_callback(_ended, admin, asyncio.create_task(admin.serve([asking])))
         if main.started and cluster is not None:
             own = advertise or address
-            asked = address if asking is None else address_of(asking)
-            registration = Registration(cluster, own, advertise_admin or _as_seen(own, asked))
+            admin_address = address if asking is None else address_of(asking)
+            registration = Registration(cluster, own, advertise_admin or _as_seen(own, admin_address))
             main.withdraw = await stack.enter_async_context(registered(core_of(session), registration))
         if main.started:
             stack.enter_context(settled_heap())
@@ -277,10 +277,10 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     async with connection.open() as session:
         found = await Keys(core_of(session)).all()
     if as_json:
-        for one in found:
-            output.print_json({"name": one.name, "allow": list(one.allow)})
+        for key in found:
+            output.print_json({"name": key.name, "allow": list(key.allow)})
     elif found:
-        output.print_table(["name", "may"], [(one.name, ", ".join(one.allow)) for one in found])
+        output.print_table(["name", "may"], [(key.name, ", ".join(key.allow)) for key in found])
     return Exit.OK if found else Exit.NOTHING
 
 

@@ -65,7 +65,7 @@ def options_of(connection: Connection) -> dict[str, str]:
     """
     if connection.auth:
         os.environ[AUTH] = connection.credentials()
-    given = {
+    options = {
         "hosts": DEFAULT_HOSTS if connection.hosts is None else connection.hosts,
         "root": connection.root,
         "sessionTimeout": connection.session_timeout,
@@ -74,7 +74,7 @@ def options_of(connection: Connection) -> dict[str, str]:
         "tlsCert": connection.tls_cert,
         "tlsKey": connection.tls_key,
     }
-    return {name: str(value) for name, value in given.items() if value is not None}
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def place(path: str) -> str:
@@ -114,10 +114,10 @@ def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSess
 
 def _settings(conf: Sequence[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
-    for one in conf:
-        key, equals, value = one.partition("=")
+    for setting in conf:
+        key, equals, value = setting.partition("=")
         if not key or not equals:
-            msg = f"{one!r}: expected KEY=VALUE"
+            msg = f"{setting!r}: expected KEY=VALUE"
             raise typer.BadParameter(msg, param_hint="--conf")
         settings[key] = value
     return settings
@@ -141,8 +141,8 @@ def _start(master: str, settings: dict[str, str], folder: Path) -> SparkSession:
         with _errors_to(log) as stderr, output.waiting("starting Spark", stderr):
             return builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
-        told = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        msg = f"Spark does not start with --master {master}: {(told or [str(error)])[-1]}"
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        msg = f"Spark does not start with --master {master}: {(lines or [str(error)])[-1]}"
         raise CommandFailedError(msg) from error
 
 
@@ -184,12 +184,12 @@ def watched(spark: SparkSession, text: str) -> Iterator[output.Bar]:
 
 def _watch(spark: SparkSession, bar: output.Bar, over: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
-    seen: dict[int, tuple[int, int]] = {}
+    progress: dict[int, tuple[int, int]] = {}
     while not over.wait(_LOOK):
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)
             if info is not None:
-                seen[stage] = (info.numCompletedTasks, info.numTasks)
-        for stage in seen.keys() - set(tracker.getActiveStageIds()):
-            seen[stage] = (seen[stage][1], seen[stage][1])
-        bar.reach(sum(done for done, _ in seen.values()), sum(tasks for _, tasks in seen.values()))
+                progress[stage] = (info.numCompletedTasks, info.numTasks)
+        for stage in progress.keys() - set(tracker.getActiveStageIds()):
+            progress[stage] = (progress[stage][1], progress[stage][1])
+        bar.reach(sum(done for done, _ in progress.values()), sum(tasks for _, tasks in progress.values()))

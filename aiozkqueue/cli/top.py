@@ -123,7 +123,7 @@ class _Figures:
     async def read(self) -> list[dict[str, Json]]:
         found = await _look(self._session, self._queues)
         now = time.monotonic()
-        rows = [_row(name, one, self._before.get(name), now - self._looked) for name, one in found.items()]
+        rows = [_row(name, stats, self._before.get(name), now - self._looked) for name, stats in found.items()]
         self._before, self._looked = found, now
         return rows
 

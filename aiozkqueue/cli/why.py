@@ -59,7 +59,7 @@ async def why(
 
 def _now(state: MessageState, stats: QueueStats) -> str:
     """Return the reason for its current state."""
-    said = {
+    reasons = {
         zq.Status.UNKNOWN: "unknown: it was never in this queue, or it has ended and the queue keeps no record of it",
         zq.Status.WAITING: _waiting(stats),
         zq.Status.IN_FLIGHT: f"in flight: claimed by {name_process(state.claimed_by, 'another program')}, "
@@ -68,7 +68,7 @@ def _now(state: MessageState, stats: QueueStats) -> str:
         + ("before its next attempt, or leased" if state.attempts else "as it was put"),
         zq.Status.DEAD: "dead letter: `aiozkqueue dlq redrive` puts it back",
     }
-    return said.get(state.status, str(state.status.value))
+    return reasons.get(state.status, str(state.status.value))
 
 
 def _waiting(stats: QueueStats) -> str:

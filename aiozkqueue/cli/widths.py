@@ -21,17 +21,17 @@ def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> li
     A cell that is wider than its column continues on the next line. No name, time or number with a unit does.
     """
     columns = [[row[index] for row in rows] for index in range(len(names))]
-    wanted = [max(map(cell_len, (name, *cells))) for name, cells in zip(names, columns, strict=True)]
+    full_widths = [max(map(cell_len, (name, *cells))) for name, cells in zip(names, columns, strict=True)]
     widths = [_least(name, cells) for name, cells in zip(names, columns, strict=True)]
-    left = room - sum(widths)
-    if left < 0:
+    spare = room - sum(widths)
+    if spare < 0:
         return None
     # The columns that want least are served first, so that only long texts wrap.
-    lacking = sorted(range(len(names)), key=lambda index: wanted[index] - widths[index])
+    lacking = sorted(range(len(names)), key=lambda index: full_widths[index] - widths[index])
     for served, index in enumerate(lacking):
-        more = min(wanted[index] - widths[index], left // (len(lacking) - served))
+        more = min(full_widths[index] - widths[index], spare // (len(lacking) - served))
         widths[index] += more
-        left -= more
+        spare -= more
     return widths
 
 

@@ -176,13 +176,13 @@ async def _serve(
         if port is not None:
             health.measure(_metrics(session))
         stack.enter_context(settled_heap())
-        await zq.run(*(health.told(Announced(one)) for one in services), drain_timeout=drain_timeout)
+        await zq.run(*(health.told(Announced(service)) for service in services), drain_timeout=drain_timeout)
     return Exit.OK
 
 
 def _own_command(*without: str) -> list[str]:
     """Return the command of this process, without these switches."""
-    return [sys.executable, "-m", "aiozkqueue.cli", *(one for one in sys.argv[1:] if one not in without)]
+    return [sys.executable, "-m", "aiozkqueue.cli", *(argument for argument in sys.argv[1:] if argument not in without)]
 
 
 def _command_of(number: int, health_port: int | None) -> list[str]:
@@ -230,7 +230,7 @@ def _factory(
         if concurrency is not None:
             message = "--concurrency requires --queue: a function that returns listeners sets their concurrency itself"
             raise typer.BadParameter(message)
-        if not _takes_one(function):
+        if not _takes_session_alone(function):
             message = f"{target!r} is not a function of the session alone; for a handler, name its queue with --queue"
             raise typer.BadParameter(message)
         return function
@@ -245,7 +245,7 @@ def _factory(
     return listener
 
 
-def _takes_one(function: Callable[..., Any]) -> bool:
+def _takes_session_alone(function: Callable[..., Any]) -> bool:
     try:
         inspect.signature(function).bind(object())
     except TypeError:

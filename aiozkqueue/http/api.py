@@ -257,13 +257,13 @@ def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> 
 
     @functools.wraps(handler)
     async def counted(request: Request, **path: str) -> Response:
-        begun, status = time.perf_counter(), 500
+        start, status = time.perf_counter(), 500
         try:
             response = await handler(request, **path)
             status = response.status_code
             return response
         finally:
-            metrics.observe(kind, operation, status, time.perf_counter() - begun)
+            metrics.observe(kind, operation, status, time.perf_counter() - start)
 
     return counted
 
@@ -337,27 +337,27 @@ SECURITY: Final[dict[str, Any]] = {
 }
 
 
-def _json(told: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": told, "content": {"application/json": {"schema": schema}}}
+def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-_TOLD: Final[dict[str, Any]] = {"type": "object", "properties": {"message": {"type": "string"}}}
+_PROBLEM: Final[dict[str, Any]] = {"type": "object", "properties": {"message": {"type": "string"}}}
 _GOES_ON: Final[dict[int | str, dict[str, Any]]] = {
     202: _json("The removal continues; repeat the request to wait for its end.", _OK)
 }
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     400: {
         "description": "A parameter, a name or the body is invalid.",
-        "content": {"application/json": {"schema": _TOLD}, "text/plain": {"schema": {"type": "string"}}},
+        "content": {"application/json": {"schema": _PROBLEM}, "text/plain": {"schema": {"type": "string"}}},
     },
     403: _json("The key is missing or unknown, or does not allow this.", {"type": "object"}),
     404: _json("There is no such move, or no such path.", {"type": "object"}),
     405: _json("The path does not support this method.", {"type": "object"}),
-    408: _json("The body did not arrive in time.", _TOLD),
-    409: _json("The queue's configuration does not allow this.", _TOLD),
-    413: _json("The body is too large, or has too many messages.", _TOLD),
-    415: _json("The content type is not JSON, or the Content-Encoding is not gzip.", _TOLD),
+    408: _json("The body did not arrive in time.", _PROBLEM),
+    409: _json("The queue's configuration does not allow this.", _PROBLEM),
+    413: _json("The body is too large, or has too many messages.", _PROBLEM),
+    415: _json("The content type is not JSON, or the Content-Encoding is not gzip.", _PROBLEM),
     422: _json("The body is empty.", {"type": "object"}),
-    429: _json("Too many requests.", _TOLD),
-    503: _json("ZooKeeper does not answer, or cannot do this now; try again.", _TOLD),
+    429: _json("Too many requests.", _PROBLEM),
+    503: _json("ZooKeeper does not answer, or cannot do this now; try again.", _PROBLEM),
 }

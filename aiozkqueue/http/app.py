@@ -95,10 +95,10 @@ def _add_metrics(app: FastAPI, backend: Backend) -> None:
 
 
 def _metrics_of(backend: Backend) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    async def told(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         await backend.gate.admit(request, Verb.GET_STATUS, "*")
         if backend.metrics is None:
             return PlainTextResponse("this needs aiozkqueue[observability]", 501)
         return Response(backend.metrics.text(), headers={"Content-Type": backend.metrics.content_type})
 
-    return told
+    return answer

@@ -166,7 +166,7 @@ class RegisteredHosts:
         self._session = session
         self._cluster = cluster
         self._allow = None if allow is None else tuple(collection(allow, "allow", "patterns of hosts"))
-        if not all(isinstance(cast("object", one), str) for one in self._allow or ()):
+        if not all(isinstance(cast("object", pattern), str) for pattern in self._allow or ()):
             msg = f"allow={self._allow!r}: give patterns of hosts, such as '*.internal'"
             raise InvalidOptionError(msg)
         self._refused: set[str] = set()
@@ -261,7 +261,7 @@ class QueueServiceClient:
             if messages is not None:
                 msg = "send_all takes messages= with one queue only; a mapping of queues holds its messages"
                 raise InvalidOptionError(msg)
-            batches: dict[str, JsonValue] = {name: _listed(name, one) for name, one in queue.items()}
+            batches: dict[str, JsonValue] = {name: _listed(name, batch) for name, batch in queue.items()}
             await self._request("POST", "_sendbatch", content=_json(batches))
 
     async def poll(
@@ -367,7 +367,7 @@ class QueueServiceClient:
                 continue
             if not urls:
                 continue
-            url = random.choice([one for one in urls if one not in failed] or urls)  # noqa: S311 - it spreads load
+            url = random.choice([address for address in urls if address not in failed] or urls)  # noqa: S311 - it spreads load
             failed.add(url)
             try:
                 response = await self._http.request(
@@ -399,8 +399,8 @@ def _error_of(response: httpx.Response) -> ServiceError:
         kind = UnauthorizedError
     text = response.text[:500]
     sent = response.request.url.raw_path.partition(b"?")[0].decode("ascii")
-    asked = f"{response.request.method} {sent}"
-    return kind(f"{asked}: {response.status_code} {text}", response.status_code)
+    request_line = f"{response.request.method} {sent}"
+    return kind(f"{request_line}: {response.status_code} {text}", response.status_code)
 
 
 def _answer(response: httpx.Response) -> JsonValue:
@@ -423,7 +423,9 @@ def _messages(answer: JsonValue) -> list[ServiceMessage]:
     if not isinstance(answer, list):
         msg = f"messages are not an array: {answer!r}"
         raise ServiceError(msg)
-    return [ServiceMessage(str(one["id"]), one.get("payload")) for one in answer if isinstance(one, dict)]
+    return [
+        ServiceMessage(str(message["id"]), message.get("payload")) for message in answer if isinstance(message, dict)
+    ]
 
 
 def _part(name: str) -> str:

@@ -30,51 +30,51 @@ class Crowd(Generic[C]):
     def __len__(self) -> int:
         return len(self._peers)
 
-    def enter(self, one: C, peer: str) -> tuple[bool, C | None]:
+    def enter(self, connection: C, peer: str) -> tuple[bool, C | None]:
         """Add a connection. Return whether there is room, and the connection that must be closed to make room."""
-        self._peers[one] = peer
+        self._peers[connection] = peer
         self._numbers[peer] += 1
         if self._numbers[peer] > self._share:
             crowded = peer
         elif len(self._peers) > self.most:
             crowded = max(self._idle, key=self._numbers.__getitem__, default=peer)
         else:
-            self.rest(one)
+            self.rest(connection)
             return True, None
         victim = next(iter(self._idle.get(crowded, ())), None)
         if victim is not None:
             self.leave(victim)
-        self.rest(one)
+        self.rest(connection)
         return victim is not None, victim
 
-    def leave(self, one: C) -> None:
+    def leave(self, connection: C) -> None:
         """Remove a connection."""
-        peer = self._peers.pop(one, None)
+        peer = self._peers.pop(connection, None)
         if peer is not None:
-            self._wake(one, peer)
+            self._wake(connection, peer)
             self._numbers[peer] -= 1
             if not self._numbers[peer]:
                 del self._numbers[peer]
 
-    def rest(self, one: C) -> None:
+    def rest(self, connection: C) -> None:
         """Record that a connection is idle from now on."""
-        if one in self._peers:
-            self._idle.setdefault(self._peers[one], OrderedDict()).setdefault(one)
+        if connection in self._peers:
+            self._idle.setdefault(self._peers[connection], OrderedDict()).setdefault(connection)
 
-    def finish(self, one: C) -> None:
+    def finish(self, connection: C) -> None:
         """Record that a connection has its last response, and is closed before all others."""
-        self.rest(one)
-        if one in self._peers:
-            self._idle[self._peers[one]].move_to_end(one, last=False)
+        self.rest(connection)
+        if connection in self._peers:
+            self._idle[self._peers[connection]].move_to_end(connection, last=False)
 
-    def work(self, one: C) -> None:
+    def work(self, connection: C) -> None:
         """Record that a connection has an active request."""
-        if one in self._peers:
-            self._wake(one, self._peers[one])
+        if connection in self._peers:
+            self._wake(connection, self._peers[connection])
 
-    def _wake(self, one: C, peer: str) -> None:
+    def _wake(self, connection: C, peer: str) -> None:
         idle = self._idle.get(peer)
         if idle is not None:
-            idle.pop(one, None)
+            idle.pop(connection, None)
             if not idle:
                 del self._idle[peer]

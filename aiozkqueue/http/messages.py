@@ -86,11 +86,11 @@ class MessagesResponse(Response):
 
     async def _parts(self) -> list[bytes]:
         parts: list[bytes] = []
-        begun = time.perf_counter()
-        for one in self._polled:
-            parts.append(b'%b{"id":%b,"payload":' % (b"," if parts else b"[", json.dumps(one.id).encode()))
-            parts += [as_json(one.body), b"}"]
-            if time.perf_counter() - begun > SLICE:
+        start = time.perf_counter()
+        for message in self._polled:
+            parts.append(b'%b{"id":%b,"payload":' % (b"," if parts else b"[", json.dumps(message.id).encode()))
+            parts += [as_json(message.body), b"}"]
+            if time.perf_counter() - start > SLICE:
                 await asyncio.sleep(0)
-                begun = time.perf_counter()
+                start = time.perf_counter()
         return [*parts, b"]"] if parts else [b"[]"]

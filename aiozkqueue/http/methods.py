@@ -56,10 +56,10 @@ def with_safe_headers(send: Send, routes: Sequence[BaseRoute], scope: Scope) -> 
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ())]
             names = {name.lower() for name, _ in headers}
-            headers += [one for one in _SAFE if one[0] not in names]
+            headers += [header for header in _SAFE if header[0] not in names]
             if message["status"] == 405:  # noqa: PLR2004 - Method Not Allowed
-                told = ", ".join(allowed(routes, scope)).encode()
-                headers = [one for one in headers if one[0].lower() != b"allow"] + [(b"allow", told)]
+                allow = ", ".join(allowed(routes, scope)).encode()
+                headers = [header for header in headers if header[0].lower() != b"allow"] + [(b"allow", allow)]
             message = {**message, "headers": headers}
         elif _ONLY_LOOKS in scope and message["type"] == "http.response.body":
             message = {**message, "body": b""}

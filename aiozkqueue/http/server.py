@@ -243,8 +243,8 @@ async def _too_long(_: Scope, _receive: Receive, send: Send) -> None:
 
 
 async def _answer(send: Send, status: int, text: bytes, *headers: tuple[bytes, bytes]) -> None:
-    told = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text)), _CLOSE, *headers]
-    await send({"type": "http.response.start", "status": status, "headers": told})
+    fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text)), _CLOSE, *headers]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": text})
 
 

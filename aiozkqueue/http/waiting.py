@@ -21,8 +21,8 @@ async def while_wanted(request: Request, leaving: asyncio.Event, work: Coroutine
     try:
         await asyncio.wait([task, *ends], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for one in [task, *ends]:
-            one.cancel()  # has no effect on a finished task
+        for pending in [task, *ends]:
+            pending.cancel()  # has no effect on a finished task
         with suppress(asyncio.CancelledError):
             await asyncio.wait([task, *ends])
     return None if task.cancelled() else task.result()

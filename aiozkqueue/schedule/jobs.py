@@ -278,12 +278,12 @@ class Jobs:
     @changes
     async def _declare(self, name: str, cron: str, queue: Queue[Any] | str, value: object, options: JobOptions) -> Job:
         """See `declare`."""
-        given = await _record(core_of(self._session), cron, queue, value, **options)
+        record = await _record(core_of(self._session), cron, queue, value, **options)
         while True:
             try:
                 return await self._change(
                     name,
-                    lambda old: replace(given, last=old.last, paused=old.paused, unknown=old.unknown),
+                    lambda old: replace(record, last=old.last, paused=old.paused, unknown=old.unknown),
                 )
             except NotFoundError:
                 pass

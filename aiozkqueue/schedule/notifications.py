@@ -131,9 +131,9 @@ class Notifications:
         NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         runtime, path = core_of(self._session), self._path(service, name)
-        made = NotificationQueue(self._session, service, name, type)
-        state = state_of(made.queue)
-        wanted = QueueConfig(policy=policy, history=History(payload=True) if history else None)
+        queue = NotificationQueue(self._session, service, name, type)
+        state = state_of(queue.queue)
+        config = QueueConfig(policy=policy, history=History(payload=True) if history else None)
         with readable(self._base):
             await runtime.zookeeper.ensure(self._base)
 
@@ -149,15 +149,15 @@ class Notifications:
                 if await runtime.zookeeper.exists(path) is not None:
                     raise _exists_already(service, name)
             await state.open_or_create()
-            check_change(state.name, state.config, wanted)
-            settings = SetData(state.paths.base, state.config.changed(wanted).encode(), state.version)
+            check_change(state.name, state.config, config)
+            settings = SetData(state.paths.base, state.config.changed(config).encode(), state.version)
             try:
                 await apply(runtime, [Create(path), settings], explain)
             except ConflictError:  # the queue's configuration has just been changed by another
                 state.invalidate()
                 continue
             state.invalidate()
-            return made
+            return queue
 
     @reads
     async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
@@ -186,7 +186,7 @@ class Notifications:
         with readable(self._base):
             stat = await runtime.zookeeper.exists(self._base)
             names = [] if stat is None else await runtime.zookeeper.children(self._base)
-        return sorted((service, name) for service, _, name in (one.partition(":") for one in names))
+        return sorted((service, name) for service, _, name in (full_name.partition(":") for full_name in names))
 
     def _path(self, service: str, name: str) -> str:
         return f"{self._base}/{queue_name(service, name)}"
@@ -241,8 +241,8 @@ class NotificationQueue(Generic[T]):
             work_of(tx).require_of(runtime)
         _ms(at)
         headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
-        given = {name: text for name, text in headers.items() if text is not None}
-        put = prepare(runtime, self._queue, event, {"at": at, "headers": given})
+        present = {name: text for name, text in headers.items() if text is not None}
+        put = prepare(runtime, self._queue, event, {"at": at, "headers": present})
         field = _search_field(search_key1, search_key2)
         if field is not None:
             put = put._replace(prefix=with_field(put.prefix, field))
@@ -276,9 +276,9 @@ class NotificationQueue(Generic[T]):
         ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         found = await self._find(_Wanted(search_key1, search_key2, until))
-        shown = [self._shown(one) for one in found]
-        shown.sort(key=lambda one: one.effective_date)
-        return [one for one in shown if status in (None, one.status)]
+        shown = [self._shown(item) for item in found]
+        shown.sort(key=lambda notification: notification.effective_date)
+        return [notification for notification in shown if status in (None, notification.status)]
 
     @changes
     async def update(
@@ -312,7 +312,7 @@ class NotificationQueue(Generic[T]):
 
         async def matches() -> list[ItemSnapshot]:
             found = await self._by_id(notification_id)
-            return [one for one in found if _is_wanted(one, wanted)] if keyed else found
+            return [item for item in found if _is_wanted(item, wanted)] if keyed else found
 
         def make(found: ItemSnapshot) -> Change:
             return replacement(QueueHandle(runtime, state), found, body)
@@ -357,11 +357,11 @@ class NotificationQueue(Generic[T]):
         locked = await locked_ids(QueueHandle(runtime, state))
         ready, base = 0, len(state.paths.base) + 1
         async for page in walk(QueueHandle(runtime, state), await self._folders(moment), ordered=False):
-            free = [one for one in page if one.item.id not in locked and (one.item.due or 0) <= moment]
+            free = [entry for entry in page if entry.item.id not in locked and (entry.item.due or 0) <= moment]
             if moment < now:  # a name without a date only says that the date had passed when it was scheduled
-                unsure = [one.path[base:] for one in free if one.item.due is None]
+                unsure = [entry.path[base:] for entry in free if entry.item.due is None]
                 found = await find(QueueHandle(runtime, state), unsure) if unsure else []
-                ready += sum(_is_wanted(one, _Wanted(None, None, at)) for one in found) - len(unsure)
+                ready += sum(_is_wanted(item, _Wanted(None, None, at)) for item in found) - len(unsure)
             ready += len(free)
         return ready
 
@@ -430,11 +430,11 @@ class NotificationQueue(Generic[T]):
             return item is not None and (until is None or (item.due or 0) <= until) and _matches(item.unknown, field)
 
         places = [
-            one.path[base:]
-            for one in await list_items(QueueHandle(runtime, state), await self._folders(until), may_match)
+            entry.path[base:]
+            for entry in await list_items(QueueHandle(runtime, state), await self._folders(until), may_match)
         ]
         found = await find(QueueHandle(runtime, state), places)
-        return [one for one in found if _is_wanted(one, wanted)]
+        return [item for item in found if _is_wanted(item, wanted)]
 
     async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
         runtime, state = core_of(self._session), state_of(self._queue)
@@ -444,7 +444,7 @@ class NotificationQueue(Generic[T]):
             QueueHandle(runtime, state), await lanes(QueueHandle(runtime, state)), lambda name: notification_id in name
         )
         return await find(
-            QueueHandle(runtime, state), [one.path[base:] for one in items if one.item.id == notification_id]
+            QueueHandle(runtime, state), [entry.path[base:] for entry in items if entry.item.id == notification_id]
         )
 
     async def _remove(self, matches: _Search, tx: Transaction | Delivery[Any] | None) -> int:
@@ -471,7 +471,7 @@ class NotificationQueue(Generic[T]):
             found = await matches()
             if not await state.open_existing():
                 return altered
-            changes = [(one, as_configured(one, make(one))) for one in found if not one.in_flight]
+            changes = [(item, as_configured(item, make(item))) for item in found if not item.in_flight]
             if tx is not None:
                 work_of(tx).require_of(runtime)
                 return alter_with(work_of(tx), changes, removes=removes)

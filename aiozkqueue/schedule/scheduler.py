@@ -157,7 +157,7 @@ class Scheduler:
         now = await server_time(runtime)
         for name in self._jobs if names is None else names:
             if name not in read:
-                self._jobs = {one: job for one, job in self._jobs.items() if one != name}
+                self._jobs = {other: job for other, job in self._jobs.items() if other != name}
         self._jobs = {**self._jobs, **read}
         pauses = await asyncio.gather(*(self._serve_apart(name, *job, now) for name, job in self._jobs.items()))
         return max(0.0, min(pauses, default=LONGEST_SLEEP))
@@ -170,8 +170,8 @@ class Scheduler:
             raise
         except Exception:  # any: stored jobs may come from other versions, and the other jobs must go on
             core_of(self._session).check()  # the end of the session ends this
-            told = {"job": name, "queue": record.queue}
-            log.exception("job %s cannot be used: remove it, or declare it again", name, extra=told)
+            fields = {"job": name, "queue": record.queue}
+            log.exception("job %s cannot be used: remove it, or declare it again", name, extra=fields)
             self._forget(name)
             return AGAIN
 
@@ -219,8 +219,8 @@ class Scheduler:
                 self._messages += len(live_of(puts))
         except QueueError as error:
             runtime.check()  # the end of the session ends this
-            told = {"job": name, "queue": record.queue}
-            log.warning("job %s: the message due at %s was not put: %s", name, _date(due[0]), error, extra=told)
+            fields = {"job": name, "queue": record.queue}
+            log.warning("job %s: the message due at %s was not put: %s", name, _date(due[0]), error, extra=fields)
             self._forget(name)
             return AGAIN
         self._forget(name)

@@ -92,10 +92,10 @@ def _decoder(  # noqa: C901, PLR0911 - one line a type
         return lambda value: base64.b64decode(_of(str, value), validate=True)
     if isinstance(kind, ArrayType):
         element = decoder_of(kind.elementType, column, zone)
-        return lambda value: [element(one) for one in _of(list, value)]
+        return lambda value: [element(item) for item in _of(list, value)]
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         member = decoder_of(kind.valueType, column, zone)
-        return lambda value: [(name, member(one)) for name, one in _of(dict, value).items()]
+        return lambda value: [(name, member(item)) for name, item in _of(dict, value).items()]
     if isinstance(kind, StructType):
         members = {field.name: decoder_of(field.dataType, column, zone) for field in kind.fields}
         return lambda value: {name: decode(_of(dict, value).get(name)) for name, decode in members.items()}
@@ -119,10 +119,10 @@ def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR09
         return lambda value: base64.b64encode(value).decode()
     if isinstance(kind, ArrayType):
         element = _nullable(encoder_of(kind.elementType))
-        return lambda value: [element(one) for one in value]
+        return lambda value: [element(item) for item in value]
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         member = _nullable(encoder_of(kind.valueType))
-        return lambda value: {name: member(one) for name, one in value}
+        return lambda value: {name: member(item) for name, item in value}
     if isinstance(kind, StructType):
         members = {field.name: _nullable(encoder_of(field.dataType)) for field in kind.fields}
         return lambda value: {name: encode(value[name]) for name, encode in members.items()}

@@ -72,9 +72,9 @@ class HadoopFiles:
         jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the file systems that Spark writes to
         java: Any = spark.sparkContext._jsc  # noqa: SLF001 - so too
         self._path = jvm.org.apache.hadoop.fs.Path
-        given = self._path(path)
-        self._system = given.getFileSystem(java.hadoopConfiguration())
-        self.path: str = str(self._system.makeQualified(given))
+        hadoop_path = self._path(path)
+        self._system = hadoop_path.getFileSystem(java.hadoopConfiguration())
+        self.path: str = str(self._system.makeQualified(hadoop_path))
 
     def exists(self, place: str) -> bool:
         """See `Files`."""
@@ -83,7 +83,7 @@ class HadoopFiles:
     def names(self, place: str) -> list[str]:
         """See `Files`."""
         path = self._at(place)
-        return [one.getPath().getName() for one in self._system.listStatus(path)] if self._system.exists(path) else []
+        return [file.getPath().getName() for file in self._system.listStatus(path)] if self._system.exists(path) else []
 
     def below(self, place: str) -> list[str]:
         """See `Files`."""
@@ -145,12 +145,12 @@ class ArrowFiles:
 
     def names(self, place: str) -> list[str]:
         """See `Files`."""
-        return [one.base_name for one in self._found(place, recursive=False)]
+        return [info.base_name for info in self._found(place, recursive=False)]
 
     def below(self, place: str) -> list[str]:
         """See `Files`."""
         start = len(self._at(place)) + 1
-        return [one.path[start:] for one in self._found(place, recursive=True) if one.is_file]
+        return [info.path[start:] for info in self._found(place, recursive=True) if info.is_file]
 
     def remove(self, place: str) -> None:
         """See `Files`."""

@@ -257,7 +257,7 @@ def _servers(options: Mapping[str, str]) -> Servers:
 
 def _choice(options: Mapping[str, str], name: str, kind: type[enum.Enum]) -> str:
     value = options.get(name.lower())
-    choices = [one.value for one in kind]
+    choices = [member.value for member in kind]
     if value is None:
         return str(choices[0])
     if value.lower() not in choices:

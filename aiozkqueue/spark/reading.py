@@ -125,7 +125,7 @@ class QueueReader(DataSourceReader):
     def partitions(self) -> Sequence[FolderShare]:
         """Divide the folders into shares. Raises: NotFoundError, ConnectionLostError, AccessDeniedError."""
         with linked(self._options) as link:
-            folders = [one for one in link.call(_folders, link) if self._wanted.holds(one)]
+            folders = [folder for folder in link.call(_folders, link) if self._wanted.holds(folder)]
             sizes = link.call(_sizes, link, folders) if self._wanted.ids is None else [0] * len(folders)
         least = -(-self._options.min_partitions // max(1, len(folders)))
         return [
@@ -154,15 +154,15 @@ class FilteringReader(QueueReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Use the filters that names and hours can decide. Spark checks every row again."""
         content = self._options.content
-        for one in filters:
-            attribute: tuple[str, ...] = getattr(one, "attribute", ())
+        for predicate in filters:
+            attribute: tuple[str, ...] = getattr(predicate, "attribute", ())
             column = self._of_message.get(".".join(attribute))
-            if column == "id" and isinstance(one, EqualTo | In):
-                ids = frozenset(one.value if isinstance(one, In) else [one.value])
+            if column == "id" and isinstance(predicate, EqualTo | In):
+                ids = frozenset(predicate.value if isinstance(predicate, In) else [predicate.value])
                 known = self._wanted.ids
                 self._wanted = replace(self._wanted, ids=ids if known is None else ids & known)
             elif column == "ended_at" and content is Content.HISTORY:
-                self._wanted = _narrowed(self._wanted, one)
+                self._wanted = _narrowed(self._wanted, predicate)
         return filters
 
 
@@ -271,7 +271,7 @@ async def _singles(
     lane, read = link.state.paths.place_of(partition.folder), find_pages if layout.reads_locks else item_pages
     places = [ItemRef(lane, name).path for name in names if ItemName.parse(name) is not None]
     async for page in read(QueueHandle(link.runtime, link.state), places):
-        yield [item_values(one, link.runtime.server_clock.now(), layout) for one in page]
+        yield [item_values(item, link.runtime.server_clock.now(), layout) for item in page]
 
 
 async def _bundled(
@@ -375,18 +375,18 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
     }
 
 
-def item_values(one: ItemSnapshot, now: int, layout: Layout) -> dict[str, object]:
+def item_values(snapshot: ItemSnapshot, now: int, layout: Layout) -> dict[str, object]:
     """The content of an item and, if requested, of its lock and its attempts."""
-    values = payload_values(one.id, one.item.data, one.item.stat.ctime)
+    values = payload_values(snapshot.id, snapshot.item.data, snapshot.item.stat.ctime)
     if not layout.reads_locks:
         return values
-    item = ItemName.parse(one.name)
+    item = ItemName.parse(snapshot.name)
     assert item is not None  # noqa: S101 - only such are looked for
-    due = due_of(item, one.lock)
+    due = due_of(item, snapshot.lock)
     later = due is not None and due > now
-    values["attempt"] = attempts_of(one.meta)
-    values["state"] = "in flight" if one.in_flight else "delayed" if later else "waiting"
-    values["owner"] = owner_of(one) if one.in_flight else None
+    values["attempt"] = attempts_of(snapshot.meta)
+    values["state"] = "in flight" if snapshot.in_flight else "delayed" if later else "waiting"
+    values["owner"] = owner_of(snapshot) if snapshot.in_flight else None
     values["due"] = 1000 * due if later and due is not None else None
     return values
 
@@ -434,9 +434,9 @@ def bundled_values(
     return rows
 
 
-def owner_of(one: ItemSnapshot) -> str | None:
+def owner_of(snapshot: ItemSnapshot) -> str | None:
     """The holder of an item."""
-    return None if one.lock is None else LockRecord.decode(one.lock.data).owner
+    return None if snapshot.lock is None else LockRecord.decode(snapshot.lock.data).owner
 
 
 def _record_values(record: HistoryRecord) -> dict[str, object]:

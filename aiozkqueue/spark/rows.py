@@ -98,7 +98,7 @@ class RowEncoder:
                 msg = f"column {name!r}: with `body`, the other columns may be {', '.join(_OPTIONS)}; drop this one"
                 raise InvalidOptionError(msg)
             if not isinstance(kind, _OPTIONS[name]) or not _holds_values_of(name, kind):
-                allowed = " or ".join(_MAPS[name] if one is MapType else one.typeName() for one in _OPTIONS[name])
+                allowed = " or ".join(_MAPS[name] if type_ is MapType else type_.typeName() for type_ in _OPTIONS[name])
                 msg = f"column {name!r}: it cannot be {kind.simpleString()}; make it {allowed}"
                 raise InvalidOptionError(msg)
 

@@ -72,7 +72,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make all rows of the batch available, after all tasks have ended."""
-        for name in {one.name for one in messages if isinstance(one, Written)}:  # none: there was no task
+        for name in {message.name for message in messages if isinstance(message, Written)}:  # none: there was no task
             with linked(self._options) as link:
                 link.call(complete, link, link.call(staging_of, link, name), batchId, messages)
 
@@ -83,7 +83,9 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         """
         queue, extra = self._options.queue, {"queue": self._options.queue}
         with linked(self._options) as link:
-            runs: dict[str, str | None] = {one.name: one.run for one in messages if isinstance(one, Written)}
+            runs: dict[str, str | None] = {
+                message.name: message.run for message in messages if isinstance(message, Written)
+            }
             runs = runs or dict.fromkeys(link.call(_began, link, self._origin, batchId))
             if len(runs) > 1:  # two queries that cannot be distinguished here
                 log.warning("queue %s: the rows of a failed batch are kept for its retry", queue, extra=extra)

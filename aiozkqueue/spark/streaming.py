@@ -101,7 +101,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit = options.max_offsets  # of the next batch
         self._marked: Offset | None = None  # last
         self._lag: Lag | None = None
-        self._told: set[str] = set()  # warnings, each of which is logged once
+        self._warned: set[str] = set()  # warnings, each of which is logged once
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first batch."""
@@ -132,10 +132,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         link, ledger = self._ledger()
         self._limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        known = Offset.decode(start)
+        offset = Offset.decode(start)
         self._join()
-        latest = link.call(self._latest, ledger, known, self._limit)
-        if latest == known:
+        latest = link.call(self._latest, ledger, offset, self._limit)
+        if latest == offset:
             return start
         self._beside().remove()
         return latest.encode()
@@ -294,10 +294,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return divided or [LedgerShare([])]
 
     def _warn(self, error: Exception, what: str = "failOnDataLoss=false, the stream continues") -> None:
-        if (told := str(error)) not in self._told:
-            self._told.add(told)
+        if (text := str(error)) not in self._warned:
+            self._warned.add(text)
             queue = self._options.queue
-            log.warning("%s: %s", what, told, extra={"queue": queue})
+            log.warning("%s: %s", what, text, extra={"queue": queue})
 
 
 async def _ledger_of(link: Link) -> Ledger:
@@ -327,7 +327,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
     contents = await asyncio.gather(*(read_page(zookeeper.read, path) for path in paths))
     pages = dict(zip(paths, contents, strict=True))
     marked = dict(chain.from_iterable(await asyncio.gather(*(_marks(zookeeper, path) for path in paths))))
-    slices = [one for path, begin, stop in share.parts for one in _slices(path, pages[path], begin, stop)]
+    slices = [part for path, begin, stop in share.parts for part in _slices(path, pages[path], begin, stop)]
     count = 0
     async for found in _messages(link, slices, layout, columnar=not marked):
         count += found.number
@@ -342,7 +342,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
             elif message_id in marked and not marked[message_id].is_of(share.attempt):  # an earlier attempt's
                 await unmark(zookeeper, page, message_id)
         yield decoded.rows
-    if (missing := sum(one.last - one.first for one in slices) - count) > 0:
+    if (missing := sum(part.last - part.first for part in slices) - count) > 0:
         msg = (
             f"queue {state.name!r}: {missing} messages of a batch no longer exist: they were released by force and "
             "taken by others, or another query of this group has acknowledged them"
@@ -391,8 +391,8 @@ def _slices(page: str, entries: Iterable[Entry], begin: int, stop: int) -> list[
 async def _messages(link: Link, slices: Sequence[Slice], layout: Layout, *, columnar: bool) -> AsyncIterator[Found]:
     """Read messages in order; ``columnar`` allows that those of bundles stay together."""
     handle, read = QueueHandle(link.runtime, link.state), find_pages if layout.reads_locks else item_pages
-    for bundled, run in groupby(slices, lambda one: one.entry.is_bundle):
-        some = {one.entry.place: one for one in run}
+    for bundled, run in groupby(slices, lambda part: part.entry.is_bundle):
+        some = {part.entry.place: part for part in run}
         if bundled:
             async for bundles in bundle_pages(handle, list(some)):
                 pairs = [(some[place], state) for place, state in bundles]
@@ -401,8 +401,8 @@ async def _messages(link: Link, slices: Sequence[Slice], layout: Layout, *, colu
             continue
         async for items in read(handle, list(some)):
             now = link.runtime.server_clock.now()
-            values = [item_values(one, now, layout) for one in items]
-            yield Found(values, [some[one.place].page for one in items], len(items))
+            values = [item_values(item, now, layout) for item in items]
+            yield Found(values, [some[item.place].page for item in items], len(items))
 
 
 async def _of_bundles(
@@ -410,19 +410,19 @@ async def _of_bundles(
 ) -> list[Found]:
     """Return the messages of bundles in order; a damaged bundle has none, and is marked."""
     found: list[Found] = []
-    for one, state in bundles:
-        size = one.last - one.first
+    for part, state in bundles:
+        size = part.last - part.first
         try:
-            alike = alike_of(state, layout, one.first, one.last) if columnar else None
-            messages = state.messages()[one.first : one.last] if alike is None else []
+            alike = alike_of(state, layout, part.first, part.last) if columnar else None
+            messages = state.messages()[part.first : part.last] if alike is None else []
         except MalformedError as error:
-            await _note_damage(link, one.page, state.name.id, error)
+            await _note_damage(link, part.page, state.name.id, error)
             found.append(Found([], [], size))
             continue
         last = found[-1] if found else None
         if alike is None:
             values = bundled_values(state, messages, layout)
-            found.append(Found(values, [one.page] * len(values), len(values)))
+            found.append(Found(values, [part.page] * len(values), len(values)))
         elif last is not None and isinstance(last.messages, Columns):
             last.messages.parts.append(alike)
             found[-1] = last._replace(number=last.number + size)

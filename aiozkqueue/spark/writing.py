@@ -133,8 +133,12 @@ async def complete(
 
     If a column identifies the rows, another attempt may have put them through other partitions.
     """
-    told = {one.partition: one.rows for one in messages if isinstance(one, Written) and one.stage and one.rows}
-    stages = {one.stage for one in messages if isinstance(one, Written) and one.stage is not None}
+    rows = {
+        message.partition: message.rows
+        for message in messages
+        if isinstance(message, Written) and message.stage and message.rows
+    }
+    stages = {message.stage for message in messages if isinstance(message, Written) and message.stage is not None}
     zookeeper = link.runtime.zookeeper
     stored: dict[int, int] = {}
     for name in await staging.parts() if stages else ():
@@ -142,9 +146,9 @@ async def complete(
             progress = read_progress((await zookeeper.read(f"{staging.path}/{name}")).data, stage)
             if progress is not None and progress.rows:
                 stored[int(name[1:])] = progress.rows
-    if len(stages) > 1 or (stored != told and link.options.id_column is None):
+    if len(stages) > 1 or (stored != rows and link.options.id_column is None):
         msg = (
-            f"queue {link.options.queue!r}: the tasks have put {told} rows by partition, and {stored} are stored: the "
+            f"queue {link.options.queue!r}: the tasks have put {rows} rows by partition, and {stored} are stored: the "
             "batch was begun with other partitions, or abandoned meanwhile. Its rows are removed: write it again"
         )
         raise NotCommittedError(msg)

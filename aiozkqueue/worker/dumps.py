@@ -38,7 +38,7 @@ def ask(pid: int, *, timeout: float) -> str:
             os.fchown(descriptor, owner, -1)
         os.kill(pid, signal.SIGUSR1)
         deadline = time.monotonic() + timeout
-        while not (told := _read(descriptor)).endswith(_END):
+        while not (dump := _read(descriptor)).endswith(_END):
             if time.monotonic() > deadline:
                 msg = (
                     f"process {pid} does not answer within {timeout:g} s: it has another {tempfile.gettempdir()} "
@@ -47,7 +47,7 @@ def ask(pid: int, *, timeout: float) -> str:
                 )
                 raise QueueError(msg)
             time.sleep(_LOOK)
-        return told.removesuffix(_END).decode()
+        return dump.removesuffix(_END).decode()
     finally:
         os.close(descriptor)
         path.unlink(missing_ok=True)
@@ -61,8 +61,8 @@ def answer(text: str) -> None:
     except OSError:
         return  # there was only a signal and no file
     with os.fdopen(descriptor, "wb") as file:
-        made = os.fstat(descriptor)
-        if stat.S_ISREG(made.st_mode) and made.st_uid == os.geteuid() and made.st_nlink == 1:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1:
             file.write(text.encode() + _END)
 
 

@@ -84,7 +84,7 @@ class Health:
 
     def told(self, service: Service) -> Service:
         """Return the service; once it is stopped, the worker is no longer ready."""
-        return _Told(self, service)
+        return _StopReporting(self, service)
 
     def stopping(self) -> None:
         """Record that the worker is stopping."""
@@ -134,8 +134,8 @@ class Health:
         elif path == b"/metrics" and self._metrics is not None:
             status, kind, body = "200 OK", self._metrics.content_type, await self._metrics.text()
         else:
-            status, told = self._state(path)
-            kind, body = _PLAIN, f"{told}\n".encode()
+            status, text = self._state(path)
+            kind, body = _PLAIN, f"{text}\n".encode()
         head = (
             f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
@@ -155,7 +155,7 @@ class Health:
         return "404 Not Found", "/live, /ready or /metrics"
 
 
-class _Told:
+class _StopReporting:
     """A service that reports its stop to the endpoint."""
 
     def __init__(self, health: Health, service: Service) -> None:

@@ -41,7 +41,7 @@ class _Runs:
         self._folder = folder
         self._process: asyncio.subprocess.Process | None = None
         self._over = asyncio.Event()
-        self._told = True
+        self._stop_requested = True
         """Whether the process was asked to stop."""
 
     async def serve(self, changes: AsyncIterator[object]) -> int:
@@ -58,7 +58,7 @@ class _Runs:
             watching.cancel()
             over.cancel()
             await asyncio.gather(watching, over, return_exceptions=True)
-            if not self._told:
+            if not self._stop_requested:
                 self._signal()
             status = await self._end()
         return status
@@ -85,11 +85,11 @@ class _Runs:
 
     async def _start(self) -> None:
         # In a separate process group: a terminal's Ctrl-C arrives only here, and is passed on once.
-        self._told = False
+        self._stop_requested = False
         self._process = await asyncio.create_subprocess_exec(*self._command, process_group=0)
 
     def _signal(self) -> None:
-        self._told = True
+        self._stop_requested = True
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
 

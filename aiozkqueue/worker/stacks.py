@@ -31,10 +31,10 @@ def dumping(number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
 
     def received(_number: int, frame: FrameType | None) -> None:
         # This runs between two instructions, so it also works if Python code blocks the loop.
-        told = dump(loop, frame)
-        sys.stderr.write(told)
+        text = dump(loop, frame)
+        sys.stderr.write(text)
         sys.stderr.flush()
-        answer(told)
+        answer(text)
 
     before = signal.signal(number, received)
     try:
@@ -46,18 +46,18 @@ def dumping(number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
 def dump(loop: asyncio.AbstractEventLoop, running: FrameType | None = None) -> str:
     """Describe where each task waits, tasks that handle a message first; ``running`` is the running task."""
     now = asyncio.current_task(loop)
-    told: list[tuple[bool, str]] = []
+    entries: list[tuple[bool, str]] = []
     tasks = asyncio.all_tasks(loop)
-    for task in sorted(tasks, key=lambda one: one.get_name()):
+    for task in sorted(tasks, key=lambda pending: pending.get_name()):
         frames = _frames(task)
         if task is now:
             frames += _inner(running, frames)
         handled = _handled(frames)
         lines = [_line(frame) for frame in frames]
         state = "runs" if task is now else "waits"
-        told.append((handled is None, f"task {task.get_name()} {state}{handled or ''}:\n{''.join(lines)}"))
-    told.sort(key=lambda one: one[0])
-    return f"{len(tasks)} tasks\n" + "".join(text for _, text in told)
+        entries.append((handled is None, f"task {task.get_name()} {state}{handled or ''}:\n{''.join(lines)}"))
+    entries.sort(key=lambda entry: entry[0])
+    return f"{len(tasks)} tasks\n" + "".join(text for _, text in entries)
 
 
 def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
@@ -78,10 +78,10 @@ def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
     return frames
 
 
-def _inner(running: FrameType | None, known: list[FrameType]) -> list[FrameType]:
+def _inner(running: FrameType | None, frames: list[FrameType]) -> list[FrameType]:
     """Return the running frames that a task's own frames have called, the outermost first."""
     inner: list[FrameType] = []
-    while running is not None and running not in known:
+    while running is not None and running not in frames:
         inner.append(running)
         running = running.f_back
     return [] if running is None else inner[::-1]

@@ -24,13 +24,13 @@ class Announced:
     async def run(self) -> None:
         """See `Service`."""
         log.info("started: %s", self)
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             await self._service.run()
         finally:
-            told = getattr(self._service, "_summary", None)
-            figures = "" if told is None else f": {told()}"
-            log.info("stopped: %s%s in %.0f s", self, figures, time.monotonic() - begun)
+            summary = getattr(self._service, "_summary", None)
+            figures = "" if summary is None else f": {summary()}"
+            log.info("stopped: %s%s in %.0f s", self, figures, time.monotonic() - start)
 
     def stop(self) -> None:
         """See `Service`."""

@@ -81,25 +81,25 @@ async def opened(factory: Callable[[QueueSession], object], session: QueueSessio
     Raises:
         InvalidOptionError: it returns something else.
     """
-    made = factory(session)
-    if _is_service(made):
-        yield [cast("Service", made)]
-    elif hasattr(made, "__aenter__"):
-        async with cast("AbstractAsyncContextManager[object]", made) as entered:
+    product = factory(session)
+    if _is_service(product):
+        yield [cast("Service", product)]
+    elif hasattr(product, "__aenter__"):
+        async with cast("AbstractAsyncContextManager[object]", product) as entered:
             yield _services(entered)
     else:
-        yield _services(made)
+        yield _services(product)
 
 
-def _services(made: object) -> list[Service]:
-    candidates = list(cast("Iterable[object]", made)) if isinstance(made, Iterable) else [made]
-    for one in candidates:
-        if not _is_service(one):
-            if inspect.iscoroutine(one):
-                one.close()
+def _services(product: object) -> list[Service]:
+    candidates = list(cast("Iterable[object]", product)) if isinstance(product, Iterable) else [product]
+    for value in candidates:
+        if not _is_service(value):
+            if inspect.iscoroutine(value):
+                value.close()
             msg = (
-                f"a value of type {type(one).__name__} is not a service: return a listener or a scheduler, several, or "
-                "yield them from an async context manager; for a handler, name its queue with --queue"
+                f"a value of type {type(value).__name__} is not a service: return a listener or a scheduler, several, "
+                "or yield them from an async context manager; for a handler, name its queue with --queue"
             )
             raise InvalidOptionError(msg)
     if not candidates:
@@ -108,5 +108,5 @@ def _services(made: object) -> list[Service]:
     return cast("list[Service]", candidates)
 
 
-def _is_service(made: object) -> bool:
-    return all(callable(getattr(made, name, None)) for name in ("run", "stop", "abort"))
+def _is_service(product: object) -> bool:
+    return all(callable(getattr(product, name, None)) for name in ("run", "stop", "abort"))

@@ -81,13 +81,13 @@ def audit(
         with watched(spark, "audit") as bar:
             moved = move(spark, to, options, queues=queues, on_step=lambda step: bar.tell(_STEPS[step]))
             bar.tell("reading files")
-            told = report(spark, to, since=_aware(since), until=_aware(until), queues=queues)
+            summary = report(spark, to, since=_aware(since), until=_aware(until), queues=queues)
         local = Folder(spark, to).local
     if html is None and local is not None:
         html = local / PAGE
     if html is not None:
-        html.write_text(page(told), encoding="utf-8")
-    _print(moved, told, html, as_json=as_json)
+        html.write_text(page(summary), encoding="utf-8")
+    _print(moved, summary, html, as_json=as_json)
     return Exit.OK
 
 
@@ -95,80 +95,92 @@ def _aware(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.astimezone(UTC)
 
 
-def _print(moved: Moved, told: Report, html: Path | None, *, as_json: bool) -> None:
+def _print(moved: Moved, report: Report, html: Path | None, *, as_json: bool) -> None:
     if as_json:
-        for record in _records(moved, told, html):
+        for record in _records(moved, report, html):
             output.print_json(record)
         return
     if moved.finished:
         output.note("an interrupted audit was finished first")
-    output.note(f"{amount(moved.records)} records moved to {told.folder}")
-    if told.total is not None:
-        _print_tables(told, told.total)
+    output.note(f"{amount(moved.records)} records moved to {report.folder}")
+    if report.total is not None:
+        _print_tables(report, report.total)
     if html is not None:
         output.note(f"the report with plots: {html}")
 
 
-def _print_tables(told: Report, total: Figures) -> None:
+def _print_tables(report: Report, total: Figures) -> None:
     columns = ["queue", "ended", "per second", "finished", "dead", "other", "retries"]
     columns += [f"{time} {which}" for time in ("waiting", "handling") for which in ("p50", "p95", "p99")]
-    rows = [_row(name, one) for name, one in told.queues.items()]
+    rows = [_row(name, figures) for name, figures in report.queues.items()]
     if len(rows) > 1:
         rows.append(_row("(all)", total))
     output.print_table(columns, rows, title=f"{output.when(total.first)} to {output.when(total.last)}")
-    if told.reasons:
+    if report.reasons:
         output.print_table(
             ["queue", "dead letters", "reason"],
-            [(one.queue, one.messages, output.shortened(one.reason)) for one in told.reasons[:_MOST_REASONS]],
+            [
+                (reason.queue, reason.messages, output.shortened(reason.reason))
+                for reason in report.reasons[:_MOST_REASONS]
+            ],
         )
 
 
-def _row(name: str, one: Figures) -> tuple[object, ...]:
-    times = [_time(part, which) for part in (one.waiting, one.handling) for which in ("p50", "p95", "p99")]
-    return (name, one.ended, amount(one.per_second), one.finished, one.dead, one.other, one.retries, *times)
+def _row(name: str, figures: Figures) -> tuple[object, ...]:
+    times = [_time(part, which) for part in (figures.waiting, figures.handling) for which in ("p50", "p95", "p99")]
+    return (
+        name,
+        figures.ended,
+        amount(figures.per_second),
+        figures.finished,
+        figures.dead,
+        figures.other,
+        figures.retries,
+        *times,
+    )
 
 
 def _time(part: Percentiles | None, which: str) -> str:
     return "" if part is None else duration(float(asdict(part)[which]))
 
 
-def _records(moved: Moved, told: Report, html: Path | None) -> Iterator[dict[str, Json]]:
+def _records(moved: Moved, report: Report, html: Path | None) -> Iterator[dict[str, Json]]:
     """The output of ``--json``: one object per line, each with its kind."""
     yield {
         "kind": "audit",
-        "folder": told.folder,
+        "folder": report.folder,
         "moved": moved.records,
         "finished_earlier": moved.finished,
         "html": None if html is None else str(html),
     }
-    if told.total is not None:
-        yield {"kind": "total", **_figures(told.total)}
-    for name, figures in told.queues.items():
+    if report.total is not None:
+        yield {"kind": "total", **_figures(report.total)}
+    for name, figures in report.queues.items():
         yield {"kind": "queue", "queue": name, **_figures(figures)}
-    for reason in told.reasons:
+    for reason in report.reasons:
         yield {"kind": "dead-letters", "queue": reason.queue, "reason": reason.reason, "messages": reason.messages}
-    for span in told.spans:
+    for span in report.spans:
         yield {
             "kind": "span",
             "begin": span.begin.isoformat(),
-            "seconds": told.span.total_seconds(),
+            "seconds": report.span.total_seconds(),
             "finished": span.finished,
             "dead": span.dead,
             "other": span.other,
         }
 
 
-def _figures(one: Figures) -> dict[str, Json]:
+def _figures(figures: Figures) -> dict[str, Json]:
     return {
-        "ended": one.ended,
-        "per_second": round(one.per_second, 3),
-        "finished": one.finished,
-        "dead": one.dead,
-        "other": one.other,
-        "first": one.first.isoformat(),
-        "last": one.last.isoformat(),
-        "retried": one.retried,
-        "retries": one.retries,
-        "waiting": None if one.waiting is None else asdict(one.waiting),
-        "handling": None if one.handling is None else asdict(one.handling),
+        "ended": figures.ended,
+        "per_second": round(figures.per_second, 3),
+        "finished": figures.finished,
+        "dead": figures.dead,
+        "other": figures.other,
+        "first": figures.first.isoformat(),
+        "last": figures.last.isoformat(),
+        "retried": figures.retried,
+        "retries": figures.retries,
+        "waiting": None if figures.waiting is None else asdict(figures.waiting),
+        "handling": None if figures.handling is None else asdict(figures.handling),
     }

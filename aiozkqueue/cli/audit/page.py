@@ -52,7 +52,7 @@ def _nothing() -> str:
 
 def _sections(report: Report, total: Figures) -> Iterable[str]:
     yield _tiles(total)
-    peak = max((one.finished + one.dead + one.other for one in report.spans), default=0)
+    peak = max((span.finished + span.dead + span.other for span in report.spans), default=0)
     per = duration(report.span.total_seconds())
     yield section(
         "Throughput",
@@ -65,7 +65,9 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
     yield section(
         "Busiest queues",
         f"Messages that ended.{more}",
-        bars("Busiest queues", "finished", [Bar(name, one.ended, amount(one.ended)) for name, one in busiest]),
+        bars(
+            "Busiest queues", "finished", [Bar(name, figures.ended, amount(figures.ended)) for name, figures in busiest]
+        ),
     )
     times = '<span><i class="p50"></i>p50</span><span><i class="p95"></i>p95</span><span><i class="p99"></i>p99</span>'
     for title, what, found in (
@@ -80,17 +82,17 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
             yield section(title, what, ranges(f"{title} time by queue", found), times)
     if report.reasons:
         most = report.reasons[:_MOST_REASONS]
-        shown = [Bar(_reason(one), one.messages, amount(one.messages)) for one in most]
+        shown = [Bar(_reason(reason), reason.messages, amount(reason.messages)) for reason in most]
         yield section("Dead letters by reason", "", bars("Dead letters by reason", "dead", shown, labels=_REASONS))
-        rows = [(one.queue, one.reason or "no reason", amount(one.messages)) for one in report.reasons]
+        rows = [(reason.queue, reason.reason or "no reason", amount(reason.messages)) for reason in report.reasons]
         yield f"<details><summary>All</summary>{table(('Queue', 'Reason', 'Messages'), rows, texts=2)}</details>"
     yield (
-        "<section><h2>All queues</h2>" + table(_COLUMNS, [_cells(*one) for one in report.queues.items()]) + "</section>"
+        "<section><h2>All queues</h2>" + table(_COLUMNS, [_cells(*row) for row in report.queues.items()]) + "</section>"
     )
 
 
-def _reason(one: Reason) -> str:
-    return f"{shortened(one.queue, _LONGEST_QUEUE)}: {one.reason or 'no reason'}"
+def _reason(reason: Reason) -> str:
+    return f"{shortened(reason.queue, _LONGEST_QUEUE)}: {reason.reason or 'no reason'}"
 
 
 def _tiles(total: Figures) -> str:
@@ -114,13 +116,13 @@ def tiles(shown: Mapping[str, str]) -> str:
 
 def section(title: str, what: str, plot: str, legend: str = "") -> str:
     """Return a section with a plot; ``what`` explains it, and ``legend`` is the HTML of its keys."""
-    told = f'<p class="quiet">{escape(what)}</p>' if what else ""
+    explanation = f'<p class="quiet">{escape(what)}</p>' if what else ""
     keys = f'<p class="legend">{legend}</p>' if legend else ""
-    return f'<section><h2>{escape(title)}</h2>{told}{keys}<div class="scroll">{plot}</div></section>'
+    return f'<section><h2>{escape(title)}</h2>{explanation}{keys}<div class="scroll">{plot}</div></section>'
 
 
 def _columns(report: Report) -> Iterable[Column]:
-    return (ends_column(one.begin, one.finished, one.dead, one.other) for one in report.spans)
+    return (ends_column(span.begin, span.finished, span.dead, span.other) for span in report.spans)
 
 
 def ends_column(begin: datetime, finished: int, dead: int, other: int) -> Column:
@@ -131,8 +133,8 @@ def ends_column(begin: datetime, finished: int, dead: int, other: int) -> Column
 
 
 def _ranges(queues: Sequence[tuple[str, Figures]], time: str) -> list[Range]:
-    found = [(name, one.waiting if time == "waiting" else one.handling) for name, one in queues]
-    return [Range(name, one.p50, one.p95, one.p99) for name, one in found if one is not None]
+    found = [(name, figures.waiting if time == "waiting" else figures.handling) for name, figures in queues]
+    return [Range(name, part.p50, part.p95, part.p99) for name, part in found if part is not None]
 
 
 _COLUMNS: Final = (
@@ -152,9 +154,9 @@ _COLUMNS: Final = (
 )
 
 
-def _cells(name: str, one: Figures) -> list[str]:
-    counts = (one.ended, one.per_second, one.finished, one.dead, one.other, one.retries)
-    times = [_time(part, which) for part in (one.waiting, one.handling) for which in ("p50", "p95", "p99")]
+def _cells(name: str, figures: Figures) -> list[str]:
+    counts = (figures.ended, figures.per_second, figures.finished, figures.dead, figures.other, figures.retries)
+    times = [_time(part, which) for part in (figures.waiting, figures.handling) for which in ("p50", "p95", "p99")]
     return [name, *map(amount, counts), *times]
 
 

@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
     begin: datetime
     values: Sequence[int]
-    told: str
+    text: str
 
 
 class Bar(NamedTuple):
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
 
     label: str
     value: float
-    told: str
+    text: str
 
 
 class Range(NamedTuple):
@@ -73,57 +73,57 @@ def amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"  # noqa: PLR2004 - places
 
 
-def columns(told: str, kinds: Sequence[str], shown: Sequence[Column], span: timedelta) -> str:
+def columns(title: str, kinds: Sequence[str], shown: Sequence[Column], span: timedelta) -> str:
     """Draw stacked columns over time; ``kinds`` are their classes, from the bottom up."""
     left, top, height = 64, 10, 220
     first = shown[0].begin
     count = round((shown[-1].begin - first) / span) + 1
     step = (WIDTH - left) / count
-    most = _round_up(max(sum(one.values) for one in shown))
+    most = _round_up(max(sum(column.values) for column in shown))
     parts: list[str] = []
     for share in (0.0, 0.5, 1.0):
         y = top + height * (1 - share)
         parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(_text(left - 8, y + 4, amount(most * share), "end"))
-    for one in shown:
-        x = left + round((one.begin - first) / span) * step
+    for column in shown:
+        x = left + round((column.begin - first) / span) * step
         y = float(top + height)
         boxes: list[str] = []
-        for kind, value in zip(kinds, one.values, strict=True):
+        for kind, value in zip(kinds, column.values, strict=True):
             tall = height * value / most
             y -= tall
             if value:
                 wide = max(1.0, step - (2 if step > 6 else 0))  # noqa: PLR2004 - a gap where there is room
                 boxes.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}"/>')
-        parts.append(f"<g><title>{escape(one.told)}</title>{''.join(boxes)}</g>")
+        parts.append(f"<g><title>{escape(column.text)}</title>{''.join(boxes)}</g>")
     labels = min(6, count)
     for number in range(labels):
         index = round(number * (count - 1) / max(1, labels - 1))
         anchor = "start" if number == 0 else "end" if number == labels - 1 else "middle"
         x = left + (index + (0.5 if anchor == "middle" else float(anchor == "end"))) * step
         parts.append(_text(x, top + height + 20, _moment(first + index * span, span), anchor))
-    return _svg(told, top + height + _AXIS + 4, parts)
+    return _svg(title, top + height + _AXIS + 4, parts)
 
 
-def bars(told: str, kind: str, shown: Sequence[Bar], *, labels: int = _LABELS) -> str:
+def bars(title: str, kind: str, shown: Sequence[Bar], *, labels: int = _LABELS) -> str:
     """Draw horizontal bars, each with its name on the left, in this many pixels, and its amount on the right."""
-    most = max((one.value for one in shown), default=0) or 1
+    most = max((bar.value for bar in shown), default=0) or 1
     room = WIDTH - labels - _VALUES
     parts: list[str] = []
-    for number, one in enumerate(shown):
+    for number, bar in enumerate(shown):
         y = number * _ROW
-        wide = max(2.0, room * one.value / most)
+        wide = max(2.0, room * bar.value / most)
         parts.append(
-            f"<g><title>{escape(f'{one.label}: {one.told}')}</title>{_label(one.label, y, labels)}"
+            f"<g><title>{escape(f'{bar.label}: {bar.text}')}</title>{_label(bar.label, y, labels)}"
             f'<rect class="{kind}" x="{labels}" y="{y + 6}" width="{wide:.1f}" height="{_ROW - 10}" rx="2"/>'
-            f"{_text(labels + wide + 8, y + 19, one.told)}</g>"
+            f"{_text(labels + wide + 8, y + 19, bar.text)}</g>"
         )
-    return _svg(told, len(shown) * _ROW, parts)
+    return _svg(title, len(shown) * _ROW, parts)
 
 
-def ranges(told: str, shown: Sequence[Range]) -> str:
+def ranges(title: str, shown: Sequence[Range]) -> str:
     """Draw a line for each name from its median to its 99th percentile, on a logarithmic time scale."""
-    ticks = _ticks(min(one.p50 for one in shown), max(one.p99 for one in shown))
+    ticks = _ticks(min(row.p50 for row in shown), max(row.p99 for row in shown))
     low, high = math.log10(ticks[0]), math.log10(ticks[-1])
     room = WIDTH - _LABELS - 40
 
@@ -135,17 +135,17 @@ def ranges(told: str, shown: Sequence[Range]) -> str:
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{at(tick):.1f}" x2="{at(tick):.1f}" y1="0" y2="{bottom}"/>')
         parts.append(_text(at(tick), bottom + 18, _TICKS[tick], "middle"))
-    for number, one in enumerate(shown):
+    for number, row in enumerate(shown):
         y = number * _ROW + _ROW / 2
-        what = f"{one.label}: p50 {duration(one.p50)}, p95 {duration(one.p95)}, p99 {duration(one.p99)}"
+        what = f"{row.label}: p50 {duration(row.p50)}, p95 {duration(row.p95)}, p99 {duration(row.p99)}"
         parts.append(
-            f"<g><title>{escape(what)}</title>{_label(one.label, number * _ROW, _LABELS)}"
-            f'<line class="range" x1="{at(one.p50):.1f}" x2="{at(one.p99):.1f}" y1="{y}" y2="{y}"/>'
-            f'<circle class="p99" cx="{at(one.p99):.1f}" cy="{y}" r="5"/>'
-            f'<rect class="p95" x="{at(one.p95) - 2:.1f}" y="{y - 8}" width="4" height="16"/>'
-            f'<circle class="p50" cx="{at(one.p50):.1f}" cy="{y}" r="5"/></g>'
+            f"<g><title>{escape(what)}</title>{_label(row.label, number * _ROW, _LABELS)}"
+            f'<line class="range" x1="{at(row.p50):.1f}" x2="{at(row.p99):.1f}" y1="{y}" y2="{y}"/>'
+            f'<circle class="p99" cx="{at(row.p99):.1f}" cy="{y}" r="5"/>'
+            f'<rect class="p95" x="{at(row.p95) - 2:.1f}" y="{y - 8}" width="4" height="16"/>'
+            f'<circle class="p50" cx="{at(row.p50):.1f}" cy="{y}" r="5"/></g>'
         )
-    return _svg(told, bottom + _AXIS, parts)
+    return _svg(title, bottom + _AXIS, parts)
 
 
 def _ticks(least: float, most: float) -> list[float]:
@@ -157,8 +157,8 @@ def _ticks(least: float, most: float) -> list[float]:
     return marks[first : max(last, first + 1) + 1]
 
 
-def _svg(told: str, height: float, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(told)}">{"".join(parts)}</svg>'
+def _svg(title: str, height: float, parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
 
 
 def _label(label: str, y: float, wide: int) -> str:

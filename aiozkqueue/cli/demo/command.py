@@ -112,11 +112,11 @@ async def _process(source: zq.Queue[Line], sink: zq.Queue[Result], account: Acco
     async with processes.started(_WORKERS, connection, **names, hold_at=hold_at) as workers:
         for worker in workers:
             await worker.reported("ready")
-        begun = time.monotonic()
+        start = time.monotonic()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_murder, workers, source, account)
             await _drain(sink, account, connection)
-            account.seconds = time.monotonic() - begun
+            account.seconds = time.monotonic() - start
             tasks.cancel_scope.cancel()
         for worker in workers[1:]:
             await worker.end()
@@ -137,11 +137,11 @@ async def _send(lines: Sequence[str], source: zq.Queue[Line]) -> None:
 
 
 async def _murder(workers: Sequence[processes.Worker], source: zq.Queue[Line], account: Account) -> None:
-    victim, *others = workers
+    victim, *survivors = workers
     # The victim begins alone; otherwise, a short text would be finished before its first delivery.
     victim.begin()
     await victim.reported("started")
-    for worker in others:
+    for worker in survivors:
         worker.begin()
     held = await victim.reported("holding")
     claims = await source.claimed()

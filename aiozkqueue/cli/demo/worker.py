@@ -30,16 +30,16 @@ async def demo_worker(
     async with connection.open() as session:
         source, sink = session.queue(lines, Line), session.queue(results, Result)
         print_json({"event": "ready", "pid": os.getpid()})
-        await _told(words)
+        await _next_command(words)
         ended = asyncio.Event()
         async with source.consume() as deliveries, anyio.create_task_group() as tasks:
 
-            async def end_when_told() -> None:
-                await _told(words)
+            async def end_on_command() -> None:
+                await _next_command(words)
                 ended.set()
                 deliveries.stop()
 
-            tasks.start_soon(end_when_told)
+            tasks.start_soon(end_on_command)
             count = 0
             async for delivery in deliveries:
                 handed_over = time.monotonic()
@@ -68,7 +68,7 @@ async def _stdin() -> asyncio.StreamReader:
     return reader
 
 
-async def _told(words: asyncio.StreamReader) -> None:
+async def _next_command(words: asyncio.StreamReader) -> None:
     if not await words.readline():
         # The parent and the server have ended, so nothing can be settled.
         os._exit(Exit.NOTHING)

@@ -97,13 +97,13 @@ async def _read(
 ) -> Report | None:
     """Read the records; after two seconds, show how many there are still to read."""
     summary = Summary(queue.name)
-    begun, bar = time.monotonic(), None
+    start, bar = time.monotonic(), None
     with ExitStack() as stack:
         async for record in queue.history(since=since, until=until):
             summary.add(record)
             if summary.records % _STEP:
                 continue
-            if bar is None and time.monotonic() - begun > _PATIENCE:
+            if bar is None and time.monotonic() - start > _PATIENCE:
                 total = await count_history(core_of(session).handle(queue.name), since=since, until=until)
                 bar = stack.enter_context(output.progress("reading records", total))
                 bar.advance(summary.records)
@@ -125,7 +125,7 @@ def _print(found: Report) -> None:
     output.print_table(["messages", "number"], list(figures.items()), title=title)
     times = {"waiting": found.waiting, "handling": found.handling}
     output.print_table(
-        ["time", *SHARES], [(name, *(time_of(one, share) for share in SHARES)) for name, one in times.items()]
+        ["time", *SHARES], [(name, *(time_of(part, share) for share in SHARES)) for name, part in times.items()]
     )
     output.print_table(["attempts", "messages"], list(found.attempts.items()))
     if found.reasons:
@@ -153,8 +153,8 @@ def _record(found: Report) -> dict[str, Json]:
         "more_reasons": found.more_reasons,
         "span": found.span.total_seconds(),
         "spans": [
-            {"begin": one.begin.isoformat(), "finished": one.finished, "dead": one.dead, "other": one.other}
-            for one in found.spans
+            {"begin": span.begin.isoformat(), "finished": span.finished, "dead": span.dead, "other": span.other}
+            for span in found.spans
         ],
     }
 

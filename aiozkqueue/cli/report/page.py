@@ -38,7 +38,7 @@ def _sections(report: Report) -> Iterator[str]:
     }
     yield tiles(shown)
     per = duration(report.span.total_seconds())
-    spans = [ends_column(one.begin, one.finished, one.dead, one.other) for one in report.spans]
+    spans = [ends_column(span.begin, span.finished, span.dead, span.other) for span in report.spans]
     yield section(
         "Throughput",
         f"Messages that ended in each {per}; up to {amount(report.peak)} per second.",
@@ -59,13 +59,13 @@ def _sections(report: Report) -> Iterator[str]:
 
 def _times(report: Report) -> Iterator[str]:
     found = {"waiting": report.waiting, "handling": report.handling}
-    known = [Range(name, one.p50, one.p95, one.p99) for name, one in found.items() if one is not None]
+    known = [Range(name, part.p50, part.p95, part.p99) for name, part in found.items() if part is not None]
     if not known:
         return
     keys = '<span><i class="p50"></i>p50</span><span><i class="p95"></i>p95</span><span><i class="p99"></i>p99</span>'
     what = "Waiting: from the put until the claim. Handling: from the claim until the end. The scale is logarithmic."
     yield section("Times", what, ranges("Waiting and handling time", known), keys)
-    rows = [(name, *(time_of(one, share) for share in SHARES)) for name, one in found.items()]
+    rows = [(name, *(time_of(part, share) for share in SHARES)) for name, part in found.items()]
     yield table(("", *SHARES), rows)
 
 

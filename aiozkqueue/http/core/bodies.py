@@ -95,18 +95,18 @@ async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
     """Yield the body as it arrives. Raises: ProblemError: the client is too slow or has disconnected."""
-    now, left = asyncio.get_running_loop().time, parameters.BODY_PATIENCE
+    now, remaining = asyncio.get_running_loop().time, parameters.BODY_PATIENCE
     stream = request.stream()  # with what others have read already, such as Sentry's integration of FastAPI
     while True:
-        begun = now()
+        start = now()
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(remaining):
                 chunk = await anext(stream, None)
         except TimeoutError:
             raise problems.too_slow() from None
         except ClientDisconnect:
             raise problems.malformed("the request's body ended too early") from None
-        left -= now() - begun
+        remaining -= now() - start
         if chunk is None:
             return
         if chunk:
@@ -115,10 +115,10 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
 
 def encoding_of(request: Request) -> str | None:
     """Return ``gzip``, or None for a plain body. Raises: ProblemError: it has another encoding."""
-    told = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
-    if told in {"", "identity"}:
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
+    if encoding in {"", "identity"}:
         return None
-    if told not in NAMES:
+    if encoding not in NAMES:
         raise problems.unsupported_encoding()
     return "gzip"
 

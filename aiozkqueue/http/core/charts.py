@@ -62,7 +62,7 @@ class Charts:
 
     async def run(self) -> None:
         """Read the stored samples, and add one whenever it is due."""
-        loaded, told = False, ""
+        loaded, last_error = False, ""
         while True:
             try:
                 if not loaded:
@@ -70,9 +70,9 @@ class Charts:
                     loaded = True
                 await self.keep()
             except (ZooKeeperError, TimeoutError) as error:
-                if str(error) != told:
+                if str(error) != last_error:
                     log.warning("the samples of the queues are not stored: %s", error)
-                told = str(error)
+                last_error = str(error)
             await asyncio.sleep(LOOK)
 
     async def load(self) -> None:
@@ -126,7 +126,7 @@ class Charts:
         else:
             version = stat.version
             await self._take(path, data)
-        self._records = {one: record for one, record in self._records.items() if one > begin - SLOTS * SPAN}
+        self._records = {start: record for start, record in self._records.items() if start > begin - SLOTS * SPAN}
         return self._records.setdefault(begin, SampleRecord(begin)), version
 
     async def _take(self, path: str, data: bytes) -> None:

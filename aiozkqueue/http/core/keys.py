@@ -123,7 +123,7 @@ class Keys:
     async def all(self) -> list[KeyInfo]:
         """List the keys by their names. Raises: AccessDeniedError, SessionClosedError."""
         stored = [found for entry in await self._entries() if (found := await self._read(entry)) is not None]
-        return sorted(KeyInfo(one.name, tuple(one.allow)) for one in stored)
+        return sorted(KeyInfo(key.name, tuple(key.allow)) for key in stored)
 
     async def revoke(self, name: str) -> int:
         """Remove the key of this name; return how many there were. Raises: AccessDeniedError, SessionClosedError."""

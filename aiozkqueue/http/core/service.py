@@ -62,7 +62,7 @@ class QueueService:
         self._session = session
         self._ids = ids
         self._purges = Purges(session)
-        self._there: set[str] = set()
+        self._existing: set[str] = set()
         self._known: set[str] = set()
 
     async def send(self, messages: Mapping[str, Sequence[bytes]]) -> None:
@@ -76,13 +76,13 @@ class QueueService:
         """Claim messages for ``lifetime`` seconds; with 0, show claimable messages."""
         if not lifetime:
             return await self._claimable(name, limit)
-        begun = asyncio.get_running_loop().time()
+        start = asyncio.get_running_loop().time()
         if not await self._comes(name, wait):
             return []
-        left = max(0.0, wait - (asyncio.get_running_loop().time() - begun))
+        remaining = max(0.0, wait - (asyncio.get_running_loop().time() - start))
         queue = await self._ready(name)
         signer = await self._ids.signer()  # first, because messages cannot be acknowledged without it
-        leases = await queue.leases.take(limit, lifetime=lifetime, timeout=left)
+        leases = await queue.leases.take(limit, lifetime=lifetime, timeout=remaining)
         places = [leased_place(queue.name, lease.token) for lease in leases]
         return [
             Polled(signer.message_id(queue.name, place), lease.body, lease)
@@ -91,7 +91,7 @@ class QueueService:
 
     async def peek(self, name: str, limit: int) -> list[Polled]:
         """Show messages, including claimed ones."""
-        if not await self._is_there(name):
+        if not await self._exists(name):
             return []
         queue = self._plain(name)
         return await self._shown(queue, await showing.everything(handle_of(queue), limit))
@@ -100,7 +100,7 @@ class QueueService:
         """Remove messages permanently. Raises: InvalidOptionError: an id is malformed, or belongs to another queue."""
         # All of them are checked before anything is acknowledged.
         tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
-        if not tokens or not await self._is_there(name):
+        if not tokens or not await self._exists(name):
             return
         queue = self._plain(name)
         for start in range(0, len(tokens), MANY):
@@ -109,7 +109,7 @@ class QueueService:
     async def renew(self, name: str, ids: Sequence[str], lifetime: int) -> None:
         """Extend claims, or with 0 end them. Raises: as `acknowledge`."""
         tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
-        if not tokens or not await self._is_there(name):
+        if not tokens or not await self._exists(name):
             return
         queue = self._plain(name)
         for start in range(0, len(tokens), MANY):
@@ -117,18 +117,18 @@ class QueueService:
 
     async def release(self, name: str, polled: Sequence[Polled]) -> None:
         """End the claims of a poll whose client has not received them. Those of later polls are unchanged."""
-        leases = [one.lease for one in polled if one.lease is not None]
+        leases = [message.lease for message in polled if message.lease is not None]
         queue = self._plain(name)
         for start in range(0, len(leases), MANY):
             await queue.leases.release(leases[start : start + MANY])
 
     async def size(self, name: str) -> int:
         """Count the messages."""
-        return await self._plain(name).size() if await self._is_there(name) else 0
+        return await self._plain(name).size() if await self._exists(name) else 0
 
     async def claimed(self, name: str) -> int:
         """Count the active claims: messages in flight, and retrying ones, which include leases."""
-        if not await self._is_there(name):
+        if not await self._exists(name):
             return 0
         runtime, state = core_of(self._session), state_of(self._plain(name))
         locks = await count(QueueHandle(runtime, state), state.paths.locks)
@@ -139,7 +139,7 @@ class QueueService:
 
     async def unclaim_all(self, name: str) -> None:
         """End all claims."""
-        if await self._is_there(name):
+        if await self._exists(name):
             await self._plain(name).admin.release_claims()
 
     async def purge(self, name: str) -> bool:
@@ -147,7 +147,7 @@ class QueueService:
 
         Return whether that is done. If not, it continues in this server; repeat the call to wait for it.
         """
-        return await self._purges.purge(self._plain(name)) if await self._is_there(name) else True
+        return await self._purges.purge(self._plain(name)) if await self._exists(name) else True
 
     async def move(self, source: str, target: str) -> str:
         """Start moving all messages; return the reference."""
@@ -178,7 +178,7 @@ class QueueService:
             return queue
         settings = QueueConfig(bundle=1, collapse=True if self.kind is Kind.DEDUPQ else None)
         state_of(queue).create_with(settings)  # also after it was deleted
-        if not await self._is_there(name):
+        if not await self._exists(name):
             await queue.configure(settings)
         if self.kind is Kind.DEDUPQ:
             await _collapse(queue)
@@ -186,25 +186,25 @@ class QueueService:
             self._known.add(name)
         return queue
 
-    async def _is_there(self, name: str) -> bool:
+    async def _exists(self, name: str) -> bool:
         """Whether the queue exists; only existing queues are cached. Raises: AccessDeniedError."""
-        if name in self._there:
+        if name in self._existing:
             return True
-        there = await is_there(core_of(self._session), native_name(self.kind, name))
-        if there and len(self._there) < REMEMBERED:
-            self._there.add(name)
-        return there
+        found = await queue_exists(core_of(self._session), native_name(self.kind, name))
+        if found and len(self._existing) < REMEMBERED:
+            self._existing.add(name)
+        return found
 
     async def _comes(self, name: str, wait: float) -> bool:
         """Wait up to this many seconds for a queue; return whether it exists. Raises: AccessDeniedError."""
-        if not wait or name in self._there:
-            return await self._is_there(name)
+        if not wait or name in self._existing:
+            return await self._exists(name)
         runtime, heard = core_of(self._session), asyncio.Event()
         base = QueuePaths(runtime.root, native_name(self.kind, name)).base
         watch = await runtime.zookeeper.watch(base, lambda _: heard.set())
         try:
             async with asyncio.timeout(wait):
-                while not await self._is_there(name):
+                while not await self._exists(name):
                     await heard.wait()
                     heard.clear()
         except TimeoutError:
@@ -215,7 +215,7 @@ class QueueService:
 
     async def _claimable(self, name: str, limit: int) -> list[Polled]:
         """Show the messages that a poll would claim now."""
-        if not await self._is_there(name):
+        if not await self._exists(name):
             return []
         queue = self._plain(name)
         collapse = self.kind is Kind.DEDUPQ
@@ -223,7 +223,7 @@ class QueueService:
 
     async def _shown(self, queue: Queue[bytes], found: Sequence[ItemSnapshot]) -> list[Polled]:
         signer = await self._ids.signer()
-        return [Polled(signer.message_id(queue.name, one.place), one.body) for one in found]
+        return [Polled(signer.message_id(queue.name, item.place), item.body) for item in found]
 
 
 async def _collapse(queue: Queue[bytes]) -> None:
@@ -236,7 +236,7 @@ async def _collapse(queue: Queue[bytes]) -> None:
         raise ConfigConflictError(msg)
 
 
-async def is_there(runtime: SessionCore, native: str) -> bool:
+async def queue_exists(runtime: SessionCore, native: str) -> bool:
     """Whether a queue of this name exists in ZooKeeper, without keeping state about it. Raises: AccessDeniedError."""
     with translate_denials(native):
         return await exists(runtime.zookeeper, QueuePaths(runtime.root, native))

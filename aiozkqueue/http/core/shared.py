@@ -40,10 +40,10 @@ class _Reading:
 
     async def make(self, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Read, and keep the result."""
-        begun = time.monotonic()
+        start = time.monotonic()
         self.value = await read()
         self.has_value = True
-        self.until = max(begun + FRESH, time.monotonic() + SHARE * (time.monotonic() - begun))
+        self.until = max(start + FRESH, time.monotonic() + SHARE * (time.monotonic() - start))
 
 
 class Shared:
@@ -94,7 +94,7 @@ class Shared:
 
     async def close(self) -> None:
         """End all readings."""
-        tasks = [one.task for one in self._readings.values() if one.task is not None]
+        tasks = [reading.task for reading in self._readings.values() if reading.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -57,7 +57,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     placed = await first_items(handle, await lanes(handle), looked, passes)
     if collapse:
         placed = _newest(placed)[: 2 * limit]
-    return await _read(handle, placed, limit, lambda one: one.lock is None or (one.end or now + 1) <= now)
+    return await _read(handle, placed, limit, lambda item: item.lock is None or (item.end or now + 1) <= now)
 
 
 async def _take_apart(handle: QueueHandle[SessionCore], messages: int) -> None:
@@ -69,8 +69,8 @@ async def _take_apart(handle: QueueHandle[SessionCore], messages: int) -> None:
 
 def _newest(placed: Sequence[Placed]) -> list[Placed]:
     """Omit messages that are replaced by a newer one with the same key."""
-    newest = {one.item.key: one.item.id for one in placed if one.item.key is not None}
-    return [one for one in placed if one.item.key is None or newest[one.item.key] == one.item.id]
+    newest = {entry.item.key: entry.item.id for entry in placed if entry.item.key is not None}
+    return [entry for entry in placed if entry.item.key is None or newest[entry.item.key] == entry.item.id]
 
 
 async def _read(
@@ -78,7 +78,7 @@ async def _read(
 ) -> list[ItemSnapshot]:
     """Read up to ``limit`` of these messages; skip those that no longer exist."""
     shown: list[ItemSnapshot] = []
-    async for page in find_pages(handle, [handle.paths.place_of(one.path) for one in placed]):
+    async for page in find_pages(handle, [handle.paths.place_of(entry.path) for entry in placed]):
         shown += filter(shows, page)
         if len(shown) >= limit:
             break

@@ -72,7 +72,7 @@ class _Secrets(BaseModel):
     secrets: list[Signer] = Field(min_length=1, max_length=16)
 
     def by_id(self, id: str) -> Signer | None:
-        return next((one for one in self.secrets if one.id == id), None)
+        return next((signer for signer in self.secrets if signer.id == id), None)
 
 
 class MessageIds:
@@ -99,8 +99,8 @@ class MessageIds:
         that two rotations have replaced.
         """
         tokens: list[str] = []
-        for one in ids:
-            tokens.append(await self._lease_token(queue, one))
+        for message_id in ids:
+            tokens.append(await self._lease_token(queue, message_id))
             if not len(tokens) % TOGETHER:
                 await asyncio.sleep(0)  # a body full of ids would block the event loop
         return tokens
@@ -115,8 +115,8 @@ class MessageIds:
             if node is None:
                 await self._make()
                 return
-            known, version = node
-            rotated = _Secrets(secrets=[_new(), *known.secrets][:KEPT])
+            stored, version = node
+            rotated = _Secrets(secrets=[_new(), *stored.secrets][:KEPT])
             if await self._write(SetData(self._path, _encode(rotated), version)):
                 self._read_at = float("-inf")
                 return
@@ -148,10 +148,10 @@ class MessageIds:
         return self._known
 
     async def _refreshed(self) -> _Secrets:
-        begun = time.monotonic()
+        start = time.monotonic()
         while (node := await self._read()) is None:
             await self._make()
-        self._known, self._read_at = node[0], begun
+        self._known, self._read_at = node[0], start
         return node[0]
 
     async def _read(self) -> tuple[_Secrets, int] | None:
@@ -196,5 +196,5 @@ def _new() -> Signer:
     return Signer(id=secrets.token_hex(4), secret=secrets.token_hex(32))
 
 
-def _encode(known: _Secrets) -> bytes:
-    return json.dumps(known.model_dump()).encode()
+def _encode(stored: _Secrets) -> bytes:
+    return json.dumps(stored.model_dump()).encode()

@@ -262,11 +262,11 @@ def _path(runtime: SessionCore) -> str:
 
 
 async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[str]:
-    there = await session.queues()
-    missing = sorted(set(queues or ()) - set(there))
+    existing = await session.queues()
+    missing = sorted(set(queues or ()) - set(existing))
     if missing:
         raise NotFoundError(await absence(core_of(session), missing[0]))
-    return there if queues is None else sorted(set(queues))
+    return existing if queues is None else sorted(set(queues))
 
 
 async def _pin(session: QueueSession, queue: str) -> None:
@@ -282,8 +282,8 @@ async def _unpin(session: QueueSession) -> None:
 
 async def _given_up(session: QueueSession) -> bool:
     """Whether an interrupted run has no pins: an operator has removed them, or the run itself."""
-    found = [one for queue in await session.queues() for one in await pins(core_of(session).handle(queue))]
-    return _PIN not in {one.name for one in found}
+    found = [entry for queue in await session.queues() for entry in await pins(core_of(session).handle(queue))]
+    return _PIN not in {entry.name for entry in found}
 
 
 @contextmanager

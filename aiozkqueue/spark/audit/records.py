@@ -72,7 +72,7 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
     for queue in queues:
         state = core_of(session).queue_state(queue)
         hours = sorted(await list_children(QueueHandle(core_of(session), state), state.paths.history))
-        for hour in (one for one in hours if parse_hour(one) is not None):
+        for hour in (name for name in hours if parse_hour(name) is not None):
             size = await count(QueueHandle(core_of(session), state), state.paths.record(hour))
             shares = -(-size // SHARE)
             for share in range(shares):
@@ -81,7 +81,7 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
                     room = SHARE
                 tasks[-1].append(Hour(queue, hour, share, shares))
                 room -= size / shares
-    return [json.dumps([[one.queue, one.name, one.share, one.of] for one in task]) for task in tasks]
+    return [json.dumps([[entry.queue, entry.name, entry.share, entry.of] for entry in task]) for task in tasks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Reading:
                 pages = _pages(link, hour)
                 waiting: list[dict[str, object]] = []
                 while (page := link.call(next_page, pages)) is not None:
-                    waiting += [{"queue": hour.queue, "day": _day(one), **one} for one in page]
+                    waiting += [{"queue": hour.queue, "day": _day(record), **record} for record in page]
                     if len(waiting) >= BATCH:
                         yield pa.RecordBatch.from_pylist(waiting, schema=schema)
                         waiting = []
@@ -151,16 +151,16 @@ async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
     """Remove records of an hour. A name is never used again, so it cannot belong to another record."""
     state = link.state
     path = state.paths.record(hour)
-    left = names
+    remaining = names
     while True:
-        there = await collect_children(
-            QueueHandle(link.runtime, state), path, partial(Matching, set(left).__contains__)
+        listing = await collect_children(
+            QueueHandle(link.runtime, state), path, partial(Matching, set(remaining).__contains__)
         )
-        left = there.names
-        if not left:
+        remaining = listing.names
+        if not remaining:
             return
-        for start in range(0, len(left), TOGETHER):
-            page = left[start : start + TOGETHER]
+        for start in range(0, len(remaining), TOGETHER):
+            page = remaining[start : start + TOGETHER]
             await _apply(link, [Delete(f"{path}/{name}") for name in page])
 
 

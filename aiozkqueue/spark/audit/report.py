@@ -137,7 +137,7 @@ def report(
         return Report(
             folder=source.path,
             total=total,
-            queues=dict(sorted(figures.items(), key=lambda one: (-one[1].ended, one[0]))),
+            queues=dict(sorted(figures.items(), key=lambda entry: (-entry[1].ended, entry[0]))),
             reasons=_reasons(records) if total.dead else [],
             spans=_spans(records, span),
             span=timedelta(seconds=span),
@@ -216,7 +216,7 @@ def _seconds(ms: Sequence[int] | None) -> Percentiles | None:
 
 def _span(seconds: float) -> int:
     """Return the shortest span that does not give too many rows."""
-    return next((one for one in SPANS if seconds / one <= MOST_SPANS), SPANS[-1])
+    return next((span for span in SPANS if seconds / span <= MOST_SPANS), SPANS[-1])
 
 
 def _reasons(records: DataFrame) -> list[Reason]:

@@ -59,7 +59,7 @@ _OPTIONS: Final[dict[str, DataType]] = {
     "ttl": DoubleType(),
 }
 #: Columns of an unload or a batch read that are not put options.
-_TOLD: Final = {
+_METADATA: Final = {
     name for content in (Content.ITEMS, Content.DEAD_LETTERS) for name in default_schema(content).fieldNames()
 } - {"body", *_OPTIONS}
 #: Spark's error classes for files, rows and values that it cannot read.
@@ -107,13 +107,14 @@ def load(
         PayloadError: a row cannot be read or put.
         MessageTooLargeError, QueueFullError, ConnectionLostError, AccessDeniedError.
     """
-    given = parse_options(options)
+    parsed = parse_options(options)
     kinds = {kind_of(path) for path in files} if kind is None else {kind}
     if len(kinds) > 1:
-        msg = f"{' and '.join(sorted(one.value for one in kinds))} files: load each kind separately, or name the format"
+        names = " and ".join(sorted(form.value for form in kinds))
+        msg = f"{names} files: load each kind separately, or name the format"
         raise InvalidOptionError(msg)
-    with _told(files), _divided_alike(spark):
-        frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), given.id_column)
+    with _translate_errors(files), _divided_alike(spark):
+        frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), parsed.id_column)
         counted = Observation()
         rows = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
         rows.write.format("aiozkqueue").mode("append").options(**options).save()
@@ -141,7 +142,7 @@ def _read_lines(spark: SparkSession, files: list[str]) -> DataFrame:
     columns = spark.read.json(files).schema
     if "body" not in columns.fieldNames():
         return lines.select(functions.col("value").alias("body"))
-    typed = StructType([StructField(one.name, _OPTIONS.get(one.name, one.dataType)) for one in columns.fields])
+    typed = StructType([StructField(field.name, _OPTIONS.get(field.name, field.dataType)) for field in columns.fields])
     return spark.read.schema(typed).option("mode", "FAILFAST").json(files)
 
 
@@ -149,18 +150,18 @@ def _as_messages(frame: DataFrame, id_column: str | None) -> DataFrame:
     """Select the payload and its put options with their types. Other columns stay, for the writer to refuse."""
     if "body" not in frame.columns:
         return frame
-    kept = [field for field in frame.schema.fields if field.name not in _TOLD or field.name == id_column]
+    kept = [field for field in frame.schema.fields if field.name not in _METADATA or field.name == id_column]
     return frame.select(*(_typed(field.name, field.dataType) for field in kept))
 
 
 def _typed(name: str, kind: DataType) -> Column:
     column = functions.col(f"`{name}`")
-    wanted = _OPTIONS.get(name, kind)
-    if kind == wanted:
+    target = _OPTIONS.get(name, kind)
+    if kind == target:
         return column
-    if isinstance(wanted, MapType) and isinstance(kind, StringType):
-        return functions.from_json(column, wanted.simpleString(), {"mode": "FAILFAST"}).alias(name)
-    return column.cast(wanted).alias(name)
+    if isinstance(target, MapType) and isinstance(kind, StringType):
+        return functions.from_json(column, target.simpleString(), {"mode": "FAILFAST"}).alias(name)
+    return column.cast(target).alias(name)
 
 
 @contextmanager
@@ -180,7 +181,7 @@ def _divided_alike(spark: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def _told(files: Sequence[str]) -> Iterator[None]:
+def _translate_errors(files: Sequence[str]) -> Iterator[None]:
     """Raise Spark's error about the files as an error of this library."""
     try:
         yield

@@ -95,21 +95,21 @@ def unload(
     if "group" in {name.lower() for name in options}:
         msg = "group: an unload uses its own group; leave the option out"
         raise InvalidOptionError(msg)
-    given = parse_options(options)
+    parsed = parse_options(options)
     if schema is not None and "timezone" not in {name.lower() for name in options}:
         zone = spark.conf.get("spark.sql.session.timeZone")
-        given = parse_options({**options, "timeZone": zone or given.time_zone})
+        parsed = parse_options({**options, "timeZone": zone or parsed.time_zone})
     target = Folder(spark, folder)
     target.require(OWN)
-    columns = _columns(schema, given.corrupt)
+    columns = _columns(schema, parsed.corrupt)
     on_step("begin")
-    with linked(given) as link, plainly():
+    with linked(parsed) as link, plainly():
         link.call(require_queue, link)
         run, resumed = _run(target, link)
-        reader = QueueStreamReader(columns, _options(given, run))
+        reader = QueueStreamReader(columns, _options(parsed, run))
         try:
             work = _Unload(spark, target, reader, columns=columns, run=run, on_step=on_step)
-            messages = work.all(given.max_offsets or BATCH, on_batch)
+            messages = work.all(parsed.max_offsets or BATCH, on_batch)
         finally:
             reader.stop()
         # The folder's record is removed before the ledger; otherwise batch numbers would be used a second time.
@@ -184,16 +184,16 @@ class _Reading:
                 yield from self.reader.read(self.shares[number])
 
 
-def _options(given: Options, run: str) -> Options:
+def _options(options: Options, run: str) -> Options:
     """Return the options of the stream, whose group belongs to the run."""
-    own = replace(given, group=f"{_PREFIX}{run}", min_partitions=_TASKS, starting=Starting.LEDGER)
+    own = replace(options, group=f"{_PREFIX}{run}", min_partitions=_TASKS, starting=Starting.LEDGER)
     return replace(own, fail_on_loss=True, max_attempts=None)  # the files of a batch are named only once
 
 
 def _columns(schema: str | None, corrupt: str) -> StructType:
     if schema is None:
-        known = default_schema(Content.ITEMS)
-        return StructType([known[name] for name in _COLUMNS])
+        items_schema = default_schema(Content.ITEMS)
+        return StructType([items_schema[name] for name in _COLUMNS])
     try:
         columns = cast("StructType", StructType.fromDDL(schema))
     except PySparkException as error:
@@ -213,7 +213,7 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
         if queue != whose:
             msg = f"an unload of {queue} into {folder.path} was interrupted: finish it first, or use another folder"
             raise InvalidOptionError(msg)
-        if link.call(_is_there, link, f"{_PREFIX}{run}"):
+        if link.call(_exists, link, f"{_PREFIX}{run}"):
             return run, True
     folder.remove(_RUN)
     run = uuid4().hex[:16]
@@ -221,7 +221,7 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
     return run, False
 
 
-async def _is_there(link: Link, group: str) -> bool:
+async def _exists(link: Link, group: str) -> bool:
     return await link.runtime.zookeeper.exists(f"{link.state.paths.ledgers}/{group}") is not None
 
 

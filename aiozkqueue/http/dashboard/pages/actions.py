@@ -121,7 +121,7 @@ async def _problem(action: Action, asked: Asked) -> str:
 async def _suggested(asked: Asked) -> list[str]:
     """Return the queues that the visitor may put into."""
     visit = asked.visit
-    names = [one.name for one in await visit.figures()]
+    names = [queue.name for queue in await visit.figures()]
     return [name for name in names if name != asked.queue.name and visit.visitor.may(Verb.POST, name)]
 
 
@@ -184,7 +184,7 @@ async def _cancel(asked: Asked) -> str:
     return _altered(await asked.queue.cancel(id=asked.ids[0]), "The message was cancelled.")
 
 
-async def _move_one(asked: Asked) -> str:
+async def _move_message(asked: Asked) -> str:
     try:
         wanted = Wanted(asked.queue, asked.ids[0], None)
         moved = await move(core_of(asked.visit.session), wanted, asked.target)
@@ -210,7 +210,7 @@ def _messages(asked: Asked) -> str:
     return f"all messages of {asked.queue.name}"
 
 
-def _one(asked: Asked) -> str:
+def _message(asked: Asked) -> str:
     return f"the message {asked.ids[0] if asked.ids else ''} of {asked.queue.name}"
 
 
@@ -259,12 +259,14 @@ ACTIONS: Final = {
         needs_ids=True,
     ),
     "delete": Action("Delete", _letters, "They are deleted permanently.", _delete_letters, danger=True, needs_ids=True),
-    "cancel": Action("Cancel", _one, "It is removed before a consumer gets it.", _cancel, danger=True, needs_ids=True),
+    "cancel": Action(
+        "Cancel", _message, "It is removed before a consumer gets it.", _cancel, danger=True, needs_ids=True
+    ),
     "move-one": Action(
         "Move",
-        _one,
+        _message,
         "Its attempts start again at 1.",
-        _move_one,
+        _move_message,
         target="To the queue",
         needs_target=True,
         needs_ids=True,

@@ -23,7 +23,7 @@ class _Group(NamedTuple):
 async def show(visit: Visit) -> Response:
     """Show the buses whose queues the visitor may see."""
     groups = await visit.shared.get(("buses",), lambda: _read(visit.session))
-    figures = {one.name: one for one in await visit.figures()}
+    figures = {queue.name: queue for queue in await visit.figures()}
     shown = [(group, figures.get(group.queue)) for group in groups if visit.sees(group.queue)]
     return visit.page("buses.html", section="/buses", groups=shown)
 

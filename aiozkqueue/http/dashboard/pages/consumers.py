@@ -24,7 +24,7 @@ MOST: Final = 100
 
 async def show(visit: Visit) -> Response:
     """Show the consumers of all queues that the visitor may see."""
-    consumed = [one.name for one in await visit.figures() if one.sample.consumers]
+    consumed = [queue.name for queue in await visit.figures() if queue.sample.consumers]
     session = visit.session
     read = await visit.shared.soon(("consumers", "", *consumed[:MOST]), lambda: _read(session, consumed[:MOST]))
     return visit.page("consumers.html", section="/consumers", queues=read, left=len(consumed[MOST:]))

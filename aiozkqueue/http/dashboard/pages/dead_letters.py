@@ -26,8 +26,8 @@ _searches = asyncio.Semaphore(SEARCHES)
 
 async def of_all(visit: Visit) -> Response:
     """Show the queues with dead letters, those with the most first."""
-    queues = [one for one in await visit.figures() if one.sample.dead]
-    queues.sort(key=lambda one: -one.sample.dead)
+    queues = [queue for queue in await visit.figures() if queue.sample.dead]
+    queues.sort(key=lambda queue: -queue.sample.dead)
     return visit.page("all_dead_letters.html", section="/dead-letters", queues=queues)
 
 

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 async def show(visit: Visit) -> Response:
     """Show the moves from or to a queue that the visitor may see, the newest first."""
     moves = await visit.shared.get(("moves",), visit.session.admin.moves.all)
-    shown = [one for one in moves if visit.sees(one.source) or visit.sees(one.target)]
-    shown.sort(key=lambda one: one.started, reverse=True)
+    shown = [move for move in moves if visit.sees(move.source) or visit.sees(move.target)]
+    shown.sort(key=lambda move: move.started, reverse=True)
     return visit.page("moves.html", section="/moves", moves=shown)

@@ -26,16 +26,16 @@ class _Column:
 
 _COLUMNS: Final[tuple[_Column, ...]] = (
     _Column("name", "Queue", lambda _: 0.0),
-    _Column("waiting", "Waiting", lambda one: one.sample.waiting),
-    _Column("in_flight", "In flight", lambda one: one.sample.in_flight),
-    _Column("delayed", "Delayed", lambda one: one.sample.delayed),
-    _Column("retrying", "Retrying", lambda one: one.sample.retrying),
-    _Column("size", "Size", lambda one: one.sample.size),
-    _Column("put", "Put/s", lambda one: one.rates.put),
-    _Column("removed", "Done/s", lambda one: one.rates.removed),
-    _Column("oldest", "Oldest", lambda one: one.age or -1.0),
-    _Column("dead", "Dead letters", lambda one: one.sample.dead),
-    _Column("consumers", "Consumers", lambda one: one.sample.consumers),
+    _Column("waiting", "Waiting", lambda queue: queue.sample.waiting),
+    _Column("in_flight", "In flight", lambda queue: queue.sample.in_flight),
+    _Column("delayed", "Delayed", lambda queue: queue.sample.delayed),
+    _Column("retrying", "Retrying", lambda queue: queue.sample.retrying),
+    _Column("size", "Size", lambda queue: queue.sample.size),
+    _Column("put", "Put/s", lambda queue: queue.rates.put),
+    _Column("removed", "Done/s", lambda queue: queue.rates.removed),
+    _Column("oldest", "Oldest", lambda queue: queue.age or -1.0),
+    _Column("dead", "Dead letters", lambda queue: queue.sample.dead),
+    _Column("consumers", "Consumers", lambda queue: queue.sample.consumers),
 )
 
 
@@ -56,8 +56,8 @@ async def show(visit: Visit) -> Response:
     """Show all queues that the visitor may see."""
     everything = await visit.figures()
     search, sick = visit.query("search"), bool(visit.query("attention"))
-    found = [one for one in everything if search.casefold() in one.name.casefold() and (one.signs or not sick)]
-    column = next((one for one in _COLUMNS if one.key == visit.query("sort")), _COLUMNS[0])
+    found = [queue for queue in everything if search.casefold() in queue.name.casefold() and (queue.signs or not sick)]
+    column = next((choice for choice in _COLUMNS if choice.key == visit.query("sort")), _COLUMNS[0])
     found.sort(key=column.value, reverse=True)
     unreadable = [(name, why) for name, why in visit.sampler.unreadable.items() if visit.sees(name)]
     return visit.page(
@@ -69,7 +69,7 @@ async def show(visit: Visit) -> Response:
         attention=sick,
         rows=found,
         all=len(everything),
-        sick=sum(bool(one.signs) for one in everything),
+        sick=sum(bool(queue.signs) for queue in everything),
         totals=_totals(found),
         unreadable=unreadable,
         hidden=not everything and bool(visit.sampler.latest),
@@ -78,14 +78,14 @@ async def show(visit: Visit) -> Response:
 
 
 def _totals(rows: Sequence[Figures]) -> _Totals:
-    samples = [one.sample for one in rows]
+    samples = [row.sample for row in rows]
     return _Totals(
-        sum(one.waiting for one in samples),
-        sum(one.in_flight for one in samples),
-        sum(one.delayed for one in samples),
-        sum(one.retrying for one in samples),
-        sum(one.size for one in samples),
-        sum(one.rates.put for one in rows),
-        sum(one.rates.removed for one in rows),
-        sum(one.dead for one in samples),
+        sum(sample.waiting for sample in samples),
+        sum(sample.in_flight for sample in samples),
+        sum(sample.delayed for sample in samples),
+        sum(sample.retrying for sample in samples),
+        sum(sample.size for sample in samples),
+        sum(row.rates.put for row in rows),
+        sum(row.rates.removed for row in rows),
+        sum(sample.dead for sample in samples),
     )

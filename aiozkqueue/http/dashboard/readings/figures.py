@@ -51,11 +51,11 @@ class Figures(NamedTuple):
 def figures_of(name: str, sample: Sample, rates: Rates, now: float) -> Figures:
     """Return the figures of a queue from its sample, at a time in seconds since 1970."""
     age = None if sample.oldest is None else max(0.0, now - sample.oldest)
-    seen: dict[Sign, bool] = {
+    signs: dict[Sign, bool] = {
         "paused": sample.paused,
         "no consumers": bool(sample.waiting and not sample.consumers),
         "full": sample.max_size is not None and sample.size >= sample.max_size,
         "old": bool(sample.waiting and age is not None and age >= OLD),
         "dead letters": bool(sample.dead),
     }
-    return Figures(name, sample, rates, age, tuple(sign for sign, given in seen.items() if given))
+    return Figures(name, sample, rates, age, tuple(sign for sign, given in signs.items() if given))

@@ -98,13 +98,13 @@ async def search(queue: Queue[bytes], sought: Sought, *, payloads: bool) -> Foun
     found = FoundLetters(more=len(items) > LOOKED)
     size = 0
     async for page in item_pages(handle, list(items)[:LOOKED]):
-        for one in page:
-            size += len(one.item.data)
+        for letter in page:
+            size += len(letter.item.data)
             found.looked += 1
-            read = content(handle.state, items[one.place], one.item, 0)
+            read = content(handle.state, items[letter.place], letter.item, 0)
             if _contains(read, sought.text, payloads=payloads):
                 found.rows.append(_row(read))
-            if len(one.item.data) > LARGE:
+            if len(letter.item.data) > LARGE:
                 await asyncio.sleep(0)  # the search of a large letter blocks the event loop for some milliseconds
         if size > LOOKED_BYTES:
             found.more = found.more or found.looked < len(items)
@@ -128,10 +128,10 @@ def _newest_first(name: str) -> str:
 def _contains(read: Content, text: str, *, payloads: bool) -> bool:
     if not text:
         return True
-    wanted = text.casefold()
-    if wanted in read.id.casefold() or (read.header.dead is not None and wanted in read.header.dead.reason.casefold()):
+    needle = text.casefold()
+    if needle in read.id.casefold() or (read.header.dead is not None and needle in read.header.dead.reason.casefold()):
         return True
-    return payloads and wanted in read.body.decode("utf-8", "replace").casefold()
+    return payloads and needle in read.body.decode("utf-8", "replace").casefold()
 
 
 def _row(read: Content) -> DeadLetterRow:

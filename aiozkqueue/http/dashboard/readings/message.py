@@ -75,10 +75,10 @@ async def _stored(handle: QueueHandle[SessionCore], message_id: str, records: li
         return message_id in name and (item := handle.state.parse_item(name)) is not None and item.id == message_id
 
     folders = [*await lanes(handle), handle.paths.dlq]
-    for one in await first_items(handle, folders, 1, passes):
-        (node,) = await read_all(handle, [one.path])
+    for entry in await first_items(handle, folders, 1, passes):
+        (node,) = await read_all(handle, [entry.path])
         if node is not None:
-            read = content(handle.state, one.item, node, 0)
+            read = content(handle.state, entry.item, node, 0)
             return Stored(read.header, read.body)
     config = await configuration(handle)
     if config is not None and config.bundled and (found := await find_bundled(handle, folders, message_id)):

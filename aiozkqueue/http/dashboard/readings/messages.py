@@ -92,8 +92,8 @@ async def list_messages(shared: Shared, queue: Queue[bytes], wanted: Wanted, pag
     start = page * SHOWN
     if not (wanted.text or wanted.status):
         rows = await _rows(handle, index, slice(start, start + SHOWN))
-        known = len(index.placed) + len(index.bundled)
-        return Listing(rows, min(known, LOOKED) if wanted.id else None, known > LOOKED)
+        total = len(index.placed) + len(index.bundled)
+        return Listing(rows, min(total, LOOKED) if wanted.id else None, total > LOOKED)
     matching, more = await shared.get(("search", queue.name, wanted), lambda: _search(handle, index, wanted))
     return Listing(matching[start : start + SHOWN], len(matching), more)
 
@@ -108,17 +108,17 @@ async def _read_index(handle: QueueHandle[SessionCore], message_id: str) -> _Ind
 
     placed = await first_items(handle, folders, LOOKED + 1, passes if message_id else None)
     bundled = await first_bundled(handle, folders, LOOKED + 1) if config.bundled else []
-    return _Index(config, placed, [one for one in bundled if message_id in one.message.id])
+    return _Index(config, placed, [found for found in bundled if message_id in found.message.id])
 
 
 async def _rows(handle: QueueHandle[SessionCore], index: _Index, part: slice) -> list[Row]:
-    bundled = [_bundled_row(handle, one) for one in index.bundled[part]]
+    bundled = [_bundled_row(handle, found) for found in index.bundled[part]]
     left = slice(max(0, part.start - len(index.bundled)), max(0, part.stop - len(index.bundled)))
     return bundled + [row async for row in _single_rows(handle, index.placed[left])]
 
 
 async def _search(handle: QueueHandle[SessionCore], index: _Index, wanted: Wanted) -> tuple[list[Row], bool]:
-    matching = [row for row in (_bundled_row(handle, one) for one in index.bundled) if _matches(row, wanted)]
+    matching = [row for row in (_bundled_row(handle, found) for found in index.bundled) if _matches(row, wanted)]
     size, more = 0, len(index.placed) > LOOKED
     async for row in _single_rows(handle, index.placed[:LOOKED]):
         size += row.size
@@ -132,15 +132,15 @@ async def _search(handle: QueueHandle[SessionCore], index: _Index, wanted: Wante
 def _matches(row: Row, wanted: Wanted) -> bool:
     texts = (row.key or "", row.group or "", *(f"{name}={value}" for name, value in row.tags.items()))
     text = wanted.text.casefold()
-    return wanted.status in ("", row.status) and any(text in one.casefold() for one in texts)
+    return wanted.status in ("", row.status) and any(text in value.casefold() for value in texts)
 
 
 async def _single_rows(handle: QueueHandle[SessionCore], placed: Sequence[Placed]) -> AsyncIterator[Row]:
-    items = {handle.paths.place_of(one.path): one.item for one in placed}
+    items = {handle.paths.place_of(entry.path): entry.item for entry in placed}
     sealed: Sealed = {}
     async for page in find_pages(handle, list(items), sealed):
-        for one in page:
-            yield _row(handle, items[one.place], one)
+        for snapshot in page:
+            yield _row(handle, items[snapshot.place], snapshot)
         await asyncio.sleep(0)
 
 

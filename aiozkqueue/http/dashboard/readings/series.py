@@ -43,7 +43,7 @@ GAP: Final = 400.0
 
 def period(name: str) -> Period:
     """Return the period of this name; 15 minutes if the name is unknown."""
-    return next((one for one in PERIODS if one.name == name), PERIODS[0])
+    return next((choice for choice in PERIODS if choice.name == name), PERIODS[0])
 
 
 def answer(charts: Charts, sampler: Sampler, figures: Figures, covered: Period) -> Response:
@@ -51,7 +51,7 @@ def answer(charts: Charts, sampler: Sampler, figures: Figures, covered: Period) 
     now = time.time()
     stored = charts.points(figures.name, now - covered.seconds)
     since = stored[-1].at if stored else now - covered.seconds
-    fresh = [point_of(one) for one in sampler.history(figures.name) if since < one.at < figures.sample.at]
+    fresh = [point_of(sample) for sample in sampler.history(figures.name) if since < sample.at < figures.sample.at]
     last = point_of(figures.sample)
     return JSONResponse(
         {"from": now - covered.seconds, "to": now, **lines(thinned([*stored, *fresh], MOST), last)},
@@ -65,12 +65,12 @@ def lines(earlier: Sequence[Point], last: Point) -> dict[str, list[float | None]
         name: [] for name in ("at", "put", "removed", "waiting", "in_flight", "dead")
     }
     before: Point | None = None
-    for one in [*(point for point in earlier if point.at < last.at), last]:
-        if before is not None and one.at - before.at > GAP:
+    for current in [*(point for point in earlier if point.at < last.at), last]:
+        if before is not None and current.at - before.at > GAP:
             _add(found, before.at + 1, None, None)
             before = None
-        _add(found, one.at, None if before is None else rates_between(before, one), one)
-        before = one
+        _add(found, current.at, None if before is None else rates_between(before, current), current)
+        before = current
     return found
 
 

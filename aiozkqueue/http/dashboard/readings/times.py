@@ -43,24 +43,26 @@ async def read(queue: Queue[bytes], seconds: float) -> MessageTimes:
     """Read the times of up to `MOST` messages that ended in the last ``seconds``. Raises: AccessDeniedError."""
     handle = handle_of(queue)
     first = handle.runtime.server_clock.now() - milliseconds_in(seconds)
-    records = [one for one in await _newest(handle, first) if one.claimed is not None and one.ended >= first]
+    records = [
+        record for record in await _newest(handle, first) if record.claimed is not None and record.ended >= first
+    ]
     return times_of(records)
 
 
 def times_of(records: Sequence[HistoryRecord]) -> MessageTimes:
     """Return the times of messages from their records. Pure."""
     wait, handling, number = Times(), Times(), 0
-    for one in records:
-        if one.claimed is not None:
-            wait.add(one.claimed - one.put)
-            handling.add(one.ended - one.claimed)
+    for record in records:
+        if record.claimed is not None:
+            wait.add(record.claimed - record.put)
+            handling.add(record.ended - record.claimed)
             number += 1
     return MessageTimes(number, wait.percentiles, handling.percentiles)
 
 
 async def _newest(handle: QueueHandle[SessionCore], first: int) -> list[HistoryRecord]:
     found: list[HistoryRecord] = []
-    hours = [one for one in await list_children(handle, handle.paths.history) if not one.startswith(".")]
+    hours = [name for name in await list_children(handle, handle.paths.history) if not name.startswith(".")]
     for hour in sorted(hours, reverse=True):
         if hour < hour_of(max(0, first)) or len(found) >= MOST:
             break

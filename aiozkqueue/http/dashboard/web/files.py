@@ -54,11 +54,11 @@ def _size(count: int) -> str:
 def _code(text: str) -> Markup:
     """Return a text whose parts in backticks are shown as code."""
     parts = text.split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(one) if at % 2 else one for at, one in enumerate(parts))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
 
 
 ENVIRONMENT: Final = Environment(
-    loader=DictLoader({one.name: one.read_text("utf-8") for one in (_HERE / "templates").iterdir()}),
+    loader=DictLoader({template.name: template.read_text("utf-8") for template in (_HERE / "templates").iterdir()}),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

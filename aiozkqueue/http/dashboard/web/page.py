@@ -71,7 +71,7 @@ def render(
         "root": quote(request.scope.get("root_path", "").rstrip("/"), safe="/"),
         "edition": EDITION,
         "visitor": visitor,
-        "sections": () if visitor is None else [one for one in SECTIONS if visitor.sees_all or not one.of_all],
+        "sections": () if visitor is None else [entry for entry in SECTIONS if visitor.sees_all or not entry.of_all],
         "section": "",
         "done": "" if visitor is None else visitor.unsealed(request.query_params),
         "offers_sign_in": True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import InvalidNameError
 from aiozkqueue.http.core.permissions import Verb
-from aiozkqueue.http.core.service import is_there
+from aiozkqueue.http.core.service import queue_exists
 from aiozkqueue.http.core.shared import FRESH
 from aiozkqueue.http.dashboard.readings.figures import Figures, figures_of
 from aiozkqueue.operations.similar import similar_queue
@@ -87,10 +87,10 @@ class Visit:
             raise PageError(403, "Not permitted", text)
         core = core_of(self.session)
         try:
-            there = await self.shared.recent(("there", name), lambda: is_there(core, name))
+            exists = await self.shared.recent(("there", name), lambda: queue_exists(core, name))
         except InvalidNameError as error:
             raise PageError(404, "No such queue", str(error)) from None
-        if not there:
+        if not exists:
             similar = await similar_queue(core, name, visible=self.sees)
             hint = "" if similar is None else f" Did you mean {similar!r}?"
             raise PageError(404, "No such queue", f"There is no queue {name!r}.{hint}")
@@ -143,7 +143,7 @@ class Visit:
     async def changed(self, queue: str) -> None:
         """Read a queue again, because it was changed or deleted."""
         self.shared.forget(queue)
-        if await is_there(core_of(self.session), queue):
+        if await queue_exists(core_of(self.session), queue):
             await self.sampler.look_at(queue)
         else:
             self.sampler.forget(queue)
