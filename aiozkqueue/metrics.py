@@ -90,7 +90,8 @@ class SessionCollector(Collector):
             try:
                 await self._sampler.look(FRESH)
             except (QueueError, ZooKeeperError, TimeoutError) as error:
-                log.warning("the queues could not be sampled: %s", error)
+                if self._runtime.zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
+                    log.warning("the queues could not be sampled: %s", error)
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:

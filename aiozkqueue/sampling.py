@@ -127,7 +127,8 @@ class Sampler:
             try:
                 await self.look(0.0)
             except (QueueError, ZooKeeperError, TimeoutError) as error:
-                log.warning("the queues could not be sampled: %s", error)
+                if core_of(self._session).zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
+                    log.warning("the queues could not be sampled: %s", error)
             await asyncio.sleep(EVERY)
 
     async def look(self, age: float) -> None:

@@ -257,8 +257,9 @@ class Backend:
                 refusal = _problem_of(error)
                 if refusal is None:
                     raise
-                # The path may contain anything, including control characters of terminals.
-                log.warning("%r %r: %r", request.method, request.url.path, error)
+                if self.connected:  # otherwise the session logs the outage
+                    # The path may contain anything, including control characters of terminals.
+                    log.warning("%r %r: %r", request.method, request.url.path, error)
                 return refusal.response
             finally:
                 limit.end()
@@ -318,5 +319,6 @@ async def _take_up_moves(session: QueueSession) -> None:
         try:
             await session.admin.moves.resume()
         except (QueueError, ZooKeeperError) as error:
-            log.warning("moves: %s", error)
+            if core_of(session).zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
+                log.warning("unfinished moves are not continued: %s", error)
         await asyncio.sleep(MOVES_LOOK)
