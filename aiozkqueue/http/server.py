@@ -351,6 +351,7 @@ def _config(
         ws="none",
         lifespan=lifespan,
         access_log=False,
+        log_config=None,  # uvicorn's lines go where the process logs
         log_level="warning",
         server_header=False,
         h11_max_incomplete_event_size=HEAD_LIMIT,
