@@ -30,6 +30,7 @@ from aiozkqueue.worker import (
     opened,
     reloading,
     settled_heap,
+    stop_signals,
     supervise,
     type_of_deliveries,
 )
@@ -155,7 +156,8 @@ async def _serve(
         if port is not None:
             health.measure(_metrics(session))
         stack.enter_context(settled_heap())
-        await zq.run(*(health.told(Announced(one)) for one in services), drain_timeout=drain_timeout)
+        announced = (health.told(Announced(one)) for one in services)
+        await zq.run(*announced, signals=stop_signals(), drain_timeout=drain_timeout)
     return Exit.OK
 
 
