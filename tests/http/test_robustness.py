@@ -280,6 +280,21 @@ async def test_no_secret_is_logged(service: Service, caplog: pytest.LogCaptureFi
 # -- ZooKeeper away, and servers that stop
 
 
+async def test_a_defect_that_ends_a_task_of_the_server_is_logged(
+    start: Starter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def logged() -> bool:
+        return "figures of the queues: this task has failed; restart the server" in caplog.text
+
+    monkeypatch.setattr("aiozkqueue.sampling.Sampler.look", look)
+    await start()
+    await eventually(logged, 30)
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_metrics_without_a_key_show_that_zookeeper_is_away(
     start: Starter, zookeeper_proxy: ZooKeeperProxy
 ) -> None:

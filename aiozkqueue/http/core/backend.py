@@ -151,6 +151,8 @@ class Backend:
                 asyncio.create_task(sampler.run(), name="figures of the queues"),
                 asyncio.create_task(charts.run(), name="samples for the charts"),
             ]
+            for task in tasks:
+                task.add_done_callback(_log_defect)
             try:
                 yield
             finally:
@@ -319,6 +321,12 @@ def _problem_of(error: Exception) -> problems.ProblemError | None:
     if isinstance(error, ConfigConflictError | PayloadError):
         return problems.conflict(str(error))
     return None
+
+
+def _log_defect(task: asyncio.Task[None]) -> None:
+    """Log the error of a task that should run until the server stops."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s: this task has failed; restart the server", task.get_name(), exc_info=error)
 
 
 async def _take_up_moves(session: QueueSession) -> None:
