@@ -297,6 +297,8 @@ class Server(uvicorn.Server):
             await self.withdraw()
         self._leave()
         await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn would leave the application running, and log its cancellation as an error
+            await self.lifespan.shutdown()
 
 
 def server(
