@@ -141,6 +141,20 @@ async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
             assert await tx.take(session.queue("jobs"), timeout=30)
 
 
+@pytest.mark.parametrize("below", ["", "/inner"], ids=["the root", "a root below it"])
+async def test_a_stranger_gets_no_key_and_no_secret_of_the_http_service(
+    secured: EmbeddedZooKeeper, root: str, below: str
+) -> None:
+    identity = IDENTITIES["digest"]
+    async with session_of(secured.hosts, root, identity.alice) as session:
+        await session.queue("jobs").put(b"1")
+    async with session_of(secured.hosts, f"{root}{below}", identity.mallory) as stranger:
+        with pytest.raises(zq.AccessDeniedError, match=r"\.keys"):
+            await asyncio.wait_for(Keys(core_of(stranger)).create("mallory", ["queue|*|*"]), 30)
+        with pytest.raises(zq.AccessDeniedError, match=r"\.tokens"):
+            await asyncio.wait_for(MessageIds(core_of(stranger)).rotate(), 30)
+
+
 async def fill(jobs: zq.Queue[bytes]) -> None:
     """Put what there is to see of a queue into one: of three messages, one dead and one in a stream's ledger."""
     await jobs.configure(zq.QueueConfig(history=zq.History()))
