@@ -122,13 +122,17 @@ class Sampler:
         self._looking = asyncio.Lock()
 
     async def run(self) -> None:
-        """Sample all queues repeatedly."""
+        """Sample all queues repeatedly. A reason why that fails is logged once."""
+        told = ""
         while True:
             try:
                 await self.look(0.0)
+                told = ""
             except (QueueError, ZooKeeperError, TimeoutError) as error:
-                if core_of(self._session).zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
-                    log.warning("the queues could not be sampled: %s", error)
+                # Without a connection, the session logs the outage.
+                if core_of(self._session).zookeeper.state is State.CONNECTED and str(error) != told:
+                    told = str(error)
+                    log.warning("the queues could not be sampled: %s", told)
             await asyncio.sleep(EVERY)
 
     async def look(self, age: float) -> None:

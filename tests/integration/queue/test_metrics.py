@@ -14,7 +14,7 @@ import aiozkqueue as zq
 from aiozkqueue.metrics import collector
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import State
+from aiozkqueue.zookeeper import NoAuthError, State
 from tests.faults.account import CLAIM
 from tests.integration.queue.conftest import eventually
 
@@ -206,6 +206,25 @@ async def test_samples_that_fail_during_an_outage_are_not_logged(
             await sampler.look(0.0)
     assert [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.sampling"] == []
     running.cancel()
+
+
+async def test_the_reason_why_samples_fail_is_logged_once(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = asyncio.Semaphore(0)
+
+    async def look(*_: object) -> None:
+        looks.release()
+        raise NoAuthError("/zms")
+
+    monkeypatch.setattr("aiozkqueue.sampling.EVERY", 0.0)
+    monkeypatch.setattr("aiozkqueue.sampling.Sampler.look", look)
+    running = asyncio.create_task(Sampler(session).run())
+    for _ in range(3):
+        await looks.acquire()
+    running.cancel()
+    line = "the queues could not be sampled: /zms: not allowed by the znode's ACL"
+    assert [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.sampling"] == [line]
 
 
 async def test_metrics_are_a_collector_for_any_registry_and_thread(session: zq.QueueSession) -> None:
