@@ -90,7 +90,8 @@ class SessionCollector(Collector):
             try:
                 await self._sampler.look(FRESH)
             except (QueueError, ZooKeeperError, TimeoutError) as error:
-                log.warning("the queues could not be sampled: %s", error)
+                if self._runtime.zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
+                    log.warning("the queues could not be sampled: %s", error)
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -148,10 +149,7 @@ class SessionCollector(Collector):
         )
         _add(family, [], meter.groups)
         yield family
-        state = GaugeMetricFamily("aiozkqueue_session_state", "1 for the state it is in.", labels=["state"])
-        for known_state in State:
-            state.add_metric([known_state.name.lower()], known_state is now)
-        yield state
+        yield session_gauge(now)
         yield CounterMetricFamily("aiozkqueue_session_reconnects", "Connections made anew.", meter.reconnects)
         yield CounterMetricFamily(
             "aiozkqueue_session_expirations", "ZooKeeper sessions that the server declared over.", meter.expirations
@@ -189,6 +187,14 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[Sample], float]]]] = {
     "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda sample: sample.dead),
     "aiozkqueue_queue_consumers": ("Sessions that take from the queue.", lambda sample: sample.consumers),
 }
+
+
+def session_gauge(now: State) -> Metric:
+    """Return the metric of a session's state."""
+    family = GaugeMetricFamily("aiozkqueue_session_state", "1 for the state it is in.", labels=["state"])
+    for state in State:
+        family.add_metric([state.name.lower()], state is now)
+    return family
 
 
 def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> Iterator[Metric]:

@@ -122,12 +122,17 @@ class Sampler:
         self._looking = asyncio.Lock()
 
     async def run(self) -> None:
-        """Sample all queues repeatedly."""
+        """Sample all queues repeatedly. A reason why that fails is logged once."""
+        logged = ""
         while True:
             try:
                 await self.look(0.0)
+                logged = ""
             except (QueueError, ZooKeeperError, TimeoutError) as error:
-                log.warning("the queues could not be sampled: %s", error)
+                # Without a connection, the session logs the outage.
+                if core_of(self._session).zookeeper.state is State.CONNECTED and str(error) != logged:
+                    logged = str(error)
+                    log.warning("the queues could not be sampled: %s", logged)
             await asyncio.sleep(EVERY)
 
     async def look(self, age: float) -> None:

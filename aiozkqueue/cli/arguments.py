@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
 import typer
 
 from aiozkqueue.cli.durations import TIME, duration_from
+
+_LOGS: Final = "Logs"
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
@@ -18,5 +21,24 @@ LookBudget = Annotated[
         parser=duration_from(0.1, to=86_400),
         metavar=TIME,
         help="The time budget. After it, the command shows what it has read so far.",
+    ),
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option("--log-level", help="The lowest level that is logged to stderr.", rich_help_panel=_LOGS),
+]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option("--log-format", help="Lines for people, or a JSON object for each record.", rich_help_panel=_LOGS),
+]
+LogConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-config",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="Configure Python's logging by a file instead: a dictionary in JSON or TOML (.json, .toml), or INI.",
+        rich_help_panel=_LOGS,
     ),
 ]

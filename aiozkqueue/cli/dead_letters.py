@@ -47,6 +47,7 @@ async def list_(
     """
     async with connection.look_at(queue) as target:
         letters = await _found(target, reason, search, limit)
+        total = await target.dead_letters.size()
     if as_json:
         for letter in letters:
             record = output.message_record(letter)
@@ -56,6 +57,8 @@ async def list_(
             ["id", "attempts", "enqueued", "reason", "payload"],
             [(d.id, d.attempts, output.when(d.enqueued_at), d.reason, output.preview(d.body)) for d in letters],
         )
+        if len(letters) == limit < total:
+            output.note(f"{limit} of {counted(total, 'dead letter')} are shown; --limit shows more")
     return Exit.OK if letters else Exit.NOTHING
 
 

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, QueueName
+from aiozkqueue.cli.arguments import AsJson, LogConfig, LogFormat, LogLevel, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.cli.signals import draining
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.schedule import Job, Jobs, Scheduler
@@ -126,12 +127,15 @@ async def remove(connection: Connection, name: _Name, as_json: AsJson = False) -
 
 
 @connected
-async def run(connection: Connection) -> Exit:
+async def run(
+    connection: Connection, log_level: LogLevel = "info", log_format: LogFormat = "text", log_config: LogConfig = None
+) -> Exit:
     """Run a scheduler until a signal arrives; several may run at the same time.
 
     Example:
     [dim]$ aiozkqueue jobs run[/dim]
     """
+    start_logs(log_level, log_format, log_config)
     async with connection.open() as session:
         scheduler = Scheduler(session)
         with draining(scheduler.stop):

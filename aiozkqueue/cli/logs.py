@@ -52,19 +52,22 @@ class JsonFormatter(logging.Formatter):
 _STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "asctime"})
 
 
-def log_to_stderr(level: str, form: Literal["text", "json"] = "text") -> None:
-    """Log everything from this level on."""
+def start_logs(level: str, form: Literal["text", "json"], file: Path | None) -> None:
+    """Log everything from this level on to stderr, or as a file says.
+
+    Raises:
+        InvalidOptionError: the file does not configure logging.
+    """
+    if file is not None:
+        _configure_logs(file)
+        return
     handler = logging.StreamHandler()
     handler.setFormatter(VisibleFormatter(_FORMAT) if form == "text" else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-def configure_logs(file: Path) -> None:
-    """Configure logging by a file: a dictionary of `logging.config` in JSON or TOML, otherwise its INI format.
-
-    Raises:
-        InvalidOptionError: the file is not such a configuration.
-    """
+def _configure_logs(file: Path) -> None:
+    """Configure logging by a file: a dictionary of `logging.config` in JSON or TOML, otherwise its INI format."""
     try:
         if file.suffix in {".json", ".toml"}:
             read = json.loads if file.suffix == ".json" else tomllib.loads

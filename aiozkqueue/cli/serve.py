@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.arguments import AsJson, LogConfig, LogFormat, LogLevel
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import CommandFailedError, Exit
+from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.extras import needs
 from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.listening import address_of, listen
@@ -119,6 +120,9 @@ async def serve(
     root_path: Annotated[
         str, typer.Option("--root-path", help="The path prefix that a proxy adds.", rich_help_panel=_PROXIES)
     ] = "",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+    log_config: LogConfig = None,
 ) -> Exit:
     """Serve the queues and the dashboard over HTTP until SIGINT or SIGTERM.
 
@@ -128,6 +132,7 @@ async def serve(
     [dim]$ aiozkqueue keys create orders-service --allow 'queue|post|orders*'
     $ aiozkqueue serve --hosts zk1:2181 --host 0.0.0.0 --port 8080[/dim]
     """
+    start_logs(log_level, log_format, log_config)
     with needs("http"):
         from aiozkqueue.http import Settings, create_app  # noqa: PLC0415 - an extra
         from aiozkqueue.http import server as servers  # noqa: PLC0415 - an extra

@@ -9,16 +9,17 @@ import sys
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import LogConfig, LogFormat, LogLevel
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit, status_of_child
-from aiozkqueue.cli.logs import configure_logs, log_to_stderr
+from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.extras import needs
 from aiozkqueue.session.handler import check_handler
 from aiozkqueue.worker import (
@@ -29,6 +30,7 @@ from aiozkqueue.worker import (
     opened,
     reloading,
     settled_heap,
+    stop_signals,
     supervise,
     type_of_deliveries,
 )
@@ -39,10 +41,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.worker.health import Metrics
 
-Level = Literal["debug", "info", "warning", "error"]
 Loop = Literal["auto", "asyncio", "uvloop"]
-
-_LOGS: Final = "Logs"
 
 
 @with_connection
@@ -97,25 +96,9 @@ def worker(
         ),
     ] = 1,
     loop: Annotated[Loop, typer.Option("--loop", help="auto: uvloop if it is installed.")] = "auto",
-    log_level: Annotated[
-        Level,
-        typer.Option("--log-level", help="The lowest level that is logged to stderr.", rich_help_panel=_LOGS),
-    ] = "info",
-    log_format: Annotated[
-        Literal["text", "json"],
-        typer.Option("--log-format", help="Lines for people, or a JSON object for each record.", rich_help_panel=_LOGS),
-    ] = "text",
-    log_config: Annotated[
-        Path | None,
-        typer.Option(
-            "--log-config",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Configure Python's logging by a file instead: a dictionary in JSON or TOML (.json, .toml), or INI.",
-            rich_help_panel=_LOGS,
-        ),
-    ] = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+    log_config: LogConfig = None,
 ) -> Exit:
     """Run an application or listeners until SIGTERM or SIGINT; then let their handlers finish.
 
@@ -131,10 +114,7 @@ def worker(
     $ aiozkqueue worker shop.workers:listeners --health-port 8081
     $ aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
     """
-    if log_config is None:
-        log_to_stderr(log_level, log_format)
-    else:
-        configure_logs(log_config)
+    start_logs(log_level, log_format, log_config)
     _find_modules_of(Path.cwd())
     if reload:
         if processes > 1:
@@ -176,7 +156,8 @@ async def _serve(
         if port is not None:
             health.measure(_metrics(session))
         stack.enter_context(settled_heap())
-        await zq.run(*(health.told(Announced(service)) for service in services), drain_timeout=drain_timeout)
+        announced = (health.reporting(Announced(service)) for service in services)
+        await zq.run(*announced, signals=stop_signals(), drain_timeout=drain_timeout)
     return Exit.OK
 
 

@@ -297,6 +297,8 @@ class Server(uvicorn.Server):
             await self.withdraw()
         self._leave()
         await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn would leave the application running, and log its cancellation as an error
+            await self.lifespan.shutdown()
 
 
 def server(
@@ -351,6 +353,7 @@ def _config(
         ws="none",
         lifespan=lifespan,
         access_log=False,
+        log_config=None,  # uvicorn's lines go where the process logs
         log_level="warning",
         server_header=False,
         h11_max_incomplete_event_size=HEAD_LIMIT,

@@ -2,8 +2,8 @@
 
 `target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks`
 describes where handlers wait, `dumps` requests that, `reload` restarts the worker when files change, `processes` runs
-several, `heap` reduces garbage collection, and `starting` logs the start and the end of each service. All of it uses
-the public API only.
+several, `stops` names the signals that stop them, `heap` reduces garbage collection, and `starting` logs the start and
+the end of each service. All of it uses the public API only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from .processes import supervise
 from .reload import reloading
 from .stacks import dump, dumping
 from .starting import Announced
+from .stops import stop_signals
 from .target import load, opened, type_of_deliveries
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "opened",
     "reloading",
     "settled_heap",
+    "stop_signals",
     "supervise",
     "type_of_deliveries",
 ]

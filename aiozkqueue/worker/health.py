@@ -82,7 +82,7 @@ class Health:
         """Answer ``/metrics`` with these from now on; None: 501, since what it takes is not installed."""
         self._metrics = metrics
 
-    def told(self, service: Service) -> Service:
+    def reporting(self, service: Service) -> Service:
         """Return the service; once it is stopped, the worker is no longer ready."""
         return _StopReporting(self, service)
 

@@ -1,4 +1,4 @@
-"""Several processes of one command: signals go to all, and a process that was killed is replaced."""
+"""Several processes of one command: a signal stops all, and a process that was killed is replaced."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
+from .stops import stop_signals
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,12 +18,15 @@ log: Final = logging.getLogger(__name__)
 
 #: Seconds until a killed process is replaced: it may be killed again at once.
 AGAIN: Final = 1.0
+#: The status of a worker that was stopped before it had begun.
+NOT_BEGUN: Final = 130
 
 
 async def supervise(commands: Sequence[Sequence[str]]) -> int:
     """Run each command in a process until all end; return the first exit status that is not 0.
 
-    SIGTERM and SIGINT are passed on. A process that a signal kills is started again. If one ends with an error, the
+    At SIGTERM, SIGINT or SIGHUP, all get SIGTERM: a process that still imports its modules ends by it without a
+    traceback. A process that a signal kills is started again. If one ends with an error, the
     others are stopped.
     """
     return await _Processes().serve(commands)
@@ -36,45 +41,47 @@ class _Processes:
 
     async def serve(self, commands: Sequence[Sequence[str]]) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop, number)
+        for number in stop_signals():
+            loop.add_signal_handler(number, self._stop)
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(self._serve(command)) for command in commands]
         return next((status for task in serving if (status := task.result())), 0)
 
     async def _serve(self, command: Sequence[str]) -> int:
+        replaced = False
         while True:
             # In a separate process group: a terminal's Ctrl-C arrives only here, and is passed on once.
             process = await asyncio.create_subprocess_exec(*command, process_group=0)
             self._running.add(process)
             if self._stopping.is_set():
-                _send(process, signal.SIGTERM)
+                _terminate(process)
             log.info("started process %d", process.pid)
             try:
                 status = await process.wait()
             except BaseException:  # nothing watches it any more
-                _send(process, signal.SIGTERM)
+                _terminate(process)
                 raise
             finally:
                 self._running.discard(process)
             if self._stopping.is_set():
-                return max(status, 0)
+                return 0 if replaced and status == NOT_BEGUN else max(status, 0)
             if status >= 0:
                 if status:
                     log.error("process %d ended with status %d: stopping the others", process.pid, status)
-                    self._stop(signal.SIGTERM)
+                    self._stop()
                 return status
             log.error("process %d was killed by %s: another starts", process.pid, _signal_name(-status))
+            replaced = True
             try:
                 await asyncio.wait_for(self._stopping.wait(), AGAIN)
             except TimeoutError:
                 continue
             return 0
 
-    def _stop(self, number: signal.Signals) -> None:
+    def _stop(self) -> None:
         self._stopping.set()
         for process in self._running:
-            _send(process, number)
+            _terminate(process)
 
 
 def _signal_name(number: int) -> str:
@@ -84,11 +91,11 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send the signal, unless the process has ended and its task does not know it yet.
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    """Send SIGTERM, unless the process has ended and its task does not know it yet.
 
     `Process.send_signal` would read the status of an ended process, and its task would get 255 instead.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+            os.kill(process.pid, signal.SIGTERM)

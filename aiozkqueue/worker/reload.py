@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiozkqueue.extras import needs
+
+from .stops import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -20,7 +21,7 @@ async def reloading(command: Sequence[str], folder: Path) -> int:
     """Run a command; stop it and run it again when Python files below the folder change. Returns its exit status.
 
     It is stopped by SIGTERM, and waited for. If it ends by itself, for example after a syntax error was saved, the next
-    change starts it again. SIGTERM and SIGINT are passed on, and end this as well.
+    change starts it again. SIGTERM, SIGINT and SIGHUP stop it, and end this as well.
 
     Raises:
         MissingExtraError: the package that watches files is not installed.
@@ -46,7 +47,7 @@ class _Runs:
 
     async def serve(self, changes: AsyncIterator[object]) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             loop.add_signal_handler(number, self._stop)
         watching = asyncio.create_task(self._watch(changes))
         over = asyncio.create_task(self._over.wait())

@@ -176,6 +176,15 @@ def test_dead_letters_are_listed_with_their_reasons(cli: Cli, dead: list[str]) -
 
 
 @pytest.mark.usefixtures("dead")
+def test_a_list_that_leaves_out_dead_letters_says_so(cli: Cli) -> None:
+    assert (
+        cli("dlq", "list", "q", "--limit", "2").stderr
+        == "aiozkqueue: 2 of 3 dead letters are shown; --limit shows more\n"
+    )
+    assert cli("dlq", "list", "q", "--limit", "3").stderr == ""
+
+
+@pytest.mark.usefixtures("dead")
 def test_an_id_that_is_not_a_dead_letters_is_named(cli: Cli) -> None:
     for command in (("redrive", "q", "NOPE"), ("purge", "q", "NOPE", "--yes")):
         assert cli("dlq", *command).stderr == "aiozkqueue: there is no dead letter NOPE in queue 'q'\n"

@@ -229,9 +229,11 @@ def test_the_deployments_give_their_programs_probes_time_to_stop_and_few_rights(
         labels = template["metadata"]["labels"]
         assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
         pod = template["spec"]
-        assert pod["terminationGracePeriodSeconds"] > seconds_to_stop()
         assert pod["securityContext"]["runAsNonRoot"] is True
         (container,) = pod["containers"]
+        before = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        assert (before > 0) == ("serve" in container["command"]), "others send requests only to the HTTP service"
+        assert pod["terminationGracePeriodSeconds"] > before + seconds_to_stop()
         assert container["image"] in configured
         rights = container["securityContext"]
         assert (rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"]) == (False, True)

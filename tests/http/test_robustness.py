@@ -280,6 +280,41 @@ async def test_no_secret_is_logged(service: Service, caplog: pytest.LogCaptureFi
 # -- ZooKeeper away, and servers that stop
 
 
+async def test_a_defect_that_ends_a_task_of_the_server_is_logged(
+    start: Starter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def logged() -> bool:
+        return "figures of the queues: this task has failed; restart the server" in caplog.text
+
+    monkeypatch.setattr("aiozkqueue.sampling.Sampler.look", look)
+    await start()
+    await eventually(logged, 30)
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_metrics_without_a_key_show_that_zookeeper_is_away(
+    start: Starter, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    """Prometheus scrapes them during the outage that they are to report; a key could not be checked then."""
+    service = await start(Settings(anonymous=("queue|get_status|*",)), hosts=zookeeper_proxy.hosts)
+    async with httpx.AsyncClient(base_url=service.url, timeout=30) as prometheus:
+        assert 'aiozkqueue_session_state{state="connected"} 1.0' in (await prometheus.get("/metrics")).text
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+
+        async def away() -> bool:
+            return (await prometheus.get("/ready")).status_code == 503
+
+        await eventually(away, 30)
+        answer = await prometheus.get("/metrics")
+        assert (answer.status_code, 'aiozkqueue_session_state{state="connected"} 0.0' in answer.text) == (200, True)
+        assert (await service.get("/metrics")).status_code == 503
+    await zookeeper_proxy.listen()
+
+
 async def test_requests_get_a_retry_after_while_zookeeper_is_away(
     start: Starter, zookeeper_proxy: ZooKeeperProxy
 ) -> None:

@@ -61,6 +61,36 @@ async def test_a_server_asked_to_stop_withdraws_drains_closes_its_session_and_ex
         assert set(left.values()) <= {core_of(session).zookeeper.session_id}
 
 
+async def test_a_second_signal_aborts_requests_and_still_ends_the_application(
+    zookeeper: str, queue_root: str, key: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    head = f"POST /queue/1/q/send HTTP/1.1\r\nHost: h\r\nX-BV-API-Key: {key}\r\nContent-Type: application/json\r\n"
+    async with (
+        process(zookeeper, queue_root) as (url, server),
+        httpx.AsyncClient(base_url=url, verify=NOBODY) as client,
+    ):
+        host, _, port = url.removeprefix("http://").partition(":")
+        answered, asking = await asyncio.open_connection(host, int(port))
+        asking.write(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n1".encode())  # the body never ends
+        assert (await answered.readline()).startswith(b"HTTP/1.1 100 ")  # the request is active
+        server.send_signal(signal.SIGTERM)
+
+        async def stopping() -> bool:
+            try:
+                await client.get("/live")
+            except httpx.TransportError:
+                return True
+            return False
+
+        await eventually(stopping, 30)
+        assert server.poll() is None
+        server.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(15):  # less than the 20 s for active requests
+            assert await asyncio.to_thread(server.wait) == 0
+        asking.transport.abort()
+    assert "lifespan" not in (await asyncio.to_thread(capfd.readouterr)).err
+
+
 async def test_a_server_that_lost_zookeeper_can_be_stopped(zookeeper_proxy: ZooKeeperProxy, queue_root: str) -> None:
     async with process(zookeeper_proxy.hosts, queue_root, "--cluster", "alone") as (_, server):
         zookeeper_proxy.stall()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.security import ACL, Id, Permissions
 from pydantic import BaseModel
 
 import aiozkqueue as zq
@@ -139,6 +143,56 @@ async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
         )
         async with session.transaction() as tx:
             assert await tx.take(session.queue("jobs"), timeout=30)
+
+
+@pytest.mark.parametrize("below", ["", "/inner"], ids=["the root", "a root below it"])
+async def test_a_stranger_gets_no_key_and_no_secret_of_the_http_service(
+    secured: EmbeddedZooKeeper, root: str, below: str
+) -> None:
+    identity = IDENTITIES["digest"]
+    async with session_of(secured.hosts, root, identity.alice) as session:
+        await session.queue("jobs").put(b"1")
+    async with session_of(secured.hosts, f"{root}{below}", identity.mallory) as stranger:
+        with pytest.raises(zq.AccessDeniedError, match=r"\.keys"):
+            await asyncio.wait_for(Keys(core_of(stranger)).create("mallory", ["queue|*|*"]), 30)
+        with pytest.raises(zq.AccessDeniedError, match=r"\.tokens"):
+            await asyncio.wait_for(MessageIds(core_of(stranger)).rotate(), 30)
+
+
+async def test_a_digest_password_is_changed_while_the_queue_is_in_use(secured: EmbeddedZooKeeper, root: str) -> None:
+    """The steps of the page on security; `set_all` is ``setAcl -R <root> auth::cdrwa`` of ZooKeeper's zkCli."""
+    old, new = zq.Auth.digest("shop", "0ld"), zq.Auth.digest("shop", "n3w")
+    async with session_of(secured.hosts, root, old) as session:
+        await session.queue("jobs").put(b"1")
+    async with session_of(secured.hosts, root, old, new) as session:
+        await session.queue("jobs").put(b"2")
+        await asyncio.to_thread(set_all, secured.hosts, root, old, new)
+        await session.queue("jobs").put(b"3")
+        async with session_of(secured.hosts, root, new) as restarted:
+            await restarted.queue("jobs").put(b"4")
+    await asyncio.to_thread(set_all, secured.hosts, root, new)
+    async with session_of(secured.hosts, root, new) as session:
+        async with session.transaction() as tx:
+            messages = await tx.take_many(session.queue("jobs"), 4, timeout=30)
+        assert sorted(message.body for message in messages) == [b"1", b"2", b"3", b"4"]
+    async with session_of(secured.hosts, root, old) as session:
+        with pytest.raises(zq.AccessDeniedError):
+            await session.queue("jobs").size()
+
+
+def set_all(hosts: str, path: str, *users: zq.Auth) -> None:
+    """Open a znode and all below it to these users, by a client that has authenticated as each."""
+    client = KazooClient(hosts, auth_data=[("digest", f"{user.user}:{user.password}") for user in users])
+    client.start(15)
+    try:
+        paths = [path]
+        for each in paths:
+            with suppress(NoNodeError):  # removed since its parent was listed
+                paths += [f"{each}/{name}" for name in client.get_children(each)]
+                client.set_acls(each, [ACL(Permissions.ALL, Id("auth", ""))])
+    finally:
+        client.stop()
+        client.close()
 
 
 async def fill(jobs: zq.Queue[bytes]) -> None:

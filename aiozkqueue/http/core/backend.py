@@ -121,7 +121,8 @@ class Backend:
         self._given_up: set[asyncio.Task[Response]] = set()
         self.pace: Pace = Pace()
         """The pace at which bodies are parsed."""
-        self.metrics: Metrics | None = None if _METRICS is None else _METRICS(lambda: self._sampler)
+        figures = (lambda: self._sampler, lambda: self._state)
+        self.metrics: Metrics | None = None if _METRICS is None else _METRICS(*figures)
         """None if ``aiozkqueue[observability]`` is not installed."""
         self.leaving: asyncio.Event = asyncio.Event()
         """Set when the server is about to stop: requests that wait for messages are answered."""
@@ -150,6 +151,8 @@ class Backend:
                 asyncio.create_task(sampler.run(), name="figures of the queues"),
                 asyncio.create_task(charts.run(), name="samples for the charts"),
             ]
+            for task in tasks:
+                task.add_done_callback(_log_defect)
             try:
                 yield
             finally:
@@ -224,9 +227,11 @@ class Backend:
     @property
     def connected(self) -> bool:
         """Whether ZooKeeper answers now and the server is not about to stop."""
-        if self._session is None or self.leaving.is_set():
-            return False
-        return core_of(self._session).zookeeper.state is State.CONNECTED
+        return self._state is State.CONNECTED and not self.leaving.is_set()
+
+    @property
+    def _state(self) -> State | None:
+        return None if self._session is None else core_of(self._session).zookeeper.state
 
     def service(self, kind: Kind) -> QueueService:
         """One of the two services. Raises: ProblemError."""
@@ -236,9 +241,13 @@ class Backend:
         return service
 
     def patient(
-        self, handler: Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]
+        self,
+        handler: Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]],
+        reads: Callable[[Request], bool] = lambda _: True,
     ) -> Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]:
         """Return a handler that answers 503 if ZooKeeper delays it for longer than its client asks for.
+
+        ``reads`` returns whether a request needs ZooKeeper; if it does not, it is served without a connection.
 
         The time counts from the end of the request's body. The abandoned work is cancelled, but not awaited: a commit
         whose outcome is unknown takes up to ten more seconds to end.
@@ -249,7 +258,8 @@ class Backend:
             limit = patience.Deadline(self.settings.patience + parameters.asked_to_wait(request))
             patience.attach(request, limit)
             try:
-                await self._wait_connected()  # so that no work begins that would hang
+                if reads(request):
+                    await self._wait_connected()  # so that no work begins that would hang
                 return await self._within(limit, handler(request, *args, **kwargs))
             except problems.ProblemError as problem:
                 return problem.response
@@ -257,8 +267,9 @@ class Backend:
                 refusal = _problem_of(error)
                 if refusal is None:
                     raise
-                # The path may contain anything, including control characters of terminals.
-                log.warning("%r %r: %r", request.method, request.url.path, error)
+                if self.connected:  # otherwise the session logs the outage
+                    # The path may contain anything, including control characters of terminals.
+                    log.warning("%r %r: %r", request.method, request.url.path, error)
                 return refusal.response
             finally:
                 limit.end()
@@ -312,11 +323,18 @@ def _problem_of(error: Exception) -> problems.ProblemError | None:
     return None
 
 
+def _log_defect(task: asyncio.Task[None]) -> None:
+    """Log the error of a task that should run until the server stops."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s: this task has failed; restart the server", task.get_name(), exc_info=error)
+
+
 async def _take_up_moves(session: QueueSession) -> None:
     """Continue the moves of servers that no longer exist."""
     while True:
         try:
             await session.admin.moves.resume()
         except (QueueError, ZooKeeperError) as error:
-            log.warning("moves: %s", error)
+            if core_of(session).zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
+                log.warning("unfinished moves are not continued: %s", error)
         await asyncio.sleep(MOVES_LOOK)

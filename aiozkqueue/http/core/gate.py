@@ -26,6 +26,15 @@ PARAMETER: Final = "APIKey"
 MOST_WATCHED: Final = 10_000
 
 
+def key_of(request: Request) -> str | None:
+    """Return the key of a request, if it has one."""
+    key = request.headers.get(HEADER) or request.query_params.get(PARAMETER)
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    if not key and scheme.lower() == "bearer":  # as Prometheus sends it
+        return credentials.strip()
+    return key
+
+
 class Gate:
     """Admits requests by their key.
 
@@ -55,10 +64,7 @@ class Gate:
 
         Raises: ProblemError: the key is missing or unknown, or the rate is exceeded.
         """
-        key = request.headers.get(HEADER) or request.query_params.get(PARAMETER)
-        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        if not key and scheme.lower() == "bearer":  # as Prometheus sends it
-            key = credentials.strip()
+        key = key_of(request)
         caller = None if not key and is_from_elsewhere(request) else await self.bearer(request, key)
         if caller is None:
             raise problems.unauthorized()

@@ -110,7 +110,7 @@ class Keys:
                 if isinstance(error.error, NodeExistsError):
                     break  # an earlier copy was applied and its reply lost: no other client has these 256 bits
                 if isinstance(error.error, NoNodeError):
-                    await zookeeper.ensure(self._base)
+                    await self._ensure_base()
                 elif isinstance(error.error, NoAuthError):
                     raise self._denied(error.error) from error
                 else:
@@ -162,6 +162,12 @@ class Keys:
     async def _entries(self) -> list[str]:
         try:
             return await below(self._runtime.zookeeper, self._base)
+        except NoAuthError as error:
+            raise self._denied(error) from error
+
+    async def _ensure_base(self) -> None:
+        try:
+            await self._runtime.zookeeper.ensure(self._base)
         except NoAuthError as error:
             raise self._denied(error) from error
 

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from aiozkqueue.metrics import queue_gauges
+from aiozkqueue.metrics import queue_gauges, session_gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from aiozkqueue.sampling import Sampler
+    from aiozkqueue.zookeeper import State
 
 _BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """The metrics of one server; ``sampler`` returns the reader of its queues' figures, if there is one."""
+    """The metrics of one server.
+
+    ``sampler`` returns the reader of its queues' figures, and ``state`` the state of its session, while there are any.
+    """
 
     content_type: str = CONTENT_TYPE_LATEST
 
-    def __init__(self, sampler: Callable[[], Sampler | None]) -> None:
+    def __init__(self, sampler: Callable[[], Sampler | None], state: Callable[[], State | None]) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "aiozkqueue_http_requests",
@@ -41,7 +45,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._registry.register(_Queues(sampler))
+        self._registry.register(_Queues(sampler, state))
 
     def observe(self, service: str, operation: str, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -54,14 +58,17 @@ class Metrics:
 
 
 class _Queues(Collector):
-    """The figures of the queues at the last sample."""
+    """The figures of the queues at the last sample, and the connection."""
 
-    def __init__(self, sampler: Callable[[], Sampler | None]) -> None:
+    def __init__(self, sampler: Callable[[], Sampler | None], state: Callable[[], State | None]) -> None:
         self._sampler = sampler
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of all queues."""
-        sampler = self._sampler()
+        """Return the metrics of all queues and of the session."""
+        sampler, state = self._sampler(), self._state()
+        if state is not None:
+            yield session_gauge(state)
         if sampler is not None:
             yield from queue_gauges(sampler.latest, sampler.unreadable)
             yield GaugeMetricFamily(

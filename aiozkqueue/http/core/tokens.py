@@ -181,12 +181,18 @@ class MessageIds:
             if isinstance(error.error, NoAuthError):
                 raise self._denied(error.error) from error
             if isinstance(error.error, NoNodeError):
-                await zookeeper.ensure(self._runtime.root)
+                await self._ensure_root()
             elif not isinstance(error.error, NodeExistsError | BadVersionError):
                 raise NotCommittedError(str(error)) from error
         else:
             return True
         return False
+
+    async def _ensure_root(self) -> None:
+        try:
+            await self._runtime.zookeeper.ensure(self._runtime.root)
+        except NoAuthError as error:
+            raise self._denied(error) from error
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
         return AccessDeniedError(f"secrets at {self._path}: {error}; use the credentials of an allowed user")

@@ -6,12 +6,15 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import aiozkqueue as zq
 from aiozkqueue.metrics import collector
+from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import NoAuthError, State
 from tests.faults.account import CLAIM
 from tests.integration.queue.conftest import eventually
 
@@ -178,6 +181,50 @@ async def test_metrics_show_the_connection(
         return now["aiozkqueue_session_expirations_total"] >= 1 and now["aiozkqueue_session_reconnects_total"] >= 2
 
     await eventually(counted, 30)
+
+
+async def test_samples_that_fail_during_an_outage_are_not_logged(
+    open_session: Opener,
+    zookeeper_proxy: ZooKeeperProxy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aiozkqueue.sampling.EVERY", 0.0)
+    monkeypatch.setattr("aiozkqueue.sampling.PATIENCE", 0.1)
+    session = await open_session(zookeeper_proxy.hosts)
+    await session.queue("jobs").put(b"1")
+    sampler = Sampler(session, core_of(session).queues_used)
+    running = asyncio.create_task(sampler.run())
+    zookeeper_proxy.refuse()
+    zookeeper_proxy.reset_connections()
+    async with asyncio.timeout(30):
+        while core_of(session).zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 - the state of the connection
+            await asyncio.sleep(0.01)
+    caplog.clear()
+    for _ in range(3):  # each sample waits for its turn, so the task has failed in between
+        with pytest.raises(TimeoutError):
+            await sampler.look(0.0)
+    assert [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.sampling"] == []
+    running.cancel()
+
+
+async def test_the_reason_why_samples_fail_is_logged_once(
+    session: zq.QueueSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = asyncio.Semaphore(0)
+
+    async def look(*_: object) -> None:
+        looks.release()
+        raise NoAuthError("/zms")
+
+    monkeypatch.setattr("aiozkqueue.sampling.EVERY", 0.0)
+    monkeypatch.setattr("aiozkqueue.sampling.Sampler.look", look)
+    running = asyncio.create_task(Sampler(session).run())
+    for _ in range(3):
+        await looks.acquire()
+    running.cancel()
+    line = "the queues could not be sampled: /zms: not allowed by the znode's ACL"
+    assert [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.sampling"] == [line]
 
 
 async def test_metrics_are_a_collector_for_any_registry_and_thread(session: zq.QueueSession) -> None:

@@ -56,3 +56,41 @@ async def test_processes_are_stopped_when_their_supervisor_is_cancelled(tmp_path
     task.cancel()
     await asyncio.wait([task])
     await there(stopped)
+
+
+async def test_a_replacement_that_is_stopped_before_it_has_begun_is_no_failure(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    killed = 'if [ ! -e "$1" ]; then touch "$1"; kill -KILL $$; fi; '
+    waiting = 'trap "exit 130" TERM; touch "$2"; while :; do sleep 0.1; done'
+    task = asyncio.create_task(supervise([["sh", "-c", killed + waiting, "sh", str(first), str(second)]]))
+    await there(second)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await task == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+async def test_each_signal_that_stops_the_supervisor_stops_its_processes_by_sigterm(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """They are in other process groups: a closing terminal does not reach them."""
+    started, stopped = tmp_path / "started", tmp_path / "stopped"
+    waiting = 'trap \'touch "$2"; exit\' TERM; touch "$1"; while :; do sleep 0.1; done'
+    supervised = ["sh", "-c", waiting, "sh", str(started), str(stopped)]
+    program = (
+        "import asyncio, sys; from aiozkqueue.worker.processes import supervise; asyncio.run(supervise([sys.argv[1:]]))"
+    )
+    supervisor = await asyncio.create_subprocess_exec(sys.executable, "-c", program, *supervised)
+    await there(started)
+    supervisor.send_signal(number)
+    assert await supervisor.wait() == 0
+    await there(stopped)
+
+
+async def test_a_supervisor_under_nohup_ignores_a_closing_terminal() -> None:
+    program = "from aiozkqueue.worker.stops import stop_signals; print(*(one.name for one in stop_signals()))"
+    for command, expected in (([], "SIGTERM SIGINT SIGHUP"), (["nohup"], "SIGTERM SIGINT")):
+        asked = await asyncio.create_subprocess_exec(
+            *command, sys.executable, "-c", program, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+        )
+        told, _ = await asked.communicate()
+        assert told.decode().strip() == expected
