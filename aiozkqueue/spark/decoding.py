@@ -72,7 +72,7 @@ def _decoder(  # noqa: C901, PLR0911 - one line a type
     kind: DataType, column: str, zone: tzinfo
 ) -> Callable[[object], object]:
     if isinstance(kind, StringType):
-        return lambda value: _of(str, value)
+        return _text
     if isinstance(kind, BooleanType):
         return lambda value: _of(bool, value)
     if type(kind) in _BITS:
@@ -95,7 +95,7 @@ def _decoder(  # noqa: C901, PLR0911 - one line a type
         return lambda value: [element(one) for one in _of(list, value)]
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         member = decoder_of(kind.valueType, column, zone)
-        return lambda value: [(name, member(one)) for name, one in _of(dict, value).items()]
+        return lambda value: [(_text(name), member(one)) for name, one in _of(dict, value).items()]
     if isinstance(kind, StructType):
         members = {field.name: decoder_of(field.dataType, column, zone) for field in kind.fields}
         return lambda value: {name: decode(_of(dict, value).get(name)) for name, decode in members.items()}
@@ -141,6 +141,14 @@ def _of(kind: type, value: object) -> Any:  # noqa: ANN401 - of the kind given
         msg = f"{str(value)[:50]!r} is not a {kind.__name__}"
         raise ValueError(msg)
     return value
+
+
+def _text(value: object) -> str:
+    text = cast("str", _of(str, value))
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        msg = f"{text[:50]!r} has half of a surrogate pair, which UTF-8 cannot hold"
+        raise ValueError(msg)
+    return text
 
 
 def _integer(value: object, limit: int) -> int:

@@ -11,11 +11,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import Row, functions
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
 import aiozkqueue as zq
-from aiozkqueue.spark.columns import decode_object
+from aiozkqueue.spark.columns import Layout, decode_object
 from aiozkqueue.spark.decoding import decoder_of
+from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.transfer import unload
 from tests.spark.test_batch import put
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -104,6 +106,27 @@ def test_a_decoded_value_is_the_one_that_spark_decodes(spark: SparkSession, kind
 def test_a_payload_that_python_cannot_read_does_not_decode(payload: bytes) -> None:
     with pytest.raises(ValueError, match="out of range, or is nested too deeply"):
         decode_object(payload, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (StringType(), b'{"v": "\\ud800"}'),
+        (StringType(), b'{"v": "a\xed\xa0\x80"}'),
+        (MapType(StringType(), IntegerType()), b'{"v": {"\\udfff": 1}}'),
+        (ArrayType(StructType([StructField("a", StringType())])), b'{"v": [{"a": "\\ude00\\ud83d"}]}'),
+    ],
+)
+def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_to_it(
+    kind: DataType, payload: bytes
+) -> None:
+    options = parse_options({"hosts": "nowhere", "queue": "orders", "mode": "DEADLETTER"})
+    layout = Layout(StructType([StructField("v", kind)]), options)
+    decoded = layout.decode([{"id": "bad", "body": payload}, {"id": "good", "body": b"{}"}])
+    assert list(decoded.undecodable) == ["bad"]
+    assert "half of a surrogate pair" in decoded.undecodable["bad"]
+    assert decoded.undecodable["bad"].isascii()  # it is stored
+    assert layout.batch(decoded.rows).to_pylist() == [{"v": None}]
 
 
 def test_an_unload_with_a_schema_keeps_each_digit_and_each_payload(
