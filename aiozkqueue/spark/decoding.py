@@ -112,8 +112,10 @@ def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR09
     if isinstance(kind, StringType | BooleanType | DoubleType | FloatType) or type(kind) in _BITS:
         return None
     if isinstance(kind, DecimalType):
-        return str
-    if isinstance(kind, DateType | TimestampType | TimestampNTZType):
+        return lambda value: f"{value:f}"  # `str` has an exponent for small numbers
+    if isinstance(kind, TimestampType):
+        return lambda value: value.astimezone(UTC).isoformat()  # a local offset before 1900 may have seconds
+    if isinstance(kind, DateType | TimestampNTZType):
         return lambda value: value.isoformat()
     if isinstance(kind, BinaryType):
         return lambda value: base64.b64encode(value).decode()

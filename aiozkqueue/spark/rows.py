@@ -103,10 +103,19 @@ class RowEncoder:
                 raise InvalidOptionError(msg)
 
     def rows(self, batch: pa.RecordBatch) -> list[Row]:
-        """Encode a batch. Raises: PayloadError: a payload or an id is null, or is not JSON (NaN)."""
+        """Encode a batch.
+
+        Raises:
+            PayloadError: a payload or an id is null, or is not JSON (NaN), or a year is not from 1 to 9999.
+        """
         if self._body and batch.num_columns == 1:
             return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
-        return [self._row(values) for values in batch.to_pylist()]
+        try:
+            rows = batch.to_pylist()
+        except OverflowError as error:
+            msg = "a date or a time of a row is not in the years 1 to 9999: make a text of it yourself"
+            raise PayloadError(msg) from error
+        return [self._row(values) for values in rows]
 
     def _row(self, values: dict[str, object]) -> Row:
         mark = "" if self._id is None else _mark(self._id, values[self._id])

@@ -9,14 +9,27 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row, functions
-from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 import aiozkqueue as zq
 from aiozkqueue.spark.columns import Layout, decode_object
 from aiozkqueue.spark.decoding import decoder_of
 from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.rows import RowEncoder
 from aiozkqueue.spark.transfer import unload
 from tests.spark.test_batch import put
 
@@ -127,6 +140,39 @@ def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_
     assert "half of a surrogate pair" in decoded.undecodable["bad"]
     assert decoded.undecodable["bad"].isascii()  # it is stored
     assert layout.batch(decoded.rows).to_pylist() == [{"v": None}]
+
+
+def encoded(column: pa.Array, kind: DataType) -> list[bytes]:
+    """The payloads of rows with one column ``v``."""
+    encoder = RowEncoder(StructType([StructField("v", kind)]))
+    return [row.body for row in encoder.rows(pa.RecordBatch.from_arrays([column], ["v"]))]
+
+
+def test_a_time_is_written_in_utc_and_read_back_whatever_its_zone_and_year() -> None:
+    times = [datetime(1880, 1, 1, 4, 56, 2, tzinfo=UTC), datetime(2026, 7, 1, tzinfo=UTC)]
+    payloads = encoded(pa.array(times, pa.timestamp("us", ZONE)), TimestampType())
+    assert payloads == [b'{"v": "1880-01-01T04:56:02+00:00"}', b'{"v": "2026-07-01T00:00:00+00:00"}']
+    decoders = {"v": decoder_of(TimestampType(), "v")}
+    assert [decode_object(payload, decoders)["v"] for payload in payloads] == times
+
+
+def test_a_small_decimal_is_written_in_digits() -> None:
+    digits = ["0.000000000000000000", "0.000000000100000000", "-1.500000000000000000"]
+    column = pa.array(map(Decimal, digits), pa.decimal128(38, 18))
+    assert encoded(column, DecimalType(38, 18)) == [f'{{"v": "{one}"}}'.encode() for one in digits]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([10_000_000], pa.int32()).cast(pa.date32()), DateType()),
+        (pa.array([-(10**17)], pa.int64()).cast(pa.timestamp("us", "UTC")), TimestampType()),
+        (pa.array([10**18], pa.int64()).cast(pa.timestamp("us")), TimestampNTZType()),
+    ],
+)
+def test_a_year_that_python_does_not_have_is_refused(column: pa.Array, kind: DataType) -> None:
+    with pytest.raises(zq.PayloadError, match="not in the years 1 to 9999"):
+        encoded(column, kind)
 
 
 def test_an_unload_with_a_schema_keeps_each_digit_and_each_payload(
