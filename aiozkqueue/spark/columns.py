@@ -94,6 +94,8 @@ class Decoded(NamedTuple):
 
     rows: list[list[object]]
     undecodable: dict[str, str]
+    size: int
+    """The size of the payloads that were decoded, bytes."""
 
 
 def default_schema(content: Content) -> StructType:
@@ -161,7 +163,7 @@ class Layout:
                     continue
                 corrupt = _body(values)
             rows.append([make(values, fields, corrupt) for make in self._makers])
-        return Decoded(rows, undecodable)
+        return Decoded(rows, undecodable, sum(len(_body(values) or b"") for values in messages))
 
     def columns(self, parts: Sequence[Alike]) -> pa.RecordBatch:
         """Make a batch of messages of bundles, if the layout `is_columnar`."""

@@ -144,7 +144,7 @@ class QueueReader(DataSourceReader):
             pages = _PAGES[self._options.content](link, partition, layout)
             batches = Batches(layout)
             while (page := link.call(next_page, pages)) is not None:
-                yield from batches.add(page if isinstance(page, Columns) else layout.decode(page).rows)
+                yield from batches.add(page if isinstance(page, Columns) else layout.decode(page))
             yield from batches.finish()
 
 

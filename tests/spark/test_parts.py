@@ -230,6 +230,16 @@ def test_a_task_keeps_few_payloads_in_memory_at_a_time(options: dict[str, str]) 
     assert peak("many", 30_000) - peak("few", 10_000) < 4_000_000  # of twenty million bytes more
 
 
+def test_large_payloads_are_passed_on_in_batches_of_a_few_megabytes(options: dict[str, str]) -> None:
+    put(options, *[b"x" * 500_000] * 40)
+    parsed = parse_options(options)
+    reader = QueueReader(default_schema(parsed.content), parsed)
+    (share,) = reader.partitions()
+    sizes = [batch.num_rows for batch in reader.read(share)]
+    assert sum(sizes) == 40
+    assert max(sizes) <= 20  # eight megabytes and a page: not all of it
+
+
 def found(options: Mapping[str, str], *filters: object, **more: str) -> tuple[int, list[str]]:
     """How many tasks a read has, and what they return."""
     parsed = parse_options({**options, "pushDown": "true", **more})
