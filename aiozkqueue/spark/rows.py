@@ -106,14 +106,18 @@ class RowEncoder:
         """Encode a batch.
 
         Raises:
-            PayloadError: a payload or an id is null, or is not JSON (NaN), or a year is not from 1 to 9999.
+            PayloadError: a payload or an id is null, or is not JSON (NaN), or a year is not from 1 to 9999, or a text
+                is not UTF-8.
         """
-        if self._body and batch.num_columns == 1:
-            return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
         try:
+            if self._body and batch.num_columns == 1:
+                return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
             rows = batch.to_pylist()
         except OverflowError as error:
             msg = "a date or a time of a row is not in the years 1 to 9999: make a text of it yourself"
+            raise PayloadError(msg) from error
+        except UnicodeDecodeError as error:
+            msg = f"a text of a row is not UTF-8: use a binary column, or make_valid_utf8: {error}"
             raise PayloadError(msg) from error
         return [self._row(values) for values in rows]
 

@@ -175,6 +175,14 @@ def test_a_year_that_python_does_not_have_is_refused(column: pa.Array, kind: Dat
         encoded(column, kind)
 
 
+@pytest.mark.parametrize("name", ["body", "v"])
+def test_a_text_of_spark_that_is_not_utf_8_is_refused(name: str) -> None:
+    column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
+    encoder = RowEncoder(StructType([StructField(name, StringType())]))
+    with pytest.raises(zq.PayloadError, match="a text of a row is not UTF-8"):
+        encoder.rows(pa.RecordBatch.from_arrays([column], [name]))
+
+
 def test_an_unload_with_a_schema_keeps_each_digit_and_each_payload(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ def written(path: Path, *lines: str) -> str:
 
 
 def test_lines_of_json_become_payloads_unchanged(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
-    lines = ['{"b": 2, "a":  "é"}', '{"c": null}', ""]
+    lines = ['{"b": 2, "a":  "é", "A": 1, "a": "é"}', ' {"c": null} ', ""]
     with gzip.open(tmp_path / "more.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write('{"packed": true}\n')
     files = [written(tmp_path / "orders.jsonl", *lines), str(tmp_path / "more.jsonl.gz")]
@@ -131,6 +131,14 @@ def test_a_load_refuses_bad_rows_with_a_clear_error(
     refused(
         zq.PayloadError, r"bad.jsonl: the line '\{\"id\": 1' is not a JSON object", "bad.jsonl", '{"a": 1}', '{"id": 1'
     )
+    for line in ('{"a": 1} x', '{"a": 1}}', '{"a": 1}]', '{"a": 1} {"a": 2}', '{"a": 1}, {"a": 2}', '{"a": 1}, "a": 2'):
+        refused(zq.PayloadError, "is not a JSON object", "bad.jsonl", line)
+    (tmp_path / "latin.jsonl").write_bytes(b'{"a": "\xe9"}')
+    with pytest.raises(zq.PayloadError, match="is not a JSON object"):
+        load(spark, [str(tmp_path / "latin.jsonl")], options)
+    with pytest.raises(zq.InvalidOptionError, match="name a file"):
+        load(spark, [], options)
+    refused(zq.PayloadError, r"Malformed records .* \[1,null\]", "ragged.csv", "a,b", "1")
     refused(zq.InvalidOptionError, "column 'colour': beside `body`", "a.csv", "body,colour", "x,red")
     refused(zq.PayloadError, "soon", "b.csv", "body,delay", "x,soon")
     refused(zq.MessageTooLargeError, "orders", "c.jsonl", json.dumps({"x": "y" * 2_000_000}))
