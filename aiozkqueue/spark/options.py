@@ -97,8 +97,9 @@ _MOST_ROWS: Final = 900
 _MOST_PARTITIONS: Final = 10_000
 _LONGEST_ID: Final = 1024
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
-#: As in Delta: a signed number of 64 bits.
-_MOST_VERSION: Final = 2**63 - 1
+#: As in Delta and in Spark's own limits: a signed number of 64 bits.
+_LARGEST: Final = 2**63 - 1
+_DIGITS: Final = re.compile("[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +201,10 @@ def parse_options(given: Mapping[str, str]) -> Options:
         rows=_count(options, "rowsPerTransaction", _MOST_ROWS) or 500,
         put_timeout=_seconds(options, "putTimeout", 60.0, zero=True),
         group=_group(options),
-        max_offsets=_count(options, "maxOffsetsPerTrigger", None),
+        max_offsets=_count(options, "maxOffsetsPerTrigger"),
         max_bytes=_size(options, "maxBytesPerTrigger"),
         starting=Starting(_choice(options, "startingOffsets", Starting)) if "startingoffsets" in options else None,
-        max_attempts=_count(options, "maxBatchAttempts", None),
+        max_attempts=_count(options, "maxBatchAttempts"),
         fail_on_loss="failondataloss" not in options or _choice(options, "failOnDataLoss", _Switch) == "true",
     )
 
@@ -214,10 +215,10 @@ def _transaction(options: Mapping[str, str]) -> tuple[str | None, int]:
         raise InvalidOptionError("give txnAppId and txnVersion together: the name of the application, and a number")
     if "txnappid" in options and "writeid" in options:
         raise InvalidOptionError("writeId: txnAppId and txnVersion identify the write; leave writeId out")
-    version = options.get("txnversion", "0")
-    if not version.isascii() or not version.isdigit() or int(version) > _MOST_VERSION:
-        raise InvalidOptionError(f"txnVersion={version!r}: give an integer from 0 to {_MOST_VERSION}")
-    return _text(options, "txnAppId"), int(version)
+    version = _integer(options.get("txnversion", "0"))
+    if version is None:
+        raise InvalidOptionError(f"txnVersion={options['txnversion']!r}: give an integer from 0 to {_LARGEST}")
+    return _text(options, "txnAppId"), version
 
 
 def _checked(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
@@ -265,15 +266,20 @@ def _choice(options: Mapping[str, str], name: str, kind: type[enum.Enum]) -> str
     return value.lower()
 
 
-def _count(options: Mapping[str, str], name: str, most: int | None) -> int | None:
+def _integer(text: str) -> int | None:
+    """Return a number of up to 63 bits; None for any other text."""
+    number = int(text) if _DIGITS.fullmatch(text) else _LARGEST + 1
+    return number if number <= _LARGEST else None
+
+
+def _count(options: Mapping[str, str], name: str, most: int = _LARGEST) -> int | None:
     value = options.get(name.lower())
     if value is None:
         return None
-    if not value.isascii() or not value.isdigit() or int(value) < 1 or (most is not None and int(value) > most):
-        raise InvalidOptionError(
-            f"{name}={value!r}: give an integer of at least 1{f', at most {most}' if most else ''}"
-        )
-    return int(value)
+    number = _integer(value)
+    if number is None or not 1 <= number <= most:
+        raise InvalidOptionError(f"{name}={value!r}: give an integer of at least 1, at most {most}")
+    return number
 
 
 def _size(options: Mapping[str, str], name: str) -> int | None:
@@ -282,9 +288,10 @@ def _size(options: Mapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     found = re.fullmatch(r"([0-9]{1,15})([kmg]?)b?", value.strip().lower())
-    if found is None or not int(found[1]):
+    size = 0 if found is None else int(found[1]) * _UNITS[found[2]]
+    if not 1 <= size <= _LARGEST:
         raise InvalidOptionError(f"{name}={value!r}: give a number of bytes, such as 1048576 or 64m")
-    return int(found[1]) * _UNITS[found[2]]
+    return size
 
 
 def _seconds(options: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:
