@@ -25,7 +25,7 @@ from aiozkqueue.layout import key_hash
 from .decoding import encoder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
@@ -77,6 +77,7 @@ class RowEncoder:
     def __init__(self, schema: StructType, id_column: str | None = None) -> None:
         """``id_column`` names the column that identifies rows. If there is a ``body``, it is not stored."""
         kinds = {field.name: field.dataType for field in schema.fields}
+        _require_lower_case(kinds)
         self._body = "body" in kinds
         self._id = id_column
         if id_column is not None and not isinstance(kinds.get(id_column), StringType | IntegerType | LongType):
@@ -139,6 +140,14 @@ class RowEncoder:
         except ValueError as error:
             msg = f"a row cannot be encoded as JSON: {error}"
             raise PayloadError(msg) from error
+
+
+def _require_lower_case(names: Iterable[str]) -> None:
+    """Refuse a column that Spark treats as `body`, and that would make each row a JSON object."""
+    for name in names:
+        if name != "body" and name.lower() == "body":
+            msg = f"column {name!r}: the payload is a column `body` in lower case; rename it, or put JSON into `body`"
+            raise InvalidOptionError(msg)
 
 
 def _holds_values_of(name: str, kind: DataType) -> bool:

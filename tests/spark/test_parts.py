@@ -293,6 +293,13 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
         RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")
 
 
+@pytest.mark.parametrize("name", ["Body", "BODY"])
+def test_a_payload_in_upper_case_is_refused_and_not_written_as_a_json_object(name: str) -> None:
+    """Spark treats it as the column `body`."""
+    with pytest.raises(zq.InvalidOptionError, match=f"column '{name}': the payload is a column `body` in lower case"):
+        RowEncoder(StructType([StructField(name, StringType()), StructField("KEY", StringType())]))
+
+
 @pytest.mark.parametrize(
     ("name", "allowed"), [("key", "string"), ("headers", "map<string,string>"), ("ttl", "double or integer or long")]
 )
