@@ -103,10 +103,17 @@ def test_an_unload_decodes_payloads_and_keeps_undecodable_ones(
 
     asyncio.run(put())
     folder = str(tmp_path / "orders")
+    for schema, content, match in (
+        ("id integral", "items", "give columns as in"),
+        ("int", "items", "give columns as in"),
+        ("_id int", "items", "'_id' is string"),
+        ("id int", "history", "only the messages"),
+    ):
+        with pytest.raises(zq.InvalidOptionError, match=match):
+            unload(spark, folder, {**options, "content": content}, schema=schema)
+    assert not (tmp_path / "orders").exists()  # not even the name of a run
     with pytest.raises(zq.PayloadError, match="does not decode"):
         unload(spark, folder, {**options, "mode": "FAILFAST"}, schema="id int")
-    with pytest.raises(zq.InvalidOptionError, match="give columns as in"):
-        unload(spark, folder, options, schema="id integral")
     done = unload(spark, folder, options, schema="id int")
     assert (done.messages, done.resumed) == (2, True)
     rows = spark.read.parquet(folder).collect()
