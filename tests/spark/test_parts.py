@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tracemalloc
 from collections import Counter
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import ArrayType, DoubleType, StringType, StructField, StructType, VariantType
 
 import aiozkqueue as zq
+from aiozkqueue.cli.transfer import load
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import messages_in
 from aiozkqueue.spark.columns import default_schema
@@ -291,6 +293,13 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
         QueueStreamReader(variants, parse_options({**options, "content": "history"}))
     with pytest.raises(zq.InvalidOptionError, match="idColumn='n': it must be a column of the type"):
         RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")
+
+
+def test_the_help_of_load_names_each_column_that_is_a_put_option() -> None:
+    with pytest.raises(zq.InvalidOptionError) as refused:
+        RowEncoder(StructType([StructField(name, StringType()) for name in ("body", "colour")]))
+    (columns,) = re.findall("there may be (.*); drop others", str(refused.value))
+    assert set(columns.split(", ")) <= set(re.findall(r"\w+", load.__doc__ or ""))
 
 
 @pytest.mark.parametrize("name", ["Body", "BODY"])
