@@ -276,6 +276,10 @@ def test_a_filter_on_time_reads_only_those_hours_of_a_history(options: dict[str,
     assert found(options, GreaterThan(("ended_at",), now + timedelta(days=3)), **history) == (0, [])
     assert found(options, LessThan(("ended_at",), now - timedelta(days=3)), **history) == (0, [])
     assert found(options, LessThan(("ended_at",), datetime(1, 1, 3, tzinfo=UTC)), **history) == (0, [])
+    ever = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+    assert found(options, GreaterThan(("ended_at",), ever[0]), LessThan(("ended_at",), ever[1]), **history) == found(
+        options, **history
+    )
 
 
 def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(options: dict[str, str]) -> None:
