@@ -96,6 +96,21 @@ def test_a_retried_task_resumes_the_same_rows_and_is_refused_other_ones(options:
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(40))
 
 
+def test_a_retried_task_with_the_same_payloads_and_other_put_options_is_refused(options: dict[str, str]) -> None:
+    def rows(*keys: int) -> list[Row]:
+        return [Row(b"same", {"key": f"k{n}", "headers": {"n": str(n)}}) for n in keys]
+
+    with links(options, 2) as (one, other):
+        one.call(Task(one).part.add, rows(*range(10)))
+        heir = Task(other, run="second")
+        with pytest.raises(zq.InvalidOptionError, match="was given others"):
+            other.call(heir.part.add, rows(*range(5, 15)))
+        heir = Task(other, run="third")
+        other.call(heir.part.add, rows(*range(15)))
+        heir.commit(heir.finish())
+    assert drained(options) == [b"same"] * 15
+
+
 @pytest.mark.parametrize("more", [{}, {"idColumn": "n"}], ids=["by position", "by id"])
 def test_a_retried_task_puts_each_row_once_into_a_queue_with_bundles(
     options: dict[str, str], more: dict[str, str]
