@@ -114,6 +114,7 @@ class Layout:
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
+        _require_distinct(schema.fieldNames())
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._mode = options.mode
         self._what = f"queue {options.queue!r}"
@@ -127,9 +128,9 @@ class Layout:
         for field in schema.fields:
             name = field.name if plain else field.name.removeprefix("_")
             if (plain or field.name.startswith("_")) and name in known:
-                if field.dataType != known[name]:
-                    expected = known[name].simpleString()
-                    msg = f"column {field.name!r} is {expected}, not {field.dataType.simpleString()}"
+                expected, given = known[name].simpleString(), field.dataType.simpleString()
+                if given != expected:  # whether a map may contain nulls does not matter
+                    msg = f"column {field.name!r} is {expected}, not {given}"
                     raise InvalidOptionError(msg)
                 self._makers.append(_from_message(name))
                 self.of_message[field.name] = name
@@ -177,6 +178,13 @@ class Layout:
 
     def _decode(self, values: Mapping[str, object]) -> dict[str, object]:
         return decode_object(_body(values) or b"", self._fields) if self._fields else {}
+
+
+def _require_distinct(names: Sequence[str]) -> None:
+    """Refuse two columns of one name. Raises: InvalidOptionError."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        msg = f"column {twice[0]!r} is in the schema twice"
+        raise InvalidOptionError(msg)
 
 
 def _body(values: Mapping[str, object]) -> bytes | None:

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from opentelemetry.sdk.trace import TracerProvider
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import ArrayType, DoubleType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import ArrayType, DoubleType, MapType, StringType, StructField, StructType, VariantType
 
 import aiozkqueue as zq
 from aiozkqueue.cli.transfer import load
@@ -308,6 +308,12 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
     variants = StructType([StructField("a", VariantType())])
     with pytest.raises(zq.InvalidOptionError, match="column 'a': JSON has no variant"):
         QueueStreamReader(variants, parsed)
+    twice = StructType([StructField("a", StringType()), StructField("b", StringType()), StructField("a", DoubleType())])
+    with pytest.raises(zq.InvalidOptionError, match="column 'a' is in the schema twice"):
+        QueueStreamReader(twice, parsed)
+    QueueStreamReader(
+        StructType([StructField("_tags", MapType(StringType(), StringType(), valueContainsNull=False))]), parsed
+    )
     with pytest.raises(zq.InvalidOptionError, match="only the messages of a queue are a stream"):
         QueueStreamReader(variants, parse_options({**options, "content": "history"}))
     with pytest.raises(zq.InvalidOptionError, match="idColumn='n': it must be a column of the type"):
