@@ -162,9 +162,9 @@ class Layout:
                 if self._mode is Mode.DEADLETTER:
                     undecodable[str(values["id"])] = str(error)[:MOST_REASON]
                     continue
-                corrupt = _body(values)
+                corrupt = body_of(values)
             rows.append([make(values, fields, corrupt) for make in self._makers])
-        return Decoded(rows, undecodable, sum(len(_body(values) or b"") for values in messages))
+        return Decoded(rows, undecodable, sum(len(body_of(values) or b"") for values in messages))
 
     def columns(self, parts: Sequence[Alike]) -> pa.RecordBatch:
         """Make a batch of messages of bundles, if the layout `is_columnar`."""
@@ -177,7 +177,7 @@ class Layout:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _decode(self, values: Mapping[str, object]) -> dict[str, object]:
-        return decode_object(_body(values) or b"", self._fields) if self._fields else {}
+        return decode_object(body_of(values) or b"", self._fields) if self._fields else {}
 
 
 def _require_distinct(names: Sequence[str]) -> None:
@@ -187,7 +187,8 @@ def _require_distinct(names: Sequence[str]) -> None:
         raise InvalidOptionError(msg)
 
 
-def _body(values: Mapping[str, object]) -> bytes | None:
+def body_of(values: Mapping[str, object]) -> bytes | None:
+    """The payload of a message or a record."""
     body = values.get("body")
     assert body is None or isinstance(body, bytes)  # noqa: S101 - so made by `reading`
     return body
