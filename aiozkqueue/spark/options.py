@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import timedelta, timezone
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -100,6 +100,7 @@ _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 #: As in Delta and in Spark's own limits: a signed number of 64 bits.
 _LARGEST: Final = 2**63 - 1
 _DIGITS: Final = re.compile("[0-9]{1,19}")
+_OFFSET: Final = re.compile("(?:GMT|UTC|UT)?([+-])([0-9]{1,2})(?::([0-5][0-9]))?|Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,12 +316,15 @@ def _text(options: Mapping[str, str], name: str) -> str | None:
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return a time zone by its name, or by its offset as in ``+02:00``. Raises: InvalidOptionError."""
+    """Return a time zone by its name, or by its offset as Spark writes it, such as ``+02:00`` or ``GMT+2``.
+
+    Raises: InvalidOptionError.
+    """
     try:
-        if re.fullmatch(r"[+-][0-9]{2}:[0-9]{2}", name):
-            offset = datetime.strptime(name, "%z").tzinfo
-            assert offset is not None  # noqa: S101 - `%z` has one
-            return offset
+        if found := _OFFSET.fullmatch(name):
+            hours, minutes = int(found[2] or 0), int(found[3] or 0)
+            offset = timedelta(hours=hours, minutes=minutes)
+            return timezone(-offset if found[1] == "-" else offset)
         return ZoneInfo(name)
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         msg = f"timeZone={name!r}: give the name of a region, such as Europe/Paris, or an offset, such as +02:00"

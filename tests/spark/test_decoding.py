@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 import aiozkqueue as zq
 from aiozkqueue.spark.columns import Layout, decode_object
 from aiozkqueue.spark.decoding import decoder_of
-from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.options import parse_options, zone_of
 from aiozkqueue.spark.rows import RowEncoder
 from aiozkqueue.spark.transfer import unload
 from tests.spark.test_batch import put
@@ -140,6 +140,29 @@ def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_
     assert "half of a surrogate pair" in decoded.undecodable["bad"]
     assert decoded.undecodable["bad"].isascii()  # it is stored
     assert layout.batch(decoded.rows).to_pylist() == [{"v": None}]
+
+
+@pytest.mark.parametrize(
+    ("name", "hours"),
+    [
+        ("+02:00", 2),
+        ("-05:30", -5.5),
+        ("GMT+2", 2),
+        ("UTC-08:00", -8),
+        ("+2", 2),
+        ("Z", 0),
+        ("UTC", 0),
+        ("Etc/GMT-3", 3),
+    ],
+)
+def test_a_zone_has_each_form_that_a_session_of_spark_gives_it(name: str, hours: float) -> None:
+    assert zone_of(name).utcoffset(datetime(2026, 1, 1)) == timedelta(hours=hours)  # noqa: DTZ001 - in that zone
+
+
+@pytest.mark.parametrize("name", ["", "+24:00", "+99", "+01:60", "GMT+", "Mars", "../UTC", "+1:0"])
+def test_another_zone_is_refused(name: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="give the name of a region"):
+        zone_of(name)
 
 
 def encoded(column: pa.Array, kind: DataType) -> list[bytes]:
