@@ -147,9 +147,11 @@ def _of(kind: type, value: object) -> Any:  # noqa: ANN401 - of the kind given
 
 def _text(value: object) -> str:
     text = cast("str", _of(str, value))
-    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
         msg = f"{text[:50]!r} has half of a surrogate pair, which UTF-8 cannot hold"
-        raise ValueError(msg)
+        raise ValueError(msg) from error
     return text
 
 
