@@ -53,9 +53,10 @@ def load(
 ) -> Exit:
     """Put each row of Parquet, CSV (with a header) or JSON-lines files into a queue.
 
-    The column body is the payload, and the columns key, group, priority, headers, delay, at and ttl are its options.
-    Without a column body, the payload is a JSON object of all columns, or the unchanged line of a JSON-lines file.
-    All rows become visible together at the end. If it is killed, run it again with the same --write-id to continue.
+    The column body is the payload, and the columns key, group, priority, headers, tags, delay, at and ttl are its
+    options. Without a column body, the payload is a JSON object of all columns, or the unchanged line of a JSON-lines
+    file. All rows become visible together at the end. If it is killed, run it again with the same --write-id to
+    continue.
 
     Examples:
     [dim]$ aiozkqueue load orders.parquet --queue orders

@@ -28,7 +28,7 @@ LAST_MOMENT: Final = 253_402_300_799_999
 """The last millisecond of the year 9999 in UTC, the maximum of a datetime."""
 
 LARGEST_NUMBER: Final = 2**31 - 1
-"""The maximum count or priority, equal to that of a Java int."""
+"""The maximum count, priority or process number, equal to that of a Java int."""
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 

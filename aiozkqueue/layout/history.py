@@ -205,7 +205,7 @@ class HistoryRecord:
             attempts=pop_number(fields, "attempts", _WHAT, most=LARGEST_NUMBER) or 0,
             client=pop_text(fields, "client", _WHAT) or "",
             host=pop_text(fields, "host", _WHAT) or "",
-            pid=pop_number(fields, "pid", _WHAT) or 0,
+            pid=pop_number(fields, "pid", _WHAT, most=LARGEST_NUMBER) or 0,
             key=pop_text(fields, "key", _WHAT),
             group=pop_text(fields, "group", _WHAT),
             reason=pop_text(fields, "reason", _WHAT) or "",

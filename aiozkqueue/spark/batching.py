@@ -1,4 +1,4 @@
-"""Arrow batches of about a thousand rows or more, out of pages of any size."""
+"""Arrow batches of about a thousand rows, or of fewer that are large, out of pages of any size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from .columns import Layout
+    from .columns import Decoded, Layout
 
     #: Rows, or messages of bundles that are converted together.
-    Page: TypeAlias = list[list[object]] | Columns
+    Page: TypeAlias = Decoded | Columns
 
 #: Approximate number of rows in a batch.
 BATCH: Final = 1000
+#: Approximate size of the payloads of a batch, bytes.
+MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 class Batches:
@@ -26,6 +28,7 @@ class Batches:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._rows: list[list[object]] = []
+        self._size = 0
 
     def add(self, page: Page) -> Iterator[pa.RecordBatch]:
         """Add a page; yield the batches that are full."""
@@ -33,8 +36,9 @@ class Batches:
             yield from self.finish()
             yield self._layout.columns(page.parts)
             return
-        self._rows += page
-        if len(self._rows) >= BATCH:
+        self._rows += page.rows
+        self._size += page.size
+        if len(self._rows) >= BATCH or self._size >= MOST_BYTES:
             yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -42,3 +46,4 @@ class Batches:
         if self._rows:
             yield self._layout.batch(self._rows)
             self._rows = []
+        self._size = 0

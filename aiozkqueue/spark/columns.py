@@ -94,6 +94,8 @@ class Decoded(NamedTuple):
 
     rows: list[list[object]]
     undecodable: dict[str, str]
+    size: int
+    """The size of the payloads that were decoded, bytes."""
 
 
 def default_schema(content: Content) -> StructType:
@@ -112,6 +114,7 @@ class Layout:
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
+        _require_distinct(schema.fieldNames())
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._mode = options.mode
         self._what = f"queue {options.queue!r}"
@@ -125,9 +128,9 @@ class Layout:
         for field in schema.fields:
             name = field.name if plain else field.name.removeprefix("_")
             if (plain or field.name.startswith("_")) and name in known:
-                if field.dataType != known[name]:
-                    expected = known[name].simpleString()
-                    msg = f"column {field.name!r} is {expected}, not {field.dataType.simpleString()}"
+                expected, given = known[name].simpleString(), field.dataType.simpleString()
+                if given != expected:  # whether a map may contain nulls does not matter
+                    msg = f"column {field.name!r} is {expected}, not {given}"
                     raise InvalidOptionError(msg)
                 self._makers.append(_from_message(name))
                 self.of_message[field.name] = name
@@ -159,9 +162,9 @@ class Layout:
                 if self._mode is Mode.DEADLETTER:
                     undecodable[str(values["id"])] = str(error)[:MOST_REASON]
                     continue
-                corrupt = _body(values)
+                corrupt = body_of(values)
             rows.append([make(values, fields, corrupt) for make in self._makers])
-        return Decoded(rows, undecodable)
+        return Decoded(rows, undecodable, sum(len(body_of(values) or b"") for values in messages))
 
     def columns(self, parts: Sequence[Alike]) -> pa.RecordBatch:
         """Make a batch of messages of bundles, if the layout `is_columnar`."""
@@ -174,10 +177,18 @@ class Layout:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _decode(self, values: Mapping[str, object]) -> dict[str, object]:
-        return decode_object(_body(values) or b"", self._fields) if self._fields else {}
+        return decode_object(body_of(values) or b"", self._fields) if self._fields else {}
 
 
-def _body(values: Mapping[str, object]) -> bytes | None:
+def _require_distinct(names: Sequence[str]) -> None:
+    """Refuse two columns of one name. Raises: InvalidOptionError."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        msg = f"column {twice[0]!r} is in the schema twice"
+        raise InvalidOptionError(msg)
+
+
+def body_of(values: Mapping[str, object]) -> bytes | None:
+    """The payload of a message or a record."""
     body = values.get("body")
     assert body is None or isinstance(body, bytes)  # noqa: S101 - so made by `reading`
     return body

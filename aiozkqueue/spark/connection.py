@@ -171,13 +171,19 @@ def _auth(servers: Servers) -> list[Auth]:
         raise InvalidOptionError(msg) from None
 
 
+def _passphrase() -> str:
+    """Refuse an encrypted key. Without this, OpenSSL asks for its passphrase on a terminal, and waits."""
+    msg = "tlsKey or tlsCert has an encrypted key, and nobody can enter its passphrase here: decrypt it, or use another"
+    raise InvalidOptionError(msg)
+
+
 def _tls(servers: Servers) -> ssl.SSLContext | None:
     if servers.tls_ca is None and servers.tls_cert is None:
         return None
     try:
         context = ssl.create_default_context(cafile=servers.tls_ca)
         if servers.tls_cert is not None:
-            context.load_cert_chain(servers.tls_cert, servers.tls_key)
+            context.load_cert_chain(servers.tls_cert, servers.tls_key, _passphrase)
     except OSError as error:  # includes ssl.SSLError
         msg = f"tlsCa, tlsCert or tlsKey is not a usable PEM file on this machine: {error}"
         raise InvalidOptionError(msg) from error

@@ -72,7 +72,7 @@ def _decoder(  # noqa: C901, PLR0911 - one line a type
     kind: DataType, column: str, zone: tzinfo
 ) -> Callable[[object], object]:
     if isinstance(kind, StringType):
-        return lambda value: _of(str, value)
+        return _text
     if isinstance(kind, BooleanType):
         return lambda value: _of(bool, value)
     if type(kind) in _BITS:
@@ -95,7 +95,7 @@ def _decoder(  # noqa: C901, PLR0911 - one line a type
         return lambda value: [element(item) for item in _of(list, value)]
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         member = decoder_of(kind.valueType, column, zone)
-        return lambda value: [(name, member(item)) for name, item in _of(dict, value).items()]
+        return lambda value: [(_text(name), member(item)) for name, item in _of(dict, value).items()]
     if isinstance(kind, StructType):
         members = {field.name: decoder_of(field.dataType, column, zone) for field in kind.fields}
         return lambda value: {name: decode(_of(dict, value).get(name)) for name, decode in members.items()}
@@ -112,8 +112,10 @@ def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR09
     if isinstance(kind, StringType | BooleanType | DoubleType | FloatType) or type(kind) in _BITS:
         return None
     if isinstance(kind, DecimalType):
-        return str
-    if isinstance(kind, DateType | TimestampType | TimestampNTZType):
+        return lambda value: f"{value:f}"  # `str` has an exponent for small numbers
+    if isinstance(kind, TimestampType):
+        return lambda value: value.astimezone(UTC).isoformat()  # a local offset before 1900 may have seconds
+    if isinstance(kind, DateType | TimestampNTZType):
         return lambda value: value.isoformat()
     if isinstance(kind, BinaryType):
         return lambda value: base64.b64encode(value).decode()
@@ -141,6 +143,16 @@ def _of(kind: type, value: object) -> Any:  # noqa: ANN401 - of the kind given
         msg = f"{str(value)[:50]!r} is not a {kind.__name__}"
         raise ValueError(msg)
     return value
+
+
+def _text(value: object) -> str:
+    text = cast("str", _of(str, value))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"{text[:50]!r} has half of a surrogate pair, which UTF-8 cannot hold"
+        raise ValueError(msg) from error
+    return text
 
 
 def _integer(value: object, limit: int) -> int:

@@ -37,9 +37,15 @@ def plainly() -> Iterator[None]:
 
 
 def condition_of(error: Exception) -> tuple[str, str]:
-    """Return the condition in a Spark error and its line, or the first line if there is no condition."""
-    found = _CONDITION.search(str(error))
-    return ("", str(error).partition("\n")[0]) if found is None else (found[1], found[2])
+    """Return the condition in a Spark error and its line, or the first line if there is no condition.
+
+    If Spark cannot read a file, the line is that of the reason.
+    """
+    found: list[tuple[str, str]] = _CONDITION.findall(str(error))
+    if not found:
+        return "", str(error).partition("\n")[0]
+    (condition, line), *causes = found
+    return condition, causes[0][1] if causes and condition == "FAILED_READ_FILE" else line
 
 
 def cause_of(error: Exception) -> QueueError | None:

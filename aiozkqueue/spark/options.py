@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import timedelta, timezone
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -97,8 +97,10 @@ _MOST_ROWS: Final = 900
 _MOST_PARTITIONS: Final = 10_000
 _LONGEST_ID: Final = 1024
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
-#: As in Delta: a signed number of 64 bits.
-_MOST_VERSION: Final = 2**63 - 1
+#: As in Delta and in Spark's own limits: a signed number of 64 bits.
+_LARGEST: Final = 2**63 - 1
+_DIGITS: Final = re.compile("[0-9]{1,19}")
+_OFFSET: Final = re.compile("(?:GMT|UTC|UT)?([+-])([0-9]{1,2})(?::([0-5][0-9]))?|Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +202,10 @@ def parse_options(given: Mapping[str, str]) -> Options:
         rows=_count(options, "rowsPerTransaction", _MOST_ROWS) or 500,
         put_timeout=_seconds(options, "putTimeout", 60.0, zero=True),
         group=_group(options),
-        max_offsets=_count(options, "maxOffsetsPerTrigger", None),
+        max_offsets=_count(options, "maxOffsetsPerTrigger"),
         max_bytes=_size(options, "maxBytesPerTrigger"),
         starting=Starting(_choice(options, "startingOffsets", Starting)) if "startingoffsets" in options else None,
-        max_attempts=_count(options, "maxBatchAttempts", None),
+        max_attempts=_count(options, "maxBatchAttempts"),
         fail_on_loss="failondataloss" not in options or _choice(options, "failOnDataLoss", _Switch) == "true",
     )
 
@@ -214,10 +216,10 @@ def _transaction(options: Mapping[str, str]) -> tuple[str | None, int]:
         raise InvalidOptionError("give txnAppId and txnVersion together: the name of the application, and a number")
     if "txnappid" in options and "writeid" in options:
         raise InvalidOptionError("writeId: txnAppId and txnVersion identify the write; leave writeId out")
-    version = options.get("txnversion", "0")
-    if not version.isascii() or not version.isdigit() or int(version) > _MOST_VERSION:
-        raise InvalidOptionError(f"txnVersion={version!r}: give an integer from 0 to {_MOST_VERSION}")
-    return _text(options, "txnAppId"), int(version)
+    version = _integer(options.get("txnversion", "0"))
+    if version is None:
+        raise InvalidOptionError(f"txnVersion={options['txnversion']!r}: give an integer from 0 to {_LARGEST}")
+    return _text(options, "txnAppId"), version
 
 
 def _checked(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
@@ -265,15 +267,20 @@ def _choice(options: Mapping[str, str], name: str, kind: type[enum.Enum]) -> str
     return value.lower()
 
 
-def _count(options: Mapping[str, str], name: str, most: int | None) -> int | None:
+def _integer(text: str) -> int | None:
+    """Return a number of up to 63 bits; None for any other text."""
+    number = int(text) if _DIGITS.fullmatch(text) else _LARGEST + 1
+    return number if number <= _LARGEST else None
+
+
+def _count(options: Mapping[str, str], name: str, most: int = _LARGEST) -> int | None:
     value = options.get(name.lower())
     if value is None:
         return None
-    if not value.isascii() or not value.isdigit() or int(value) < 1 or (most is not None and int(value) > most):
-        raise InvalidOptionError(
-            f"{name}={value!r}: give an integer of at least 1{f', at most {most}' if most else ''}"
-        )
-    return int(value)
+    number = _integer(value)
+    if number is None or not 1 <= number <= most:
+        raise InvalidOptionError(f"{name}={value!r}: give an integer of at least 1, at most {most}")
+    return number
 
 
 def _size(options: Mapping[str, str], name: str) -> int | None:
@@ -282,9 +289,10 @@ def _size(options: Mapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     found = re.fullmatch(r"([0-9]{1,15})([kmg]?)b?", value.strip().lower())
-    if found is None or not int(found[1]):
+    size = 0 if found is None else int(found[1]) * _UNITS[found[2]]
+    if not 1 <= size <= _LARGEST:
         raise InvalidOptionError(f"{name}={value!r}: give a number of bytes, such as 1048576 or 64m")
-    return int(found[1]) * _UNITS[found[2]]
+    return size
 
 
 def _seconds(options: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:
@@ -308,12 +316,15 @@ def _text(options: Mapping[str, str], name: str) -> str | None:
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return a time zone by its name, or by its offset as in ``+02:00``. Raises: InvalidOptionError."""
+    """Return a time zone by its name, or by its offset as Spark writes it, such as ``+02:00`` or ``GMT+2``.
+
+    Raises: InvalidOptionError.
+    """
     try:
-        if re.fullmatch(r"[+-][0-9]{2}:[0-9]{2}", name):
-            offset = datetime.strptime(name, "%z").tzinfo
-            assert offset is not None  # noqa: S101 - `%z` has one
-            return offset
+        if found := _OFFSET.fullmatch(name):
+            hours, minutes = int(found[2] or 0), int(found[3] or 0)
+            offset = timedelta(hours=hours, minutes=minutes)
+            return timezone(-offset if found[1] == "-" else offset)
         return ZoneInfo(name)
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         msg = f"timeZone={name!r}: give the name of a region, such as Europe/Paris, or an offset, such as +02:00"

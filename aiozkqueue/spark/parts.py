@@ -103,7 +103,7 @@ class Part:
             most = min(most, credits_of(state.config.max_size or 1))
         puts = _fitting(self._puts_of(self._waiting[:most]))
         digest = self._digest.copy()
-        digest.update([row.body for row in self._waiting[: len(puts)]])
+        digest.update(_contents(self._waiting[: len(puts)]))
         await make_ready(puts)
         after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
@@ -154,7 +154,7 @@ class Part:
     def _pass_over(self) -> None:
         """Drop the rows that are already stored, and check that they are the same."""
         if stored := self._waiting[: max(0, self._progress.rows - self._passed)]:
-            self._digest.update([row.body for row in stored])
+            self._digest.update(_contents(stored))
             self._passed += len(stored)
             del self._waiting[: len(stored)]
             self._compare()
@@ -196,6 +196,16 @@ class MarkedPart(Part):
 
     def _compare(self) -> None:
         """Accept any rows."""
+
+
+def _contents(rows: Iterable[Row]) -> list[bytes]:
+    """Return what a digest compares: each payload, and the put options of a row that has some."""
+    contents: list[bytes] = []
+    for row in rows:
+        contents.append(row.body)
+        if row.options:
+            contents.append(repr(sorted(row.options.items())).encode())
+    return contents
 
 
 def _fitting(puts: Iterable[Put]) -> list[Put]:

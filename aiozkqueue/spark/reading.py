@@ -10,7 +10,7 @@ meanwhile are read once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from zlib import crc32
 
@@ -80,6 +80,7 @@ T = TypeVar("T")
 #: Approximate number of messages of a task. Each task lists its whole folder, so smaller shares cost the server more.
 SHARE: Final = 100_000
 SEQUENCE_DIGITS: Final = 10
+_DAY: Final = 24 * 3600 * 1000
 #: The number of names for which a task makes paths at a time.
 TOGETHER: Final = 10_000
 
@@ -144,7 +145,7 @@ class QueueReader(DataSourceReader):
             pages = _PAGES[self._options.content](link, partition, layout)
             batches = Batches(layout)
             while (page := link.call(next_page, pages)) is not None:
-                yield from batches.add(page if isinstance(page, Columns) else layout.decode(page).rows)
+                yield from batches.add(page if isinstance(page, Columns) else layout.decode(page))
             yield from batches.finish()
 
 
@@ -169,14 +170,15 @@ class FilteringReader(QueueReader):
 def _narrowed(wanted: Wanted, bound: Filter) -> Wanted:
     """Skip hours that are more than a day beyond a bound, so that no row is lost in any time zone."""
     if isinstance(bound, GreaterThan | GreaterThanOrEqual) and isinstance(bound.value, datetime):
-        return replace(wanted, first=max(wanted.first, _hour(bound.value - timedelta(days=1))))
+        return replace(wanted, first=max(wanted.first, _hour(bound.value, -_DAY)))
     if isinstance(bound, LessThan | LessThanOrEqual) and isinstance(bound.value, datetime):
-        return replace(wanted, last=min(wanted.last, _hour(bound.value + timedelta(days=1))))
+        return replace(wanted, last=min(wanted.last, _hour(bound.value, _DAY)))
     return wanted
 
 
-def _hour(moment: datetime) -> str:
-    return hour_of(min(max(0, milliseconds_at(moment)), LAST_MOMENT))
+def _hour(moment: datetime, more: int) -> str:
+    """Return the hour of a moment and some more milliseconds; the first or last one if it is before or after them."""
+    return hour_of(min(max(0, milliseconds_at(moment) + more), LAST_MOMENT))
 
 
 async def next_page(pages: AsyncIterator[T]) -> T | None:

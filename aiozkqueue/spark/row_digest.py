@@ -1,4 +1,4 @@
-"""The digest of a sequence of rows, which a task that is tried again compares. Pure."""
+"""The digest of the contents of a sequence of rows, which a task that is tried again compares. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RowDigest(NamedTuple):
-    """The digests of the rows' lengths and of their bytes. They do not depend on how many rows are added at a time."""
+    """The digests of the lengths and of the bytes. They do not depend on how many contents are added at a time."""
 
     lengths: blake2b
     bodies: blake2b
@@ -21,10 +21,10 @@ class RowDigest(NamedTuple):
         """Return the digest of no rows."""
         return cls(blake2b(digest_size=16), blake2b(digest_size=16))
 
-    def update(self, bodies: Sequence[bytes]) -> None:
-        """Add rows."""
-        self.lengths.update(struct.pack(f">{len(bodies)}I", *map(len, bodies)))
-        self.bodies.update(b"".join(bodies))
+    def update(self, contents: Sequence[bytes]) -> None:
+        """Add contents."""
+        self.lengths.update(struct.pack(f">{len(contents)}I", *map(len, contents)))
+        self.bodies.update(b"".join(contents))
 
     def copy(self) -> RowDigest:
         """Return a digest of the same rows, to add other rows to."""

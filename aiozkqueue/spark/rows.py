@@ -25,7 +25,7 @@ from aiozkqueue.layout import key_hash
 from .decoding import encoder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
@@ -77,6 +77,7 @@ class RowEncoder:
     def __init__(self, schema: StructType, id_column: str | None = None) -> None:
         """``id_column`` names the column that identifies rows. If there is a ``body``, it is not stored."""
         kinds = {field.name: field.dataType for field in schema.fields}
+        _require_lower_case(kinds)
         self._body = "body" in kinds
         self._id = id_column
         if id_column is not None and not isinstance(kinds.get(id_column), StringType | IntegerType | LongType):
@@ -103,10 +104,23 @@ class RowEncoder:
                 raise InvalidOptionError(msg)
 
     def rows(self, batch: pa.RecordBatch) -> list[Row]:
-        """Encode a batch. Raises: PayloadError: a payload or an id is null, or is not JSON (NaN)."""
-        if self._body and batch.num_columns == 1:
-            return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
-        return [self._row(values) for values in batch.to_pylist()]
+        """Encode a batch.
+
+        Raises:
+            PayloadError: a payload or an id is null, or is not JSON (NaN), or a year is not from 1 to 9999, or a text
+                is not UTF-8.
+        """
+        try:
+            if self._body and batch.num_columns == 1:
+                return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
+            rows = batch.to_pylist()
+        except OverflowError as error:
+            msg = "a date or a time of a row is not in the years 1 to 9999: make a text of it yourself"
+            raise PayloadError(msg) from error
+        except UnicodeDecodeError as error:
+            msg = f"a text of a row is not UTF-8: use a binary column, or make_valid_utf8: {error}"
+            raise PayloadError(msg) from error
+        return [self._row(values) for values in rows]
 
     def _row(self, values: dict[str, object]) -> Row:
         mark = "" if self._id is None else _mark(self._id, values[self._id])
@@ -126,6 +140,14 @@ class RowEncoder:
         except ValueError as error:
             msg = f"a row cannot be encoded as JSON: {error}"
             raise PayloadError(msg) from error
+
+
+def _require_lower_case(names: Iterable[str]) -> None:
+    """Refuse a column that Spark treats as `body`, and that would make each row a JSON object."""
+    for name in names:
+        if name != "body" and name.lower() == "body":
+            msg = f"column {name!r}: the payload is a column `body` in lower case; rename it, or put JSON into `body`"
+            raise InvalidOptionError(msg)
 
 
 def _holds_values_of(name: str, kind: DataType) -> bool:

@@ -341,7 +341,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
                 await mark(zookeeper, page, message_id, reason)
             elif message_id in marked and not marked[message_id].is_of(share.attempt):  # an earlier attempt's
                 await unmark(zookeeper, page, message_id)
-        yield decoded.rows
+        yield decoded
     if (missing := sum(part.last - part.first for part in slices) - count) > 0:
         msg = (
             f"queue {state.name!r}: {missing} messages of a batch no longer exist: they were released by force and "

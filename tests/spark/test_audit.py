@@ -12,6 +12,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 import pytest
 from pyarrow.dataset import dataset
 
@@ -20,6 +21,8 @@ from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import End
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.audit import Moved, Percentiles, Reason, move, report
+from aiozkqueue.spark.audit.records import Reading, tasks_of
+from aiozkqueue.spark.options import parse_servers
 from aiozkqueue.zookeeper import Delete
 from tests.histories import record, tell
 from tests.spark.attached import MOVE, killed_at
@@ -183,6 +186,19 @@ def known(servers: dict[str, str]) -> dict[str, str]:
     ]
     tell(servers, {"orders": orders, "2026": [record(1, waited=1, handled=0, outcome=End.EXPIRED)]})
     return servers
+
+
+def test_an_audit_passes_large_payloads_on_in_batches_of_a_few_megabytes(servers: dict[str, str]) -> None:
+    tell(servers, {"orders": [record(n, waited=1, handled=0, payload=b"x" * 50_000) for n in range(250)]})
+
+    async def tasks() -> list[str]:
+        async with zq.connect(servers["hosts"], root=servers["root"]) as session:
+            return await tasks_of(session, ["orders"])
+
+    (task,) = asyncio.run(tasks())
+    numbers = pa.RecordBatch.from_pydict({"id": [0]})
+    sizes = [batch.num_rows for batch in Reading(parse_servers(servers), [task])(iter([numbers]))]
+    assert sizes == [100, 100, 50]
 
 
 def test_the_command_without_spark_reports_the_same_figures(

@@ -61,7 +61,16 @@ def test_a_size_is_given_in_bytes_or_with_a_unit(given: str, size: int) -> None:
     assert parse_options({"hosts": "h:1", "queue": "q", "maxBytesPerTrigger": given}).max_bytes == size
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "64x", "", "1.5m"])
+@pytest.mark.parametrize("given", ["0", "-1", "64x", "", "1.5m", "999999999999999g"])
 def test_other_sizes_are_refused(given: str) -> None:
     with pytest.raises(zq.InvalidOptionError, match="give a number of bytes"):
         parse_options({"hosts": "h:1", "queue": "q", "maxBytesPerTrigger": given})
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "+1", "1.0", "", str(2**63), "9" * 5000])
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBatchAttempts"])
+def test_a_number_of_messages_or_attempts_has_63_bits(name: str, given: str) -> None:
+    options = {"hosts": "h:1", "queue": "q"}
+    with pytest.raises(zq.InvalidOptionError, match=f"{name}=.*give an integer of at least 1, at most {2**63 - 1}"):
+        parse_options({**options, name: given})
+    assert parse_options({**options, "maxOffsetsPerTrigger": str(2**63 - 1)}).max_offsets == 2**63 - 1

@@ -65,13 +65,13 @@ def test_columns_of_bundles_equal_their_rows(
         state = bundle(bodies, created, BundleRecord("claim") if locked else None, locked=locked)
         first = data.draw(st.integers(0, len(bodies) - 1))
         last = data.draw(st.integers(first + 1, len(bodies)))
-        expected = layout.decode(bundled_values(state, state.messages()[first:last], layout)).rows
-        rows += expected
+        expected = layout.decode(bundled_values(state, state.messages()[first:last], layout))
+        rows += expected.rows
         alike = alike_of(state, layout, first, last)
         assert (alike is None) == (MAGIC in b"".join(bodies))
         made += batches.add(expected if alike is None else Columns([alike, alike]))
         if alike is not None:
-            rows += expected
+            rows += expected.rows
     made += batches.finish()
     for batch in made:
         batch.validate(full=True)

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row, functions
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 import aiozkqueue as zq
-from aiozkqueue.spark.columns import decode_object
+from aiozkqueue.spark.columns import Layout, decode_object
 from aiozkqueue.spark.decoding import decoder_of
+from aiozkqueue.spark.options import parse_options, zone_of
+from aiozkqueue.spark.rows import RowEncoder
 from aiozkqueue.spark.transfer import unload
 from tests.spark.test_batch import put
 
@@ -23,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -104,6 +119,91 @@ def test_a_decoded_value_is_the_one_that_spark_decodes(spark: SparkSession, kind
 def test_a_payload_that_python_cannot_read_does_not_decode(payload: bytes) -> None:
     with pytest.raises(ValueError, match="out of range, or is nested too deeply"):
         decode_object(payload, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (StringType(), b'{"v": "\\ud800"}'),
+        (StringType(), b'{"v": "a\xed\xa0\x80"}'),
+        (MapType(StringType(), IntegerType()), b'{"v": {"\\udfff": 1}}'),
+        (ArrayType(StructType([StructField("a", StringType())])), b'{"v": [{"a": "\\ude00\\ud83d"}]}'),
+    ],
+)
+def test_a_text_that_utf_8_cannot_hold_does_not_decode_and_spares_the_rows_next_to_it(
+    kind: DataType, payload: bytes
+) -> None:
+    options = parse_options({"hosts": "nowhere", "queue": "orders", "mode": "DEADLETTER"})
+    layout = Layout(StructType([StructField("v", kind)]), options)
+    decoded = layout.decode([{"id": "bad", "body": payload}, {"id": "good", "body": b"{}"}])
+    assert list(decoded.undecodable) == ["bad"]
+    assert "half of a surrogate pair" in decoded.undecodable["bad"]
+    assert decoded.undecodable["bad"].isascii()  # it is stored
+    assert layout.batch(decoded.rows).to_pylist() == [{"v": None}]
+
+
+@pytest.mark.parametrize(
+    ("name", "hours"),
+    [
+        ("+02:00", 2),
+        ("-05:30", -5.5),
+        ("GMT+2", 2),
+        ("UTC-08:00", -8),
+        ("+2", 2),
+        ("Z", 0),
+        ("UTC", 0),
+        ("Etc/GMT-3", 3),
+    ],
+)
+def test_a_zone_has_each_form_that_a_session_of_spark_gives_it(name: str, hours: float) -> None:
+    assert zone_of(name).utcoffset(datetime(2026, 1, 1)) == timedelta(hours=hours)  # noqa: DTZ001 - in that zone
+
+
+@pytest.mark.parametrize("name", ["", "+24:00", "+99", "+01:60", "GMT+", "Mars", "../UTC", "+1:0"])
+def test_another_zone_is_refused(name: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="give the name of a region"):
+        zone_of(name)
+
+
+def encoded(column: pa.Array, kind: DataType) -> list[bytes]:
+    """The payloads of rows with one column ``v``."""
+    encoder = RowEncoder(StructType([StructField("v", kind)]))
+    return [row.body for row in encoder.rows(pa.RecordBatch.from_arrays([column], ["v"]))]
+
+
+def test_a_time_is_written_in_utc_and_read_back_whatever_its_zone_and_year() -> None:
+    times = [datetime(1880, 1, 1, 4, 56, 2, tzinfo=UTC), datetime(2026, 7, 1, tzinfo=UTC)]
+    payloads = encoded(pa.array(times, pa.timestamp("us", ZONE)), TimestampType())
+    assert payloads == [b'{"v": "1880-01-01T04:56:02+00:00"}', b'{"v": "2026-07-01T00:00:00+00:00"}']
+    decoders = {"v": decoder_of(TimestampType(), "v")}
+    assert [decode_object(payload, decoders)["v"] for payload in payloads] == times
+
+
+def test_a_small_decimal_is_written_in_digits() -> None:
+    digits = ["0.000000000000000000", "0.000000000100000000", "-1.500000000000000000"]
+    column = pa.array(map(Decimal, digits), pa.decimal128(38, 18))
+    assert encoded(column, DecimalType(38, 18)) == [f'{{"v": "{one}"}}'.encode() for one in digits]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([10_000_000], pa.int32()).cast(pa.date32()), DateType()),
+        (pa.array([-(10**17)], pa.int64()).cast(pa.timestamp("us", "UTC")), TimestampType()),
+        (pa.array([10**18], pa.int64()).cast(pa.timestamp("us")), TimestampNTZType()),
+    ],
+)
+def test_a_year_that_python_does_not_have_is_refused(column: pa.Array, kind: DataType) -> None:
+    with pytest.raises(zq.PayloadError, match="not in the years 1 to 9999"):
+        encoded(column, kind)
+
+
+@pytest.mark.parametrize("name", ["body", "v"])
+def test_a_text_of_spark_that_is_not_utf_8_is_refused(name: str) -> None:
+    column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
+    encoder = RowEncoder(StructType([StructField(name, StringType())]))
+    with pytest.raises(zq.PayloadError, match="a text of a row is not UTF-8"):
+        encoder.rows(pa.RecordBatch.from_arrays([column], [name]))
 
 
 def test_an_unload_with_a_schema_keeps_each_digit_and_each_payload(

@@ -39,7 +39,7 @@ def written(path: Path, *lines: str) -> str:
 
 
 def test_lines_of_json_become_payloads_unchanged(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
-    lines = ['{"b": 2, "a":  "é"}', '{"c": null}', ""]
+    lines = ['{"b": 2, "a":  "é", "A": 1, "a": "é"}', ' {"c": null} ', ""]
     with gzip.open(tmp_path / "more.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write('{"packed": true}\n')
     files = [written(tmp_path / "orders.jsonl", *lines), str(tmp_path / "more.jsonl.gz")]
@@ -103,10 +103,17 @@ def test_an_unload_decodes_payloads_and_keeps_undecodable_ones(
 
     asyncio.run(put())
     folder = str(tmp_path / "orders")
+    for schema, content, match in (
+        ("id integral", "items", "give columns as in"),
+        ("int", "items", "give columns as in"),
+        ("_id int", "items", "'_id' is string"),
+        ("id int", "history", "only the messages"),
+    ):
+        with pytest.raises(zq.InvalidOptionError, match=match):
+            unload(spark, folder, {**options, "content": content}, schema=schema)
+    assert not (tmp_path / "orders").exists()  # not even the name of a run
     with pytest.raises(zq.PayloadError, match="does not decode"):
         unload(spark, folder, {**options, "mode": "FAILFAST"}, schema="id int")
-    with pytest.raises(zq.InvalidOptionError, match="give columns as in"):
-        unload(spark, folder, options, schema="id integral")
     done = unload(spark, folder, options, schema="id int")
     assert (done.messages, done.resumed) == (2, True)
     rows = spark.read.parquet(folder).collect()
@@ -131,6 +138,14 @@ def test_a_load_refuses_bad_rows_with_a_clear_error(
     refused(
         zq.PayloadError, r"bad.jsonl: the line '\{\"id\": 1' is not a JSON object", "bad.jsonl", '{"a": 1}', '{"id": 1'
     )
+    for line in ('{"a": 1} x', '{"a": 1}}', '{"a": 1}]', '{"a": 1} {"a": 2}', '{"a": 1}, {"a": 2}', '{"a": 1}, "a": 2'):
+        refused(zq.PayloadError, "is not a JSON object", "bad.jsonl", line)
+    (tmp_path / "latin.jsonl").write_bytes(b'{"a": "\xe9"}')
+    with pytest.raises(zq.PayloadError, match="is not a JSON object"):
+        load(spark, [str(tmp_path / "latin.jsonl")], options)
+    with pytest.raises(zq.InvalidOptionError, match="name a file"):
+        load(spark, [], options)
+    refused(zq.PayloadError, r"Malformed records .* \[1,null\]", "ragged.csv", "a,b", "1")
     refused(zq.InvalidOptionError, "column 'colour': beside `body`", "a.csv", "body,colour", "x,red")
     refused(zq.PayloadError, "soon", "b.csv", "body,delay", "x,soon")
     refused(zq.MessageTooLargeError, "orders", "c.jsonl", json.dumps({"x": "y" * 2_000_000}))

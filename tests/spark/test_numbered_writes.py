@@ -119,6 +119,7 @@ def test_a_function_for_each_batch_that_is_run_again_puts_each_row_once(
         ({"txnVersion": "1"}, "give txnAppId and txnVersion together"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion='-1': give an integer"),
         ({"txnAppId": "a", "txnVersion": str(2**63)}, "give an integer from 0"),
+        ({"txnAppId": "a", "txnVersion": "9" * 5000}, "give an integer from 0"),
         ({"txnAppId": "a", "txnVersion": "1", "writeId": "w"}, "leave writeId out"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tracemalloc
 from collections import Counter
 from contextlib import ExitStack, contextmanager
@@ -14,9 +15,10 @@ from kazoo.client import KazooClient
 from opentelemetry.sdk.trace import TracerProvider
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import ArrayType, DoubleType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import ArrayType, DoubleType, MapType, StringType, StructField, StructType, VariantType
 
 import aiozkqueue as zq
+from aiozkqueue.cli.transfer import load
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import messages_in
 from aiozkqueue.spark.columns import default_schema
@@ -92,6 +94,21 @@ def test_a_retried_task_resumes_the_same_rows_and_is_refused_other_ones(options:
         heir = Task(other, run="third").add(range(40))
         heir.commit(heir.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(40))
+
+
+def test_a_retried_task_with_the_same_payloads_and_other_put_options_is_refused(options: dict[str, str]) -> None:
+    def rows(*keys: int) -> list[Row]:
+        return [Row(b"same", {"key": f"k{n}", "headers": {"n": str(n)}}) for n in keys]
+
+    with links(options, 2) as (one, other):
+        one.call(Task(one).part.add, rows(*range(10)))
+        heir = Task(other, run="second")
+        with pytest.raises(zq.InvalidOptionError, match="was given others"):
+            other.call(heir.part.add, rows(*range(5, 15)))
+        heir = Task(other, run="third")
+        other.call(heir.part.add, rows(*range(15)))
+        heir.commit(heir.finish())
+    assert drained(options) == [b"same"] * 15
 
 
 @pytest.mark.parametrize("more", [{}, {"idColumn": "n"}], ids=["by position", "by id"])
@@ -230,6 +247,16 @@ def test_a_task_keeps_few_payloads_in_memory_at_a_time(options: dict[str, str]) 
     assert peak("many", 30_000) - peak("few", 10_000) < 4_000_000  # of twenty million bytes more
 
 
+def test_large_payloads_are_passed_on_in_batches_of_a_few_megabytes(options: dict[str, str]) -> None:
+    put(options, *[b"x" * 500_000] * 40)
+    parsed = parse_options(options)
+    reader = QueueReader(default_schema(parsed.content), parsed)
+    (share,) = reader.partitions()
+    sizes = [batch.num_rows for batch in reader.read(share)]
+    assert sum(sizes) == 40
+    assert max(sizes) <= 20  # eight megabytes and a page: not all of it
+
+
 def found(options: Mapping[str, str], *filters: object, **more: str) -> tuple[int, list[str]]:
     """How many tasks a read has, and what they return."""
     parsed = parse_options({**options, "pushDown": "true", **more})
@@ -264,6 +291,10 @@ def test_a_filter_on_time_reads_only_those_hours_of_a_history(options: dict[str,
     assert found(options, GreaterThan(("ended_at",), now + timedelta(days=3)), **history) == (0, [])
     assert found(options, LessThan(("ended_at",), now - timedelta(days=3)), **history) == (0, [])
     assert found(options, LessThan(("ended_at",), datetime(1, 1, 3, tzinfo=UTC)), **history) == (0, [])
+    ever = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+    assert found(options, GreaterThan(("ended_at",), ever[0]), LessThan(("ended_at",), ever[1]), **history) == found(
+        options, **history
+    )
 
 
 def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(options: dict[str, str]) -> None:
@@ -277,10 +308,30 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
     variants = StructType([StructField("a", VariantType())])
     with pytest.raises(zq.InvalidOptionError, match="column 'a': JSON has no variant"):
         QueueStreamReader(variants, parsed)
+    twice = StructType([StructField("a", StringType()), StructField("b", StringType()), StructField("a", DoubleType())])
+    with pytest.raises(zq.InvalidOptionError, match="column 'a' is in the schema twice"):
+        QueueStreamReader(twice, parsed)
+    QueueStreamReader(
+        StructType([StructField("_tags", MapType(StringType(), StringType(), valueContainsNull=False))]), parsed
+    )
     with pytest.raises(zq.InvalidOptionError, match="only the messages of a queue are a stream"):
         QueueStreamReader(variants, parse_options({**options, "content": "history"}))
     with pytest.raises(zq.InvalidOptionError, match="idColumn='n': it must be a column of the type"):
         RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")
+
+
+def test_the_help_of_load_names_each_column_that_is_a_put_option() -> None:
+    with pytest.raises(zq.InvalidOptionError) as refused:
+        RowEncoder(StructType([StructField(name, StringType()) for name in ("body", "colour")]))
+    (columns,) = re.findall("there may be (.*); drop others", str(refused.value))
+    assert set(columns.split(", ")) <= set(re.findall(r"\w+", load.__doc__ or ""))
+
+
+@pytest.mark.parametrize("name", ["Body", "BODY"])
+def test_a_payload_in_upper_case_is_refused_and_not_written_as_a_json_object(name: str) -> None:
+    """Spark treats it as the column `body`."""
+    with pytest.raises(zq.InvalidOptionError, match=f"column '{name}': the payload is a column `body` in lower case"):
+        RowEncoder(StructType([StructField(name, StringType()), StructField("KEY", StringType())]))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from pyspark.errors import PySparkException
 
+import aiozkqueue as zq
+from aiozkqueue.spark.connection import linked
+from aiozkqueue.spark.options import parse_options
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 from tests.spark.test_batch import numbers, write
 
@@ -19,6 +23,19 @@ if TYPE_CHECKING:
     from aiozkqueue.testing import Certificates
 
 pytestmark = pytest.mark.timeout(300)
+
+
+def test_an_encrypted_key_is_refused_without_a_question_on_the_terminal(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    key = serialization.load_pem_private_key(certificates.client.read_bytes(), password=None)
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    encrypted = tmp_path / "key.pem"
+    encrypted.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+    files = {"tlsCert": str(certificates.client), "tlsKey": str(encrypted)}
+    options = parse_options({"hosts": "localhost:1", "queue": "orders", "connectTimeout": "1", **files})
+    with pytest.raises(zq.InvalidOptionError, match="encrypted key"), linked(options):
+        pass
 
 
 def test_driver_and_tasks_present_their_certificate_and_their_credentials(

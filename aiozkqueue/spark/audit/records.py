@@ -20,8 +20,8 @@ from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.spark.batching import BATCH
-from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.batching import BATCH, MOST_BYTES
+from aiozkqueue.spark.columns import body_of, default_schema
 from aiozkqueue.spark.connection import Link, opened
 from aiozkqueue.spark.options import Content
 from aiozkqueue.spark.reading import FolderShare, history_pages, next_page
@@ -99,11 +99,13 @@ class Reading:
                 link = Link.of(portal, session, self.servers.of(hour.queue))
                 pages = _pages(link, hour)
                 waiting: list[dict[str, object]] = []
+                size = 0
                 while (page := link.call(next_page, pages)) is not None:
                     waiting += [{"queue": hour.queue, "day": _day(record), **record} for record in page]
-                    if len(waiting) >= BATCH:
+                    size += sum(len(body_of(record) or b"") for record in page)
+                    if len(waiting) >= BATCH or size >= MOST_BYTES:
                         yield pa.RecordBatch.from_pylist(waiting, schema=schema)
-                        waiting = []
+                        waiting, size = [], 0
                 if waiting:
                     yield pa.RecordBatch.from_pylist(waiting, schema=schema)
 

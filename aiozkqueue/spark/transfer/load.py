@@ -64,8 +64,16 @@ _METADATA: Final = {
 } - {"body", *_OPTIONS}
 #: Spark's error classes for files, rows and values that it cannot read.
 _UNREADABLE: Final = frozenset({"CAST_INVALID_INPUT", "FAILED_READ_FILE", "MALFORMED_RECORD_IN_PARSING"})
-#: Spark's division of files. It does not depend on the number of cores, so that a load can be continued.
-_DIVISION: Final = {"spark.sql.files.minPartitionNum": "4", "spark.sql.files.maxPartitionBytes": "16m"}
+#: Each is valid around one value; no other text is valid in both.
+_WRAPPERS: Final = (("[", "]"), ('{"":', "}"))
+_SETTINGS: Final = {
+    # The division of files does not depend on the number of cores, so that a load can be continued.
+    "spark.sql.files.minPartitionNum": "4",
+    "spark.sql.files.maxPartitionBytes": "16m",
+    # The names of columns and fields are those of the files.
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.variant.allowDuplicateKeys": "true",
+}
 
 
 def kind_of(path: str) -> Kind:
@@ -108,12 +116,14 @@ def load(
         MessageTooLargeError, QueueFullError, ConnectionLostError, AccessDeniedError.
     """
     parsed = parse_options(options)
+    if not files:
+        raise InvalidOptionError("name a file to load")
     kinds = {kind_of(path) for path in files} if kind is None else {kind}
     if len(kinds) > 1:
         names = " and ".join(sorted(form.value for form in kinds))
         msg = f"{names} files: load each kind separately, or name the format"
         raise InvalidOptionError(msg)
-    with _translate_errors(files), _divided_alike(spark):
+    with _translate_errors(files), _configured(spark):
         frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), parsed.id_column)
         counted = Observation()
         rows = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
@@ -134,16 +144,22 @@ def _read(spark: SparkSession, files: list[str], kind: Kind, *, infer: bool) -> 
 
 def _read_lines(spark: SparkSession, files: list[str]) -> DataFrame:
     lines = spark.read.text(files).where(functions.trim("value") != "")
-    is_object = functions.trim("value").startswith("{") & functions.try_parse_json("value").isNotNull()
-    bad = lines.where(~is_object).select("value", "_metadata.file_path").first()
+    bad = lines.where(~_is_object("value")).select("value", "_metadata.file_path").first()
     if bad is not None:
         msg = f"{bad.file_path}: the line {bad.value[:80]!r} is not a JSON object"
         raise PayloadError(msg)
-    columns = spark.read.json(files).schema
-    if "body" not in columns.fieldNames():
+    if lines.where(functions.array_contains(functions.json_object_keys("value"), "body")).first() is None:
         return lines.select(functions.col("value").alias("body"))
+    columns = spark.read.json(files).schema
     typed = StructType([StructField(field.name, _OPTIONS.get(field.name, field.dataType)) for field in columns.fields])
     return spark.read.schema(typed).option("mode", "FAILFAST").json(files)
+
+
+def _is_object(column: str) -> Column:
+    """Whether a text is one JSON object. Spark ignores text after a value, which one of the wrappers makes invalid."""
+    wrapped = [functions.concat(functions.lit(begin), column, functions.lit(end)) for begin, end in _WRAPPERS]
+    first, second = (functions.try_parse_json(text).isNotNull() for text in wrapped)
+    return functions.trim(column).startswith("{") & functions.is_valid_utf8(column) & first & second
 
 
 def _as_messages(frame: DataFrame, id_column: str | None) -> DataFrame:
@@ -165,10 +181,10 @@ def _typed(name: str, kind: DataType) -> Column:
 
 
 @contextmanager
-def _divided_alike(spark: SparkSession) -> Iterator[None]:
-    """Divide files in the same way on every machine."""
-    before = {key: spark.conf.get(key, None) for key in _DIVISION}
-    for key, value in _DIVISION.items():
+def _configured(spark: SparkSession) -> Iterator[None]:
+    """Read files in the same way in every session."""
+    before = {key: spark.conf.get(key, None) for key in _SETTINGS}
+    for key, value in _SETTINGS.items():
         spark.conf.set(key, value)
     try:
         yield

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from pyspark.errors import PySparkException
@@ -102,6 +102,7 @@ def unload(
     target = Folder(spark, folder)
     target.require(OWN)
     columns = _columns(schema, parsed.corrupt)
+    QueueStreamReader(columns, parsed)  # refuses options and columns before anything is stored
     on_step("begin")
     with linked(parsed) as link, plainly():
         link.call(require_queue, link)
@@ -194,11 +195,14 @@ def _columns(schema: str | None, corrupt: str) -> StructType:
     if schema is None:
         items_schema = default_schema(Content.ITEMS)
         return StructType([items_schema[name] for name in _COLUMNS])
+    advice = f"schema {schema!r}: give columns as in 'id int, name string'"
     try:
-        columns = cast("StructType", StructType.fromDDL(schema))
+        columns = StructType.fromDDL(schema)
     except PySparkException as error:
-        msg = f"schema {schema!r}: give columns as in 'id int, name string': {str(error).strip().partition(chr(10))[0]}"
+        msg = f"{advice}: {str(error).strip().partition(chr(10))[0]}"
         raise InvalidOptionError(msg) from error
+    if not isinstance(columns, StructType):
+        raise InvalidOptionError(advice)
     for name, kind in (("_id", StringType()), (corrupt, StringType()), ("_body", BinaryType())):
         if name not in columns.fieldNames():
             columns = columns.add(name, kind)

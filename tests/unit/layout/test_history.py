@@ -95,6 +95,14 @@ def test_any_bytes_are_read_as_a_history_record_or_refused(data: bytes) -> None:
         return
 
 
+@pytest.mark.parametrize("field", ["pid", "attempts"])
+def test_a_number_that_does_not_fit_a_column_of_spark_is_refused(field: str) -> None:
+    stored = '{"outcome":"finished","put":1,"%s":%d}'
+    assert getattr(HistoryRecord.decode("1772386200000-A1", (stored % (field, 2**31 - 1)).encode()), field) == 2**31 - 1
+    with pytest.raises(MalformedError, match=field):
+        HistoryRecord.decode("1772386200000-A1", (stored % (field, 2**31)).encode())
+
+
 @given(texts)
 def test_any_name_is_read_as_a_record_or_an_hour_or_refused(name: str) -> None:
     parsed, hour = parse_record(name), parse_hour(name)
