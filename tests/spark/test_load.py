@@ -146,7 +146,7 @@ def test_a_load_refuses_bad_rows_with_a_clear_error(
     with pytest.raises(zq.InvalidOptionError, match="name a file"):
         load(spark, [], options)
     refused(zq.PayloadError, r"Malformed records .* \[1,null\]", "ragged.csv", "a,b", "1")
-    refused(zq.InvalidOptionError, "column 'colour': beside `body`", "a.csv", "body,colour", "x,red")
+    refused(zq.InvalidOptionError, "column 'colour': with `body`", "a.csv", "body,colour", "x,red")
     refused(zq.PayloadError, "soon", "b.csv", "body,delay", "x,soon")
     refused(zq.MessageTooLargeError, "orders", "c.jsonl", json.dumps({"x": "y" * 2_000_000}))
     refused(zq.PayloadError, "'body' is null", "d.jsonl", '{"body": "x"}', '{"key": "k"}')

@@ -323,7 +323,7 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
 def test_the_help_of_load_names_each_column_that_is_a_put_option() -> None:
     with pytest.raises(zq.InvalidOptionError) as refused:
         RowEncoder(StructType([StructField(name, StringType()) for name in ("body", "colour")]))
-    (columns,) = re.findall("there may be (.*); drop others", str(refused.value))
+    (columns,) = re.findall("the other columns may be (.*); drop this one", str(refused.value))
     assert set(columns.split(", ")) <= set(re.findall(r"\w+", load.__doc__ or ""))
 
 
