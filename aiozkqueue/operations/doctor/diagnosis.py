@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 from aiozkqueue.operations.similar import remedy
 from aiozkqueue.wording import counted
+from aiozkqueue.zookeeper import QuotaExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -91,7 +92,7 @@ class EnsembleFacts:
     """The largest request that this client sends, bytes."""
     read: Latency
     write: Latency | None
-    """None if this user may not write below the root."""
+    """None if this user may not write below the root, or a quota is used up."""
     clock_offset: float | None
     """The leader's clock minus the clock of this machine, seconds."""
     authenticated: bool
@@ -102,6 +103,8 @@ class EnsembleFacts:
     readable_by_all: Sequence[str] = ()
     complete: bool = True
     """Whether the time budget was enough to check all commit slots."""
+    over_quota: bool = False
+    """Whether an enforced quota of ZooKeeper refused the write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +253,14 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
 
 
 def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
-    if facts.write is None:
+    if facts.over_quota:
+        yield Finding(
+            Severity.ERROR,
+            "root",
+            "an enforced quota of ZooKeeper refuses new znodes below it: no message can be put or taken",
+            QuotaExceededError.advice,
+        )
+    elif facts.write is None:
         yield Finding(
             Severity.ERROR,
             "root",

@@ -27,6 +27,7 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NoAuthError,
     NoNodeError,
+    QuotaExceededError,
     SetData,
     Stat,
     below,
@@ -78,7 +79,13 @@ class _Examination:
         zookeeper = self._zookeeper
         await zookeeper.sync("/")
         read = Latency.of([await self._time_read() for _ in range(ROUND_TRIPS)])
-        write, offset = await self._time_writes()
+        write: Latency | None = None
+        offset: float | None = None
+        over_quota = False
+        try:
+            write, offset = await self._time_writes()
+        except NoAuthError as refusal:
+            over_quota = isinstance(refusal, QuotaExceededError)
         self._now = self._runtime.clock.time() + (offset or 0.0)
         clients = await self._clients()
         ensemble = EnsembleFacts(
@@ -93,6 +100,7 @@ class _Examination:
             open_to_all=clients.open_to_all,
             readable_by_all=clients.readable,
             complete=clients.complete,
+            over_quota=over_quota,
         )
         selected = list(names) or await self._queues()
         queues: list[QueueFacts] = []
@@ -136,19 +144,20 @@ class _Examination:
         await self._zookeeper.exists("/")
         return self._runtime.clock.monotonic() - start
 
-    async def _time_writes(self) -> tuple[Latency | None, float | None]:
-        """Write to an own ephemeral znode. Return the latency, and the leader's clock minus the local clock."""
+    async def _time_writes(self) -> tuple[Latency, float | None]:
+        """Write to an own ephemeral znode. Return the latency, and the leader's clock minus the local clock.
+
+        Raises: NoAuthError: this user may not write below the root, or a quota is used up.
+        """
         clock, zookeeper = self._runtime.clock, self._zookeeper
         clients = ClientPaths(self._root, "-").clients
         path = f"{clients}/doctor-{self._runtime.ids.next()}"
         try:
             await zookeeper.ensure(clients)
             await zookeeper.multi([Create(path, ephemeral=True)])
-        except NoAuthError:
-            return None, None
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
-                return None, None
+                raise error.error from error
             raise
         trips: list[float] = []
         offsets: list[float] = []

@@ -55,6 +55,7 @@ def test_a_healthy_system_has_no_findings() -> None:
         ({"servers": [replace(WELL.servers[0], files=11 * 1024**3)]}, ("warning", "h1:2181")),
         ({"write": Latency(0.2, 0.3)}, ("warning", "servers")),
         ({"write": None}, ("error", "root")),
+        ({"write": None, "over_quota": True}, ("error", "root")),
         ({"clock_offset": -1.5}, ("warning", "clock")),
         ({"clock_offset": 1.5}, ("warning", "clock")),
         ({"old_slots": 1}, ("warning", ".clients")),
