@@ -195,7 +195,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the pending requests after a reset, an end of the stream or a failed write."""
         if self._unanswered and (exc is None or isinstance(exc, ConnectionError)):
-            self.abort("closed before it answered: a TLS port, or a server that is starting?", exc)
+            reasons = "a TLS port, or a server that is starting, has no quorum or is at its maxClientCnxns"
+            self.abort(f"closed before it answered: {reasons}?", exc)
         else:
             self.abort(str(exc) or type(exc).__name__ if exc is not None else "closed by the server", exc)
 
