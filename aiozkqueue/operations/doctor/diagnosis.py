@@ -79,6 +79,8 @@ class ServerFacts:
     mode: str | None = None
     files: int | None = None
     """The size of its snapshots and transaction logs, bytes."""
+    serving: bool = True
+    """Whether it has contact with a quorum, as far as it reports this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +225,13 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
                 server.address,
                 "cannot be reached",
                 "start it again: the queues need a quorum of the servers",
+            )
+        elif not server.serving:
+            yield Finding(
+                Severity.WARNING,
+                server.address,
+                "runs, but serves no client: it is starting, or has no contact with a quorum of the servers",
+                "check its log, and the network to the quorum and election ports of the other servers",
             )
         elif server.version is None:
             yield Finding(

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 ROUND_TRIPS: Final = 20
 _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
+#: In the answer of a server that runs, but has no contact with a quorum.
+_NOT_SERVING: Final = "not currently serving requests"
 #: The folders of snapshots and of logs, which may be the same, each with its size.
 _FILES: Final = re.compile(r"^data(?:Log)?Dir=(.*)\r?\ndata(?:Dir|Log)Size=([0-9]{1,18})$", re.MULTILINE)
 
@@ -135,6 +137,7 @@ class _Examination:
                 _first(_VERSION, answer),
                 _first(_MODE, answer),
                 _size_of_files(settings.get(address)),
+                serving=_is_serving(answer),
             )
             for address, answer in answers.items()
         ]
@@ -215,6 +218,11 @@ def _size_of_files(settings: str | None) -> int | None:
     """Return the size of snapshots and logs by a server's answer to ``conf``; None: it does not answer."""
     sizes = {folder: int(size) for folder, size in _FILES.findall(settings or "")}
     return sum(sizes.values()) if sizes else None
+
+
+def _is_serving(answer: str | None) -> bool:
+    """Whether an answer to ``srvr`` does not say that the server lacks a quorum."""
+    return _NOT_SERVING not in (answer or "") and _first(_MODE, answer) != "read-only"
 
 
 def _first(pattern: re.Pattern[str], answer: str | None) -> str | None:
