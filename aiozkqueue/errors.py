@@ -15,7 +15,7 @@ QueueError
 ├── NoReplyError                 (TimeoutError) a call got no reply in time
 ├── CheckpointError              the checkpoint of a Spark stream does not belong to the ledger
 │   └── UnreadBatchError         Spark committed a batch that no task has read
-├── AccessDeniedError            ZooKeeper refused the credentials, or a znode's ACL refused the access
+├── AccessDeniedError            ZooKeeper refused the credentials, or an ACL or a quota refused the access
 │   └── PartlyDeniedError        an ACL refuses some messages only; the operation was carried out on the others
 ├── ConfigConflictError          the queue has another policy or configuration
 ├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name exists already
@@ -171,7 +171,7 @@ class UnreadBatchError(CheckpointError):
 
 
 class AccessDeniedError(QueueError):
-    """ZooKeeper refused the credentials, or a znode's ACL refused access to this user."""
+    """ZooKeeper refused the credentials, or a znode's ACL or an enforced quota refused the access."""
 
 
 class PartlyDeniedError(AccessDeniedError):

@@ -96,7 +96,7 @@ class Groups:
         except NoNodeError:
             await zookeeper.ensure(base)
         except NoAuthError as error:
-            msg = f"{base}: {error}; use the credentials of a user whom the ACL allows"
+            msg = f"{base}: {error}; {error.advice}"
             raise AccessDeniedError(msg) from error
         except MalformedError as error:
             msg = f"{base}: {error}"
@@ -126,7 +126,7 @@ class GroupsCheck(Part):
         Raises: GroupsChangedError, AccessDeniedError.
         """
         if isinstance(error, NoAuthError):
-            msg = f"{self._path}: {error}; use the credentials of a user whom the ACL allows"
+            msg = f"{self._path}: {error}; {error.advice}"
             raise AccessDeniedError(msg) from error
         self._changed()
         raise GroupsChangedError(

@@ -63,4 +63,4 @@ class Buses:
 
 
 def _denied(path: str, error: NoAuthError) -> AccessDeniedError:
-    return AccessDeniedError(f"{path}: {error}; use the credentials of a user whom the ACL allows")
+    return AccessDeniedError(f"{path}: {error}; {error.advice}")

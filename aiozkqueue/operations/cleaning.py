@@ -193,7 +193,7 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
         await runtime.zookeeper.ensure(janitor)
         cleaned.append(await clean_root(runtime, await runtime.server_clock.learned(janitor)))
     except NoAuthError as error:
-        msg = f"root {runtime.root}: {error}; use the credentials of a user whom the ACL allows"
+        msg = f"root {runtime.root}: {error}; {error.advice}"
         raise AccessDeniedError(msg) from error
     except (ConnectionLossError, SessionExpiredError) as error:
         msg = f"the connection was lost while cleaning: {error}; clean again"

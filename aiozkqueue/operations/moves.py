@@ -346,7 +346,10 @@ class Moves:
                 if isinstance(error.error, NodeExistsError):
                     return  # an earlier copy was applied, its reply lost
                 if isinstance(error.error, NoNodeError):
-                    await zookeeper.ensure(self._paths.base)
+                    try:
+                        await zookeeper.ensure(self._paths.base)
+                    except NoAuthError as denial:
+                        raise self._denied(denial) from denial
                 elif isinstance(error.error, NoAuthError):
                     raise self._denied(error.error) from error
                 else:
@@ -361,4 +364,4 @@ class Moves:
             log.debug("%s is left to the next session that checks: %s", path, error, extra={"move": reference})
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
-        return AccessDeniedError(f"moves under {self._paths.base}: {error}; use the credentials of an allowed user")
+        return AccessDeniedError(f"moves under {self._paths.base}: {error}; {error.advice}")

@@ -107,6 +107,4 @@ class Timeline:
             return RateRecord()
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
-        return AccessDeniedError(
-            f"rate {self._path}: {error}; use the credentials of a user whom the ACL allows to write it"
-        )
+        return AccessDeniedError(f"rate {self._path}: {error}; {error.advice}")

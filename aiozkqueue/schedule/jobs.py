@@ -332,7 +332,7 @@ def readable(path: str) -> Iterator[None]:
     try:
         yield
     except NoAuthError as error:
-        msg = f"{path}: {error}; use the credentials of a user whom the ACL allows"
+        msg = f"{path}: {error}; {error.advice}"
         raise AccessDeniedError(msg) from error
     except MalformedError as error:
         msg = f"{path}: {error}"

@@ -242,7 +242,7 @@ class SessionAdmin:
         try:
             return await examine(runtime, queues, limit)
         except NoAuthError as error:
-            msg = f"root {runtime.root}: {error}; use the credentials of a user whom the ACL allows"
+            msg = f"root {runtime.root}: {error}; {error.advice}"
             raise AccessDeniedError(msg) from error
         except (ConnectionLossError, ZooKeeperSessionExpiredError) as error:
             msg = f"the connection was lost while its latency was measured: {error}; examine again"

@@ -411,7 +411,7 @@ class QueueSession:
         try:
             return await queue_names(self._runtime)
         except NoAuthError as error:
-            msg = f"root {self._runtime.root}: {error}; use the credentials of a user whom the ACL allows"
+            msg = f"root {self._runtime.root}: {error}; {error.advice}"
             raise AccessDeniedError(msg) from error
 
     def _codec(self, name: str, type_: object, adapter: TypeAdapter[Any] | None) -> Codec[Any]:

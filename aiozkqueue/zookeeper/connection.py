@@ -30,6 +30,10 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Why a server may close a connection without an answer.
+UNANSWERED = (
+    "closed before it answered: a TLS port, or a server that is starting, has no quorum or is at its maxClientCnxns?"
+)
 MAX_REPLY = 256 * 1024 * 1024  # bytes: the names of about ten million children
 _MAX_FIRST_REPLY = 64 * 1024
 #: A request of this many bytes is written at once, not at the end of the loop's tick, so that the server can start.
@@ -195,7 +199,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the pending requests after a reset, an end of the stream or a failed write."""
         if self._unanswered and (exc is None or isinstance(exc, ConnectionError)):
-            self.abort("closed before it answered: a TLS port, or a server that is starting?", exc)
+            self.abort(UNANSWERED, exc)
         else:
             self.abort(str(exc) or type(exc).__name__ if exc is not None else "closed by the server", exc)
 

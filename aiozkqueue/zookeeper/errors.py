@@ -10,6 +10,7 @@ ZooKeeperError
 ├── ProtocolError            the server sent data that violates the protocol
 ├── ServerError              an error code of the server without its own class
 ├── NoNodeError · NodeExistsError · BadVersionError · NotEmptyError · NoAuthError
+│   └── QuotaExceededError   (NoAuthError) an enforced quota of ZooKeeper does not allow it
 └── MultiError               a multi was refused as a whole; names the first operation that failed and the error
 """
 
@@ -97,6 +98,18 @@ class NoAuthError(NodeError):
     """The znode's ACL does not allow this."""
 
     sentence = "not allowed by the znode's ACL"
+    advice = "use the credentials of a user whom the ACL allows"
+    """What its reader can do about it."""
+
+
+class QuotaExceededError(NoAuthError):
+    """A quota of a znode above does not allow this, and the servers enforce it (``enforceQuota``).
+
+    As for an ACL, the same request is refused until an administrator of the servers changes something.
+    """
+
+    sentence = "refused by an enforced quota of ZooKeeper"
+    advice = "raise the quota with setquota of zkCli.sh, or delete data that counts against it"
 
 
 class MultiError(ZooKeeperError):

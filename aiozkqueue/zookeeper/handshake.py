@@ -12,6 +12,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from aiozkqueue.zookeeper import records, wire
+from aiozkqueue.zookeeper.connection import UNANSWERED
 from aiozkqueue.zookeeper.errors import AuthFailedError, ServerError
 from aiozkqueue.zookeeper.sasl import DigestMd5
 
@@ -52,9 +53,9 @@ async def dial(
         _, opened = await asyncio.get_running_loop().create_connection(
             connection, address, server.port, ssl=tls, server_hostname=server.host.rstrip(".") if tls else None
         )
-    except (ConnectionResetError, ConnectionAbortedError) as error:
-        if tls is None:
-            raise
+    except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+        if tls is None:  # the server has closed it already when the loop looks at the socket
+            raise type(error)(UNANSWERED) from error
         raise type(error)("closed during the TLS handshake: is that a TLS port?") from error
     return opened
 

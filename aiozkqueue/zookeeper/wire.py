@@ -122,6 +122,7 @@ _CLASS_OF_CODE: dict[int, type[errors.NodeError]] = {
     -103: errors.BadVersionError,
     -110: errors.NodeExistsError,
     -111: errors.NotEmptyError,
+    -125: errors.QuotaExceededError,
 }
 _CODE_OF_CLASS = {error: code for code, error in _CLASS_OF_CODE.items()}
 SESSION_EXPIRED, AUTH_FAILED, SESSION_MOVED, SASL_REQUIRED = -112, -115, -118, -124

@@ -203,6 +203,29 @@ def test_an_unreachable_server_is_a_warning_while_another_serves(cli: Cli) -> No
     assert "127.0.0.1:1: cannot be reached" in found(done, "warning")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"This ZooKeeper instance is not currently serving requests\n",
+        b"Zookeeper version: 3.9.5-1\nREAD-ONLY mode; serving only read-only clients\nMode: read-only\n",
+    ],
+)
+async def test_a_server_without_a_quorum_is_a_warning_while_others_serve(cli: Cli, answer: bytes) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(4) in {b"srvr", b"conf"}:
+            writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as alone:
+        address = f"127.0.0.1:{alone.sockets[0].getsockname()[1]}"
+        hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},{address}"
+        done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts))
+    assert done.status == 0, done.text
+    (warning,) = [text for text in found(done, "warning") if text.startswith(address)]
+    assert "serves no client" in warning
+    assert not [text for text in found(done, "info") if text.startswith(address)]
+
+
 async def test_a_server_that_hides_its_version_still_counts_as_reached() -> None:
     async def silent(peer: Peer) -> None:
         await peer.keep_alive()

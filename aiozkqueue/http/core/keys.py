@@ -193,7 +193,7 @@ class Keys:
         return f"{self._base}/{digest[:_NAME_DIGITS]}"
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
-        return AccessDeniedError(f"keys under {self._base}: {error}; use the credentials of an allowed user")
+        return AccessDeniedError(f"keys under {self._base}: {error}; {error.advice}")
 
 
 def _digest(text: str) -> str:

@@ -195,7 +195,7 @@ class MessageIds:
             raise self._denied(error) from error
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
-        return AccessDeniedError(f"secrets at {self._path}: {error}; use the credentials of an allowed user")
+        return AccessDeniedError(f"secrets at {self._path}: {error}; {error.advice}")
 
 
 def _new() -> Signer:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 from aiozkqueue.operations.similar import remedy
 from aiozkqueue.wording import counted
+from aiozkqueue.zookeeper import QuotaExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -78,6 +79,8 @@ class ServerFacts:
     mode: str | None = None
     files: int | None = None
     """The size of its snapshots and transaction logs, bytes."""
+    serving: bool = True
+    """Whether it has contact with a quorum, as far as it reports this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ class EnsembleFacts:
     """The largest request that this client sends, bytes."""
     read: Latency
     write: Latency | None
-    """None if this user may not write below the root."""
+    """None if this user may not write below the root, or a quota is used up."""
     clock_offset: float | None
     """The leader's clock minus the clock of this machine, seconds."""
     authenticated: bool
@@ -102,6 +105,8 @@ class EnsembleFacts:
     readable_by_all: Sequence[str] = ()
     complete: bool = True
     """Whether the time budget was enough to check all commit slots."""
+    over_quota: bool = False
+    """Whether an enforced quota of ZooKeeper refused the write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +226,13 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
                 "cannot be reached",
                 "start it again: the queues need a quorum of the servers",
             )
+        elif not server.serving:
+            yield Finding(
+                Severity.WARNING,
+                server.address,
+                "runs, but serves no client: it is starting, or has no contact with a quorum of the servers",
+                "check its log, and the network to the quorum and election ports of the other servers",
+            )
         elif server.version is None:
             yield Finding(
                 Severity.INFO,
@@ -250,7 +262,14 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
 
 
 def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
-    if facts.write is None:
+    if facts.over_quota:
+        yield Finding(
+            Severity.ERROR,
+            "root",
+            "an enforced quota of ZooKeeper refuses new znodes below it: no message can be put or taken",
+            QuotaExceededError.advice,
+        )
+    elif facts.write is None:
         yield Finding(
             Severity.ERROR,
             "root",

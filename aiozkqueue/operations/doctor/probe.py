@@ -27,6 +27,7 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NoAuthError,
     NoNodeError,
+    QuotaExceededError,
     SetData,
     Stat,
     below,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 ROUND_TRIPS: Final = 20
 _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
+#: In the answer of a server that runs, but has no contact with a quorum.
+_NOT_SERVING: Final = "not currently serving requests"
 #: The folders of snapshots and of logs, which may be the same, each with its size.
 _FILES: Final = re.compile(r"^data(?:Log)?Dir=(.*)\r?\ndata(?:Dir|Log)Size=([0-9]{1,18})$", re.MULTILINE)
 
@@ -78,7 +81,13 @@ class _Examination:
         zookeeper = self._zookeeper
         await zookeeper.sync("/")
         read = Latency.of([await self._time_read() for _ in range(ROUND_TRIPS)])
-        write, offset = await self._time_writes()
+        write: Latency | None = None
+        offset: float | None = None
+        over_quota = False
+        try:
+            write, offset = await self._time_writes()
+        except NoAuthError as refusal:
+            over_quota = isinstance(refusal, QuotaExceededError)
         self._now = self._runtime.clock.time() + (offset or 0.0)
         clients = await self._clients()
         ensemble = EnsembleFacts(
@@ -93,6 +102,7 @@ class _Examination:
             open_to_all=clients.open_to_all,
             readable_by_all=clients.readable,
             complete=clients.complete,
+            over_quota=over_quota,
         )
         selected = list(names) or await self._queues()
         queues: list[QueueFacts] = []
@@ -127,6 +137,7 @@ class _Examination:
                 _first(_VERSION, answer),
                 _first(_MODE, answer),
                 _size_of_files(settings.get(address)),
+                serving=_is_serving(answer),
             )
             for address, answer in answers.items()
         ]
@@ -136,19 +147,20 @@ class _Examination:
         await self._zookeeper.exists("/")
         return self._runtime.clock.monotonic() - start
 
-    async def _time_writes(self) -> tuple[Latency | None, float | None]:
-        """Write to an own ephemeral znode. Return the latency, and the leader's clock minus the local clock."""
+    async def _time_writes(self) -> tuple[Latency, float | None]:
+        """Write to an own ephemeral znode. Return the latency, and the leader's clock minus the local clock.
+
+        Raises: NoAuthError: this user may not write below the root, or a quota is used up.
+        """
         clock, zookeeper = self._runtime.clock, self._zookeeper
         clients = ClientPaths(self._root, "-").clients
         path = f"{clients}/doctor-{self._runtime.ids.next()}"
         try:
             await zookeeper.ensure(clients)
             await zookeeper.multi([Create(path, ephemeral=True)])
-        except NoAuthError:
-            return None, None
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
-                return None, None
+                raise error.error from error
             raise
         trips: list[float] = []
         offsets: list[float] = []
@@ -206,6 +218,11 @@ def _size_of_files(settings: str | None) -> int | None:
     """Return the size of snapshots and logs by a server's answer to ``conf``; None: it does not answer."""
     sizes = {folder: int(size) for folder, size in _FILES.findall(settings or "")}
     return sum(sizes.values()) if sizes else None
+
+
+def _is_serving(answer: str | None) -> bool:
+    """Whether an answer to ``srvr`` does not say that the server lacks a quorum."""
+    return _NOT_SERVING not in (answer or "") and _first(_MODE, answer) != "read-only"
 
 
 def _first(pattern: re.Pattern[str], answer: str | None) -> str | None:

@@ -287,9 +287,10 @@ class GroupCommitter:
             try:
                 await self._settle(slot, pending)
             except (AuthFailedError, NoAuthError) as error:
+                advice = f"; {error.advice}" if isinstance(error, NoAuthError) else ""
                 _separate(batch)
                 for atomic_write in batch:
-                    atomic_write.fail(AccessDeniedError(f"{slot.path}: {error}"))
+                    atomic_write.fail(AccessDeniedError(f"{slot.path}: {error}{advice}"))
             except ZooKeeperError as error:
                 _separate(batch)
                 for atomic_write in batch:

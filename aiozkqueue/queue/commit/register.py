@@ -39,7 +39,7 @@ class FixedOperations(Part):
     def repair(self, operation: Operation, error: ZooKeeperError) -> NoReturn:
         """Raise the caller's own explanation of the refusal."""
         if isinstance(error, NoAuthError):
-            msg = f"{operation.path}: {error}; use the credentials of a user whom the ACL allows"
+            msg = f"{operation.path}: {error}; {error.advice}"
             raise AccessDeniedError(msg) from error
         raise self._explain(error)
 

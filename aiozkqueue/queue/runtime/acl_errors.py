@@ -18,7 +18,7 @@ _NAMED: Final = 10
 
 def access_denied(queue: str, error: NoAuthError) -> AccessDeniedError:
     """Return the error for an access that an ACL refused."""
-    return AccessDeniedError(f"queue {queue!r}: {error}; use the credentials of a user whom the ACL allows")
+    return AccessDeniedError(f"queue {queue!r}: {error}; {error.advice}")
 
 
 @contextmanager

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozkqueue.errors import BlockedLoopWarning, InvalidOptionError
-from aiozkqueue.testing import Direction, Opcode, ZooKeeperProxy
+from aiozkqueue.testing import (
+    Direction,
+    EmbeddedZooKeeper,
+    Opcode,
+    ServerOptions,
+    ServerUnavailableError,
+    ZooKeeperProxy,
+)
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -26,6 +33,7 @@ from aiozkqueue.zookeeper import (
     ZooKeeperClient,
     connect,
 )
+from aiozkqueue.zookeeper.connection import UNANSWERED
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected
 
 if TYPE_CHECKING:
@@ -333,12 +341,39 @@ async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends
         up.set()
         await zk.wait_connected(after=0)
         zk._session.kill()  # the server would not answer the goodbye
-    tries = r"closed before it answered: a TLS port, or a server that is starting\?"
+    tries = re.escape(UNANSWERED)
     peer = re.escape(server.hosts)
     lost, lasts, back = said(logging.INFO)
     assert lost == f"connection to {server.hosts} lost: closed by the server"
     assert re.fullmatch(rf"no connection to {peer} for \d+ s; last error: {peer}: .*{tries}", lasts)
     assert re.fullmatch(rf"resumed session 0x7 at {peer}, timeout 20.0 s, after \d+\.\d s without a connection", back)
+
+
+async def test_a_server_that_is_at_its_limit_of_connections_is_named_as_a_cause() -> None:
+    options = ServerOptions(fsync=False, settings={"maxClientCnxns": 1})
+    try:
+        server = await EmbeddedZooKeeper(options).__aenter__()
+    except ServerUnavailableError as error:
+        pytest.skip(str(error))
+    async with server:
+        first = await connect(server.hosts, session_timeout=20.0)
+        try:
+            with pytest.raises(ConnectionLossError, match=re.escape(UNANSWERED)):
+                await connect(server.hosts, session_timeout=20.0, connect_timeout=2.0)
+        finally:
+            await first.close()
+
+
+@pytest.mark.parametrize("kind", [BrokenPipeError, ConnectionResetError])
+async def test_a_connection_closed_before_the_loop_sees_it_names_the_causes(
+    kind: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def create_connection(*_: object, **__: object) -> None:
+        raise kind(32, "Connect call failed")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create_connection)
+    with pytest.raises(ConnectionLossError, match=re.escape(UNANSWERED)):
+        await connect("127.0.0.1:1", session_timeout=20.0, connect_timeout=0.2)
 
 
 async def test_a_server_that_accepts_and_never_answers_does_not_hang_the_connect(zookeeper: str) -> None:

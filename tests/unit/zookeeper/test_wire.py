@@ -275,7 +275,7 @@ def test_a_path_that_does_not_start_at_the_root_raises_an_error(path: str) -> No
 
 
 def test_error_codes_and_exceptions_correspond() -> None:
-    for code in (-101, -102, -103, -110, -111, -114, -999):
+    for code in (-101, -102, -103, -110, -111, -114, -125, -999):
         assert wire.code_of(wire.error_of(code, "/p")) == code
     assert wire.code_of(ProtocolError("x")) is None
     assert isinstance(wire.error_of(-101), NoNodeError)

@@ -1,0 +1,90 @@
+"""A server that enforces a quota: each refusal names it, and nothing is lost until it is raised."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from kazoo.client import KazooClient
+
+import aiozkqueue as zq
+from aiozkqueue.admin import Severity
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
+from aiozkqueue.zookeeper import QuotaExceededError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+ROOT = "/limited"
+QUOTA = f"/zookeeper/quota{ROOT}"
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[str]:
+    options = ServerOptions(fsync=False, settings={"enforceQuota": "true"})
+    server = EmbeddedZooKeeper(options)
+    try:
+        server.start()
+    except ServerUnavailableError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server.hosts
+
+
+@pytest.fixture
+def limit(hosts: str) -> Iterator[Callable[[int], Awaitable[None]]]:
+    """Set the maximum number of znodes below the root, as ``setquota -N`` does."""
+    client = KazooClient(hosts)
+    client.start(60)
+
+    def set_quota(count: int) -> None:
+        limits = f"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit={count}".encode()
+        if client.exists(QUOTA):
+            client.set(f"{QUOTA}/zookeeper_limits", limits)
+        else:
+            client.create(f"{QUOTA}/zookeeper_limits", limits, makepath=True)
+            client.create(f"{QUOTA}/zookeeper_stats", b"count=0,bytes=0")
+
+    async def set_apart(count: int) -> None:
+        await asyncio.to_thread(set_quota, count)
+
+    yield set_apart
+    client.stop()
+    client.close()
+
+
+async def test_a_quota_refuses_calls_by_its_name_and_its_end_lets_them_continue(
+    hosts: str, limit: Callable[[int], Awaitable[None]]
+) -> None:
+    async with zq.connect(hosts, root=ROOT, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put_many([b"1", b"2"])
+        await limit(1)
+        refused: list[Callable[[], Awaitable[object]]] = [
+            lambda: jobs.put(b"3"),
+            lambda: session.queue("unknown").put(b"4"),
+            lambda: session.queue("unknown").configure(zq.QueueConfig(bundle=1)),
+            lambda: taken(session),
+            lambda: session.admin.moves.start("jobs", "elsewhere"),
+        ]
+        for call in refused:
+            with pytest.raises(zq.AccessDeniedError, match="quota of ZooKeeper; raise the quota"):
+                await call()
+        assert await jobs.size() == 2
+        found = await session.admin.diagnose("jobs")
+        assert [
+            (finding.subject, finding.advice) for finding in found.findings if finding.severity is Severity.ERROR
+        ] == [("root", QuotaExceededError.advice)]
+        async with zq.connect(hosts, root=ROOT, session_timeout=20) as newcomer:
+            with pytest.raises(zq.AccessDeniedError, match="quota of ZooKeeper; raise the quota"):
+                await newcomer.queue("jobs").put(b"5")
+        await limit(10_000)
+        await jobs.put(b"6")
+        assert [await taken(session) for _ in range(4)] == [b"1", b"2", b"6", None]
+
+
+async def taken(session: zq.QueueSession) -> bytes | None:
+    async with session.transaction() as tx:
+        message = await tx.take(session.queue("jobs"), timeout=0)
+        return None if message is None else message.value
