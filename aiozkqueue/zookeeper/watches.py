@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
-from aiozkqueue.zookeeper.paths import parent_of
+from aiozkqueue.zookeeper.paths import parent_of, parted
 from aiozkqueue.zookeeper.records import WatchSet
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class WatchRegistry:
         """Pass notifications to all matching watches, in their order."""
         folder, names = "", list[str]()  # of znodes created one after the other in one folder
         for event in events:
-            parent, _, name = event.path.rpartition("/")
+            parent, name = parted(event.path)
             created = event.kind == _CREATED and event.path not in self._persistent
             if created and names and parent == folder:
                 names.append(name)

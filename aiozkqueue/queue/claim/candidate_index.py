@@ -305,9 +305,9 @@ class CandidateIndex:
     def on_items(self, lane: str, names: list[str]) -> None:
         """See `WatchListener`."""
         if (batches := self._batch_visibility) is not None:
-            names = [name for name in names if self._is_visible(f"{lane}/{name}", batches)]
+            names = [name for name in names if self._is_visible(ItemRef(lane, name).path, batches)]
         if (groups := self._groups) is not None:
-            names = [name for name in names if not self._add_member(f"{lane}/{name}", groups)]
+            names = [name for name in names if not self._add_member(ItemRef(lane, name).path, groups)]
         free: dict[str, str] = {}
         for name in names:
             try:
@@ -315,7 +315,7 @@ class CandidateIndex:
             except MalformedError:
                 continue
             if message_id in self.held:
-                self._reported[message_id] = f"{lane}/{name}"
+                self._reported[message_id] = ItemRef(lane, name).path
             else:
                 free[name] = message_id
         self._add_singles(lane, free)
@@ -338,7 +338,7 @@ class CandidateIndex:
         if (accepts := self.state.snapshot.accepts) is not None:
             ids = {name: message_id for name, message_id in ids.items() if accepts(name)}
         if (selector := self._selector) is not None:
-            ids = {name: message_id for name, message_id in ids.items() if selector.hear(f"{lane}/{name}")}
+            ids = {name: message_id for name, message_id in ids.items() if selector.hear(ItemRef(lane, name).path)}
             if selector.undecided:
                 self.wakeup.set()
         if not ids:
@@ -346,7 +346,7 @@ class CandidateIndex:
         if self.state.dialect is not None:
             for name in ids:
                 self._doubts.found(name)
-        level = self._priority_index.of(f"{lane}/{next(iter(ids))}")
+        level = self._priority_index.of(ItemRef(lane, next(iter(ids))).path)
         own = level.backlog.hear(lane, ids, self._clock.monotonic())
         if level.backlog.full:
             level.must_list = True  # an item that was not kept is not reported again
