@@ -111,7 +111,7 @@ class WatchRegistry:
         for event in events:
             parent, name = folder_and_name(event.path)
             created = event.kind == _CREATED and event.path not in self._persistent
-            if created and parent == folder:
+            if created and names and parent == folder:
                 names.append(name)
                 continue
             self._tell_created(folder, names)

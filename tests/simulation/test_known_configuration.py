@@ -408,3 +408,30 @@ def test_nothing_is_refused_because_of_a_configuration_that_has_changed(case: st
         await call(mine.queue("jobs"))
 
     play(program, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        (zq.QueueConfig(ttl=5), zq.QueueConfig(ttl=float("inf")), "-e"),
+        (zq.QueueConfig(collapse=True), zq.QueueConfig(collapse=False), "-k"),
+        (zq.QueueConfig(affinity="producer"), zq.QueueConfig(affinity="any"), "-n"),
+    ],
+)
+def test_a_put_that_was_refused_has_no_default_of_the_earlier_configuration(
+    before: zq.QueueConfig, after: zq.QueueConfig, field: str
+) -> None:
+    """Otherwise it would expire although its queue has no lifetime any more."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        producer, operator, _ = sessions
+        jobs, tree = producer.queue("jobs"), core_of(producer).zookeeper
+        await jobs.configure(before)
+        for configured in (True, False):
+            await jobs.put(b"job")
+            (name,) = await tree.children("/zms/jobs/items")
+            assert (field in name) is configured
+            await operator.queue("jobs").purge()
+            await operator.queue("jobs").configure(after)
+
+    play(program)

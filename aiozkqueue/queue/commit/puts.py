@@ -54,7 +54,7 @@ class Puts(Part):
     waits. ``needs`` returns the room that the write needs in each bounded queue (None: as much as the puts).
     """
 
-    __slots__ = ("_bundled", "_needs", "_patience", "_planned", "_plans", "_puts", "stores")
+    __slots__ = ("_bundled", "_needs", "_patience", "_planned", "_plans", "_puts", "_sent", "stores")
 
     learns = True  # the paths of the items hold their sequence numbers
 
@@ -72,6 +72,7 @@ class Puts(Part):
         self.repairs = 0
         self.stores: tuple[QueueState, ...] = stores_of(puts)
         self._puts = puts
+        self._sent = puts  # with what the queues' configuration added when they were last composed
         self._patience = patience
         self._needs = needs
         self._bundled = False  # whether its last operations were composed together with those of other writes
@@ -84,6 +85,7 @@ class Puts(Part):
 
     def compose(self, composition: Composition) -> None:
         """Add the creates of the items, after the operations of their plans."""
+        self._sent = self._puts
         run = composition.run
         if run is not None:
             if self._is_plain():
@@ -113,12 +115,11 @@ class Puts(Part):
         return snapshot.bundle > 1 and snapshot.transform_put is None
 
     def _compose_planned(self, composition: Composition) -> None:
-        self._puts = [
+        self._sent = [
             put if (transform := put.state.snapshot.transform_put) is None else transform(put) for put in self._puts
         ]
-        self._plans = [put.plan for put in self._puts if put.plan is not None]
-        self._planned = bool(self._plans)
-        live = live_of(self._puts)
+        self._plans = [put.plan for put in self._sent if put.plan is not None]
+        live = live_of(self._sent)
         for put in live:
             for attached_op in put.plan.attached_ops if put.plan is not None else ():
                 composition.add(attached_op.operation(), attached_op)
@@ -137,10 +138,10 @@ class Puts(Part):
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:
         """Note the sequence numbers of the new items, and count the messages."""
         if meter is not None:
-            for put in live_of(self._puts):
+            for put in live_of(self._sent):
                 meter.put(put.state.name)
         if results is not None and not self._bundled:
-            live = live_of(self._puts)
+            live = live_of(self._sent)
             for put, path in zip(live, results[len(results) - len(live) :], strict=True):  # the creates are the last
                 if isinstance(path, str):
                     put.state.note_sequence(path)

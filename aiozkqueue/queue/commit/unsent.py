@@ -50,9 +50,10 @@ class UnsentWrites:
             if leader is not None and (not part.stores or (self.ready and self.ready[-1] is leader)):
                 leader.companions.append(atomic_write)
                 if len(leader.companions) >= COMPANIONS:
-                    del self._leaders[subject]
+                    self._close(leader)
                 return True
             self._leaders[subject] = atomic_write
+            atomic_write.leads = subject
         self.ready.append(atomic_write)
         return False
 
@@ -115,8 +116,8 @@ class UnsentWrites:
             self._unpark()
 
     def _close(self, leader: AtomicWrite) -> None:
-        """Record that a write gets no more companions."""
-        subject = leader.part.subject
+        """Record that a write gets no more companions. Its subject may be another by now, or none."""
+        subject, leader.leads = leader.leads, None
         if subject is not None and self._leaders.get(subject) is leader:
             del self._leaders[subject]
 

@@ -339,6 +339,7 @@ class AtomicWrite:
         "committer",
         "companions",
         "error",
+        "leads",
         "number",
         "part",
         "settled",
@@ -353,6 +354,8 @@ class AtomicWrite:
         """Whether it has a request to itself because it caused a refusal, so that no other write waits for it."""
         self.companions: list[AtomicWrite] = []
         """The writes about the same subject that are sent with it; see `Part.subject`."""
+        self.leads: object | None = None
+        """The subject about which it may get companions."""
         self.committer: Committer | None = None
         """The committer that it was submitted to."""
         self.number: int = 0

@@ -118,6 +118,23 @@ def test_znodes_created_one_after_the_other_in_a_folder_are_reported_together_an
     assert [(event.kind.value, event.path) for event in each] == [(event.kind, event.path) for event in events]
 
 
+def test_znodes_created_in_the_root_are_reported_as_those_of_any_folder() -> None:
+    registry = WatchRegistry()
+    plain, deep = _Told(registry, "/"), _Told(registry, "/", recursive=True)
+    _dispatch(registry, CREATED, "/a")
+    assert plain == [WatchEvent(EventKind.CHILDREN, "/")]
+    assert deep == [WatchEvent(EventKind.CREATED, "/a")]
+
+
+async def test_a_one_shot_watch_hears_of_a_znode_created_in_the_root() -> None:
+    registry = WatchRegistry()
+    heard: list[str] = []
+    registry.standard[CREATED, "/a"].add(heard.append)
+    _dispatch(registry, CREATED, "/a")
+    await asyncio.sleep(0)
+    assert heard == ["/a"]
+
+
 def test_a_watch_on_a_created_znode_itself_is_told_in_order_too() -> None:
     registry, calls = WatchRegistry(), list[object]()
     registry.add(

@@ -1,0 +1,43 @@
+"""Commits of messages of a bundle while the history of their queue is turned on, and off again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
+
+#: Seconds of a message between a session and the servers.
+FAR = 0.001
+#: When the commits begin, in steps of `FAR`: while the session turns the history on.
+MOMENTS = 40
+
+
+async def outcomes() -> set[zq.Outcome]:
+    """Commit two messages of a bundle while the history is turned on, and a third one when it is off again."""
+    found: set[zq.Outcome] = set()
+    async with simulated() as cluster:
+        cluster.ensemble.delays.network = lambda: FAR
+        async with cluster.connect() as session:
+            for moment in range(MOMENTS):
+                jobs = session.queue(f"jobs{moment}")
+                await jobs.configure(zq.QueueConfig(bundle=4))
+                await jobs.put_many([b"0", b"1", b"2", b"3"])
+                units = [zq.Transaction(session._runtime) for _ in range(4)]
+                for unit in units:
+                    assert await unit.take(jobs, timeout=1) is not None
+                turned_on = asyncio.create_task(jobs.configure(zq.QueueConfig(history=zq.History())))
+                await asyncio.sleep(moment * FAR)
+                # The second one waits for the first.
+                first = asyncio.create_task(units[0].commit())
+                await asyncio.sleep(FAR / 8)
+                await asyncio.gather(first, units[1].commit(), turned_on)
+                await jobs.configure(zq.QueueConfig(history=False))
+                await units[2].commit(timeout=60)
+                await units[3].commit(timeout=60)
+                found |= {unit.outcome for unit in units}
+    return found
+
+
+def test_a_commit_after_the_history_was_on_for_a_while_is_sent() -> None:
+    assert run_virtual(outcomes, limit=1000) == {zq.Outcome.COMMITTED}
