@@ -465,7 +465,7 @@ class Backlog:
             for name, since in items.items():
                 if first is not None and since + FIRST_WAIT >= first:
                     continue  # with many items, most end here
-                due = since + self._patience(lane, name)
+                due = since + max(FIRST_WAIT, self._patience(lane, name))  # 0 if it is our own by a new share
                 if (first is None or due < first) and self._free(name, excluded):
                     first = due
         return first

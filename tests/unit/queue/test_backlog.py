@@ -156,6 +156,23 @@ def test_an_item_that_this_consumer_holds_itself_is_never_due_for_stealing() -> 
     assert backlog.next_steal(lambda held: held == f"ID{number}") is None
 
 
+@pytest.mark.parametrize("later", ["a", "b"])
+def test_an_item_may_be_stolen_from_the_moment_that_was_foretold(later: str) -> None:
+    """Also an item that has become this consumer's own by a new share: a timer that came too early would run again."""
+    backlog = Backlog(Random(1))
+    mine = Partition.among("a", ["a", "b"])
+    backlog.reshare(mine)
+    number = next(number for number in range(20) if mine.distance(name(number), mine.offset("items")))
+    backlog.hear("items", {name(number): f"ID{number}"}, 1.0)
+    backlog.reshare(Partition.among(later, ["a", "b"]))
+    due = backlog.next_steal(free)
+    assert due is not None
+    assert backlog.no_steal_before is not None
+    assert backlog.no_steal_before <= due
+    assert not backlog.may_steal(free, due - 0.001)
+    assert backlog.may_steal(free, due + 0.001)
+
+
 def foreign() -> ForeignBacklog:
     return ForeignBacklog(Random(1), curator("/queue"), lambda: 0)
 
