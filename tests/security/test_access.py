@@ -188,7 +188,7 @@ def set_all(hosts: str, path: str, *users: zq.Auth) -> None:
         paths = [path]
         for each in paths:
             with suppress(NoNodeError):  # removed since its parent was listed
-                paths += [f"{each}/{name}" for name in client.get_children(each)]
+                paths += [f"{each}/{name}" for name in client.get_children(each) or ()]
                 client.set_acls(each, [ACL(Permissions.ALL, Id("auth", ""))])
     finally:
         client.stop()
