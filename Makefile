@@ -83,8 +83,8 @@ test: $(ARCHIVE) $(PROMTOOL) browser  ## run the tests but those of `make test-s
 	@$(PYTEST) -n 2 $(PYTEST_ARGS)
 else
 test: $(ARCHIVE) $(PROMTOOL) browser
-	$(call beside,$(PYTEST) -n 4 -m 'not slow' $(addprefix --ignore=,$(SIMULATED)),\
-	  nice -n 10 $(PYTEST) -n 2 -m 'not slow' --timeout=600 $(SIMULATED))
+	$(call beside,$(PYTEST) -n 5 -m 'not slow' $(addprefix --ignore=,$(SIMULATED)),\
+	  nice -n 10 $(PYTEST) -m 'not slow' --timeout=600 $(SIMULATED))
 endif
 
 .PHONY: test-slow
