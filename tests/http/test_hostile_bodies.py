@@ -130,7 +130,9 @@ async def test_a_hostile_body_never_blocks_the_event_loop(service: Service, kind
     await works(service)
 
 
-@pytest.mark.parametrize("kind", ["empty arrays", "numbers", "names"])
+@pytest.mark.parametrize(
+    "kind", ["names", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("empty arrays", "numbers"))]
+)
 async def test_concurrent_hostile_bodies_never_block_the_event_loop(service: Service, kind: str) -> None:
     body = HOSTILE[kind](900 * KIB)
 

@@ -32,6 +32,10 @@ SEED = os.environ.get("SEED")
 #: Two classes, the second for `make test-slow`; each in parts, which `make simulate` deals out to its processes.
 HALVES = 1 if SEED else 2
 PARTS = 1 if SEED else 10
+QUICK = 4  # the number of parts of the first half, and of those with bundles, that `make test` runs
+parts = pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.slow] if part >= QUICK else []) for part in range(PARTS)]
+)
 
 
 @pytest.fixture
@@ -62,7 +66,7 @@ class Histories:
     half: int
 
     @pytest.mark.timeout(0)
-    @pytest.mark.parametrize("part", range(PARTS))
+    @parts
     def test_no_history_breaks_a_guarantee(
         self, part: int, turns: Counter[str], record_property: Callable[[str, object], None]
     ) -> None:
@@ -103,9 +107,7 @@ if not SEED:
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=[pytest.mark.slow] if 2 * part >= PARTS else []) for part in range(PARTS)]
-)
+@parts
 @pytest.mark.parametrize("feature", ["bundles", "grouped_bundles", "staged_bundles", "streamed_bundles"])
 def test_no_history_with_bundles_breaks_a_guarantee(feature: str, part: int) -> None:
     feature_of(0)  # joins all features
@@ -120,7 +122,7 @@ def test_no_history_with_bundles_breaks_a_guarantee(feature: str, part: int) -> 
 load("tests.simulation.stories")
 
 
-@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 200), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("seeds", [range(50), pytest.param(range(50, 200), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("story", stories, ids=lambda story: story.__name__)
 def test_no_story_breaks_a_guarantee(story: Story, seeds: range) -> None:
     for seed in seeds:
