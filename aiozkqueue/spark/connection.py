@@ -173,7 +173,7 @@ def _auth(servers: Servers) -> list[Auth]:
 
 def _passphrase() -> str:
     """Refuse an encrypted key. Without this, OpenSSL asks for its passphrase on a terminal, and waits."""
-    msg = "tlsKey or tlsCert has an encrypted key, and nobody can enter its passphrase here: decrypt it, or use another"
+    msg = "tlsKey or tlsCert has an encrypted key, whose passphrase cannot be entered here: use an unencrypted key"
     raise InvalidOptionError(msg)
 
 

@@ -99,7 +99,7 @@ class NoAuthError(NodeError):
 
     sentence = "not allowed by the znode's ACL"
     advice = "use the credentials of a user whom the ACL allows"
-    """What its reader can do about it."""
+    """The remedy, for the reader of the error."""
 
 
 class QuotaExceededError(NoAuthError):

@@ -1,4 +1,4 @@
-"""What the services of the command log: the worker's log is tested with the worker."""
+"""The logs of `serve` and `jobs run`; that of the worker is tested with the worker."""
 
 from __future__ import annotations
 

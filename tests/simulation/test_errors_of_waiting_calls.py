@@ -239,7 +239,7 @@ def test_a_call_that_is_being_put_when_its_session_closes_raises_once() -> None:
             raised += [type(error) for error in [calling.exception()] if error is not None]
             del calling
             gc.collect()
-        loop: Any = asyncio.get_running_loop()
+        loop: Any = asyncio.get_running_loop()  # the simulated one, which keeps what it would log
         return raised, loop.failures
 
     raised, failures = run_virtual(main, limit=200)

@@ -65,16 +65,20 @@ async def clean(session: zq.QueueSession, message_id: str) -> None:  # noqa: ARG
 
 
 async def put_under_a_new_rule(
-    rule: str, keeper: zq.QueueSession, producer: zq.QueueSession, consumer: zq.QueueSession
-) -> None:
-    """Put a message under a rule that the first session has not read."""
+    rule: str,
+    keeper: zq.QueueSession,
+    producer: zq.QueueSession,
+    consumer: zq.QueueSession,
+    *,
+    ttl: float | None = None,
+) -> str:
+    """Put a message under a rule that the first session has not read; return its id."""
     await keeper.queue("jobs").put(b"0")
     async with consumer.transaction() as tx:
         await tx.take(consumer.queue("jobs"), timeout=1)
     if rule == "ordered":
         await producer.queue("jobs").configure(zq.QueueConfig(ordered=True))
-    group: Any = {"group": "g"} if rule == "group" else {}
-    await producer.queue("jobs").put(b"1", **group)
+    return await producer.queue("jobs").put(b"1", ttl=ttl, group="g" if rule == "group" else None)
 
 
 @pytest.mark.parametrize("rule", ["group", "ordered"])
@@ -116,13 +120,8 @@ def test_a_message_that_is_held_under_a_new_rule_is_left_to_its_holder(
 
     async def program(sessions: list[zq.QueueSession]) -> None:
         operator, producer, consumer = sessions
-        await operator.queue("jobs").put(b"0")
-        async with consumer.transaction() as tx:
-            await tx.take(consumer.queue("jobs"), timeout=1)
-        if rule == "ordered":
-            await producer.queue("jobs").configure(zq.QueueConfig(ordered=True))
-        group: Any = {"group": "g"} if rule == "group" else {}
-        one = await producer.queue("jobs").put(b"1", ttl=5 if change is clean else None, **group)
+        ttl = 5 if change is clean else None
+        one = await put_under_a_new_rule(rule, operator, producer, consumer, ttl=ttl)
         async with consumer.transaction(autocommit=False) as held:
             assert await held.take(consumer.queue("jobs"), timeout=1)
             await change(operator, one)

@@ -435,7 +435,7 @@ class Backlog:
         return near[:few]
 
     def may_steal(self, excluded: Callable[[str], bool], now: float) -> bool:
-        """Whether the time has come that `next_steal` returns; in a large backlog it is often found at once."""
+        """Whether an item may be stolen now. Unlike `next_steal`, the search ends at the first such item."""
         if self._dropped_at is not None and now - self._dropped_at >= STALE_AFTER:
             return True
         return any(

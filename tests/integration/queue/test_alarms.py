@@ -224,6 +224,6 @@ async def test_an_alarm_must_take_the_letter_and_the_error(session: zq.QueueSess
 
     async def alarm(_: object) -> None: ...
 
-    wrong: Any = alarm
+    wrong: Any = alarm  # a type checker refuses it
     with pytest.raises(zq.InvalidOptionError, match="called with two arguments, the dead letter and the error"):
         session.listener(session.queue("jobs"), handler, on_dead=wrong)

@@ -27,7 +27,7 @@ def hosts() -> Iterator[str]:
     try:
         server.start()
     except ServerUnavailableError as error:
-        pytest.skip(str(error))
+        pytest.skip(str(error))  # it names the part that is missing
     with server:
         yield server.hosts
 

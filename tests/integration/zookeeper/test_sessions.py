@@ -354,7 +354,7 @@ async def test_a_server_that_is_at_its_limit_of_connections_is_named_as_a_cause(
     try:
         server = await EmbeddedZooKeeper(options).__aenter__()
     except ServerUnavailableError as error:
-        pytest.skip(str(error))
+        pytest.skip(str(error))  # it names the part that is missing
     async with server:
         first = await connect(server.hosts, session_timeout=20.0)
         try:
