@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import warnings
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 from aiozkqueue.testing import run_virtual, simulated
@@ -267,3 +270,31 @@ def test_clean_up_runs_although_the_program_failed() -> None:
     with pytest.raises(KeyError):
         run_virtual(main)
     assert done == ["background"]
+
+
+def test_a_process_that_is_paused_until_the_end_leaves_no_coroutine_unawaited() -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    async def begin(first: Awaitable[None]) -> None:
+        await first
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        process = Process(loop, "killed")
+        context = copy_context()
+        context.run(PROCESS.set, process)
+        process.pause(1000)
+        async with anyio.create_task_group() as group:
+            tasks = [loop.create_task(begin(work()), context=context)]
+            context.run(group.start_soon, work)
+            await asyncio.sleep(1)
+            await asyncio.wait(tasks)
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(StuckError):
+            run_virtual(main, limit=10)
+        gc.collect()
+    assert seen == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 from collections import deque
 from contextlib import contextmanager, suppress
@@ -333,6 +334,8 @@ def _cancel_all(loop: VirtualLoop) -> None:
     """Cancel the remaining tasks, repeatedly if needed: the collector would run them in another loop."""
     for process in list(loop.paused):
         process.resume()
+    for task in asyncio.all_tasks(loop):
+        _close_what_it_would_await(task)
     for _ in range(_MOST_CANCELLATIONS):
         tasks = sorted(asyncio.all_tasks(loop), key=hash)
         if not tasks:
@@ -341,3 +344,16 @@ def _cancel_all(loop: VirtualLoop) -> None:
             task.cancel()
         with suppress(StuckError):
             loop.run_until_complete(asyncio.wait(tasks))
+
+
+def _close_what_it_would_await(task: asyncio.Task[Any]) -> None:
+    """Close the coroutines that a task which has never run was made for: the collector would warn about them.
+
+    They are arguments of the task's own coroutine, or belong to one: anyio passes an object with the coroutine.
+    """
+    coroutine = task.get_coro()
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        arguments = list(inspect.getcoroutinelocals(coroutine).values())
+        for value in [*arguments, *gc.get_referents(*arguments)]:
+            if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+                value.close()
