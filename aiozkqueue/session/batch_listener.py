@@ -186,6 +186,7 @@ class BatchListener(Listener[T_co]):
             current.reset(outer)
             if handling is not None:
                 handling.end(failure)
+            failure = None  # its traceback refers to this frame: a cycle would burden the garbage collector
 
     async def _call(self, batch: Batch[T_co], claims: list[Claim]) -> None:
         """Call the handler, whose task is cancelled if one of its messages is."""

@@ -152,6 +152,7 @@ class DeliveryListener(Listener[T_co]):
             current.reset(outer)
             if handling is not None:
                 handling.end(failure)
+            failure = None  # its traceback refers to this frame: a cycle would burden the garbage collector
 
     async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
         """Settle a delivery whose handler failed."""

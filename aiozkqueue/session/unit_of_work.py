@@ -542,6 +542,7 @@ class UnitOfWork:
             elif not isinstance(error, SessionExpiredError):
                 self._release_claims(0 if isinstance(error, _BLAMELESS) else None, str(error), cause=error)
             self._move(_ROLLED_BACK)
+        self._atomic_write = None  # its puts refer to this: a reference cycle would burden the garbage collector
 
     def _release_claims(
         self,

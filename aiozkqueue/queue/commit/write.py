@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiozkqueue.errors import (
     ClaimLostError,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+T = TypeVar("T")
 
 log: Final = logging.getLogger(__name__)
 
@@ -262,12 +264,22 @@ class Joined(Part):
     __slots__ = ("_parts", "chains", "generation", "learns", "stores")
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        super().__init__(sum(part.weight for part in parts))
+        weight, learns = 0, False
+        generation: int | None = None
+        stores: tuple[QueueState, ...] = ()
+        chains: tuple[Chain, ...] = ()
+        for part in parts:  # one loop: most commits of a handler are two parts, and a generator costs as much as a part
+            weight += part.weight
+            learns = learns or part.learns
+            generation = part.generation if generation is None else generation
+            stores = _union(stores, part.stores)
+            chains = _union(chains, part.chains)
+        super().__init__(weight)
         self._parts = parts
-        self.generation = next((part.generation for part in parts if part.generation is not None), None)
-        self.stores = tuple(dict.fromkeys(state for part in parts for state in part.stores))
-        self.learns = any(part.learns for part in parts)
-        self.chains = tuple(dict.fromkeys(chain for part in parts for chain in part.chains))
+        self.generation = generation
+        self.stores = stores
+        self.learns = learns
+        self.chains = chains
 
     def compose(self, composition: Composition) -> None:
         """Add the operations of all parts."""
@@ -293,6 +305,13 @@ class Joined(Part):
         """Report the failure to all parts."""
         for part in self._parts:
             part.failed(error)
+
+
+def _union(members: tuple[T, ...], more: tuple[T, ...]) -> tuple[T, ...]:
+    """Return the members of both, in order, without duplicates."""
+    if not members:
+        return more
+    return tuple(dict.fromkeys((*members, *more))) if more else members
 
 
 class Committer(Protocol):
