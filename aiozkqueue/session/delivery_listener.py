@@ -119,7 +119,7 @@ class DeliveryListener(Listener[T_co]):
         failure: BaseException | None = None
         try:
             try:
-                running[claim] = asyncio.current_task()
+                running[claim] = asyncio.current_task(runtime.committer.loop)  # to ask for the loop is a system call
                 try:
                     await self._handler(delivery)
                 finally:

@@ -59,10 +59,12 @@ class ConsumeBundled(EndClaims):
 
     def compose(self, composition: Composition) -> None:
         """Set the bits of the messages."""
-        self._alone = not any(hold.state.snapshot.end_hooks for hold in self._ends)
-        if not self._alone:
-            super().compose(composition)
-            return
+        self._alone = True
+        for hold in self._ends:
+            if hold.state.snapshot.end_hooks:
+                self._alone = False
+                super().compose(composition)
+                return
         for hold, ended in self._ends.items():
             composition.join(hold, self)
             hold.consume(ended)
