@@ -135,7 +135,7 @@ class BatchListener(Listener[T_co]):
         try:
             delivered = deliver_claims_now(self._runtime, self._queue, claims)
             if delivered is None:
-                delivered = await deliver_claims(self._runtime, self._queue, claims, self._longest_record)
+                delivered = await deliver_claims(self._runtime, self._queue, claims, self._patience)
         except SessionExpiredError as error:
             log.info("%s", error, extra={"queue": name})
             return

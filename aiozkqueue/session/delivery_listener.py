@@ -103,7 +103,7 @@ class DeliveryListener(Listener[T_co]):
         try:
             delivered = deliver_claims_now(runtime, queue, [claim])
             if delivered is None:
-                delivered = await deliver_claims(runtime, queue, [claim], self._longest_record)
+                delivered = await deliver_claims(runtime, queue, [claim], self._patience)
         except SessionExpiredError as error:
             log.info("%s", error, extra=about(claim))
             return

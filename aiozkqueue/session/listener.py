@@ -13,10 +13,11 @@ import anyio
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.layout.rates import RatePaths
+from aiozkqueue.queue.runtime.patience import Patience
 from aiozkqueue.queue.runtime.task_pool import TaskPool
 from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.rates.pace import Pace
-from aiozkqueue.rates.timeline import LONGEST_REPLY, Timeline
+from aiozkqueue.rates.timeline import Timeline
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import State
 
@@ -79,7 +80,7 @@ class Listener(Generic[T_co]):
         state = runtime.queue_state(queue.name)
         self._pace = None if settings.rates is None else _pace(runtime, state.paths.name, settings.rates, lead)
         # A call whose attempt is recorded later would begin together with those of later slots.
-        self._longest_record = None if self._pace is None else LONGEST_REPLY
+        self._patience = None if self._pace is None else Patience(runtime.clock)
         self._interruptions = Interruptions(runtime.zookeeper, state.paths.cancelled)
         self._alarms = None if on_dead is None else Alarms(queue, on_dead)
         self._stopped = asyncio.Event()
