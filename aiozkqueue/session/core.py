@@ -149,7 +149,7 @@ class SessionCore:
         self.committer: GroupCommitter = GroupCommitter(
             zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, ids=self.ids, about=self.about
         )
-        self.calls: Calls = Calls(zookeeper, ClientPaths(root, self.ids.client), self.tasks, clock)
+        self.calls: Calls = Calls(zookeeper, ClientPaths(root, self.ids.client), self.tasks, clock, self.about)
         """The calls that wait for their replies."""
         self.limit_calls(OPERATION_TIMEOUT)
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     Play = Callable[[list[zq.QueueSession]], Awaitable[None]]
 
 
-def play(program: Play, sessions: int = 3, seed: int = 0, *, options: Sequence[dict[str, Any]] = ()) -> None:
+def play(
+    program: Play,
+    sessions: int = 3,
+    seed: int = 0,
+    *,
+    options: Sequence[dict[str, Any]] = (),
+    limit: float = 3600,
+) -> None:
     """Run a program with some sessions of one ensemble, each with its options."""
     given = [*options, *[{}] * sessions][:sessions]
 
@@ -38,7 +45,7 @@ def play(program: Play, sessions: int = 3, seed: int = 0, *, options: Sequence[d
         async with AsyncExitStack() as stack:
             await program([await stack.enter_async_context(cluster.connect(**own)) for own in given])
 
-    run_virtual(main)
+    run_virtual(main, limit=limit)
 
 
 async def cancel(session: zq.QueueSession, message_id: str) -> None:
