@@ -84,6 +84,9 @@ class Releases:
             error,
             extra=about(claim),
         )
+        if isinstance(claim, BundledClaim):
+            self._held_bundles.rest(claim)
+            return
         claim.record_refused = True
         lock = claim.id if claim.group_lock is None else claim.group_lock.group
         if (atomic_write := self._release([claim])) is not None:

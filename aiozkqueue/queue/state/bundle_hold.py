@@ -108,6 +108,7 @@ class BundleHold:
         "obstructed",
         "owner",
         "place",
+        "resting",
         "since",
         "size",
         "state",
@@ -149,6 +150,8 @@ class BundleHold:
         """Whether the lock is no longer ours."""
         self.obstructed: bool = False
         """Whether the bundle cannot be deleted: another program has made znodes below it."""
+        self.resting: bool = False
+        """Whether no message is delivered for a while, because this user may not write the record."""
         self.stuck: bool = False
         """Whether ZooKeeper refuses to store its messages as single items."""
         self._attempts: dict[int, int] = {}
