@@ -79,6 +79,11 @@ class Found(NamedTuple):
     message: BundledMessage
     attempts: int
 
+    @property
+    def error(self) -> str | None:
+        """The error of the last attempt."""
+        return self.state.errors().get(self.message.position)
+
 
 async def count_put_more(handle: QueueHandle[Runtime]) -> int:
     """Return how many messages were ever put, beyond the number of znodes created."""

@@ -1,4 +1,4 @@
-"""Bundles whose record a user may not write, because of an ACL or an enforced quota."""
+"""Messages of bundles that a user may not record or bury, because of an ACL or an enforced quota."""
 
 from __future__ import annotations
 
@@ -9,21 +9,30 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import MultiError, NoAuthError, SetData
+from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, SetData
 from tests.simulation.test_known_configuration import play
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.zookeeper import Operation
 
 NUMBER = 40
 
 
-class Denied:
-    """Refuses the writes of a session to the records of bundles."""
+def to_record(operation: Operation) -> bool:
+    return isinstance(operation, SetData) and "/meta/bundle-" in operation.path
 
-    def __init__(self, session: zq.QueueSession) -> None:
+
+def to_dead_letter(operation: Operation) -> bool:
+    return isinstance(operation, Create) and "/dlq/" in operation.path
+
+
+class Denied:
+    """Refuses some writes of a session."""
+
+    def __init__(self, session: zq.QueueSession, where: Callable[[Operation], bool] = to_record) -> None:
+        self._where = where
         zookeeper: Any = core_of(session).zookeeper
         self._multi = zookeeper.multi
         self.refused = 0
@@ -31,7 +40,7 @@ class Denied:
 
     def _checked(self, operations: Sequence[Operation], **options: Any) -> Any:
         for index, operation in enumerate(operations):
-            if isinstance(operation, SetData) and "/meta/bundle-" in operation.path:
+            if self._where(operation):
                 self.refused += 1
                 refused = asyncio.get_running_loop().create_future()
                 refused.set_exception(MultiError(index, NoAuthError(operation.path)))
@@ -81,3 +90,28 @@ def test_a_bundle_whose_record_can_no_longer_be_written_is_tried_again_each_minu
             await held.rollback()
 
     play(program, 2)
+
+
+def test_a_message_that_cannot_become_a_dead_letter_keeps_its_attempts() -> None:
+    """It is set aside without a delivery, as a single item."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        await prepare(operator)
+        async with consumer.transaction() as tx:
+            message = await tx.take(consumer.queue("jobs"), timeout=5)
+            assert message is not None
+            await tx.rollback(delay=0)
+        refusals = Denied(consumer, to_dead_letter)
+        async with consumer.transaction() as tx:
+            assert await tx.take(consumer.queue("jobs", dict[str, int]), timeout=2) is None
+        assert refusals.refused >= NUMBER
+        attempts = dict[str, int]()
+        while len(attempts) < NUMBER:
+            async with consumer.transaction() as tx:
+                for taken in await tx.take_many(consumer.queue("jobs"), NUMBER, timeout=4000):
+                    attempts[taken.id] = taken.attempt
+        assert attempts.pop(message.id) == 2
+        assert set(attempts.values()) == {1}
+
+    play(program, 2, limit=10_000)

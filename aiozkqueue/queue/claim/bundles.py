@@ -326,7 +326,7 @@ class HeldBundles:
         claim = claim.renewed()
         if claim.attempts and claim.used_up and not claim.recorded:  # otherwise the last attempt was not delivered
             with suppress(SessionClosedError):  # then the lock ends with the session
-                self._claimer.settle(claim, exhausted(claim, None))
+                self._claimer.settle(claim, exhausted(claim, claim.error))
         else:
             self._keep_at_hand(claim.bundle, [claim])
 

@@ -455,7 +455,6 @@ class Claimer:
         claim.raw, claim.created, claim.version = item
         if not is_plain_at(claim.place):
             claim.fields = ItemName.parse(claim.name)
-        error: str | None = None
         try:
             if self._state.dialect is None:
                 claim.header, claim.body = decode(claim.raw)
@@ -463,15 +462,15 @@ class Claimer:
                 return REMOVED
             if meta is not None:
                 record = AttemptRecord.decode(meta.data)
-                claim.meta_version, claim.attempts, error = meta.version, record.attempts, record.error
-                claim.retries = record.retries
+                claim.meta_version, claim.attempts = meta.version, record.attempts
+                claim.retries, claim.error = record.retries, record.error
         except MalformedError as malformed:
             claim.header, claim.body, claim.rest = EMPTY_HEADER, claim.raw, None
             if meta is not None:
                 claim.meta_version = meta.version
             return Disposition("dead", reason=f"the stored bytes do not decode: {malformed}", cause=malformed)
         # Every limit allows one attempt, so a message without a counted one is not used up.
-        return exhausted(claim, error) if claim.attempts and claim.used_up else None
+        return exhausted(claim, claim.error) if claim.attempts and claim.used_up else None
 
     def examine_name(self, claim: Claim, locked: int) -> Disposition | None:
         """Return the disposition of a message that had expired when ZooKeeper created the lock."""
