@@ -109,7 +109,7 @@ class QuotaExceededError(NoAuthError):
     """
 
     sentence = "refused by an enforced quota of ZooKeeper"
-    advice = "raise the quota with setquota of zkCli.sh, or delete data that counts against it"
+    advice = "raise the quota with setquota of zkCli.sh, or delete dead letters or other data that counts against it"
 
 
 class MultiError(ZooKeeperError):
