@@ -61,9 +61,7 @@ class BatchListener(Listener[T_co]):
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Collect one batch at a time while a handler is free."""
-        dispatcher = self._dispatcher = self._runtime.dispatcher(
-            self._runtime.queue_state(self._queue.name), self._settings.condition
-        )
+        dispatcher = self._use_dispatcher()
         while await self._free():
             if self._pace is not None:
                 await self._pace.reserve(1)

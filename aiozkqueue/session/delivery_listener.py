@@ -58,9 +58,7 @@ class DeliveryListener(Listener[T_co]):
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Request claims for slots as they become free, without waiting for earlier requests."""
-        dispatcher = self._dispatcher = self._runtime.dispatcher(
-            self._runtime.queue_state(self._queue.name), self._settings.condition
-        )
+        dispatcher = self._use_dispatcher()
         if self._pace is not None:
             await self._claim_at_pace(dispatcher, self._pace, handlers)
             return

@@ -161,6 +161,9 @@ class Listener(Generic[T_co]):
             self._running = False
             self._scope = None
             await self._release_unstarted()
+            if self._dispatcher is not None:
+                self._dispatcher.users -= 1
+                self._dispatcher = None
         if self._failure is not None:
             raise self._failure
 
@@ -195,6 +198,13 @@ class Listener(Generic[T_co]):
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Claim messages for free slots, and start their handlers, until stopped."""
         raise NotImplementedError
+
+    def _use_dispatcher(self) -> ClaimDispatcher:
+        """Return the dispatcher of its claims, which it uses until it ends."""
+        state = self._runtime.queue_state(self._queue.name)
+        dispatcher = self._dispatcher = self._runtime.dispatcher(state, self._settings.condition)
+        dispatcher.users += 1
+        return dispatcher
 
     async def _free(self) -> int:
         """Wait until handlers are free, and return their number; 0 if the listener is stopped."""

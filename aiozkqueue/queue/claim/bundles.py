@@ -191,6 +191,11 @@ class HeldBundles:
         """The returns in flight. The messages in them come before all that are claimed meanwhile."""
 
     @property
+    def any(self) -> bool:
+        """Whether a bundle is held, or being returned."""
+        return bool(self._held or self.returning)
+
+    @property
     def client(self) -> str:
         """The id of the session's client."""
         return self._ids.client

@@ -13,7 +13,7 @@ our claim id, then the whole first copy was applied.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode, is_plain_at
@@ -155,6 +155,11 @@ class ClaimCounts:
     """Claimed messages that had expired: dropped or dead-lettered."""
     ghosts: int = 0
     """Locks acquired on items that had already been consumed."""
+
+    def add(self, other: ClaimCounts) -> None:
+        """Add other counters."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 class Claimer:

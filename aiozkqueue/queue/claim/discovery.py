@@ -183,6 +183,10 @@ class CandidateSource(CandidateIndex):
         if not await self._registration.ensure(generation):
             raise ReopenError
 
+    async def unregister(self) -> None:
+        """End the registration as a consumer."""
+        await self._registration.end()
+
     async def tend_timers(self, generation: int) -> None:
         """Add the candidates whose time has come: due items, and items whose timed locks have ended."""
         await self._free_ended(generation)

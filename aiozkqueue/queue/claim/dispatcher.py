@@ -167,6 +167,10 @@ class ClaimDispatcher:
         )
         self._generation = 0
         self._closed = False
+        self._tasks = tasks
+        self._resting = False  # whether the loop waits for a taker
+        self.users: int = 0
+        """The listeners that use it, between two requests too."""
         state.claim_listeners += (self,)
 
     # -- for takers
@@ -292,6 +296,25 @@ class ClaimDispatcher:
         self._end_pause()
         self._waiters.close(SessionClosedError(CLOSED))
 
+    def retire(self) -> bool:
+        """End, if no taker and no claim needs this dispatcher now; return whether it has ended.
+
+        A taker that has no request under way gets another dispatcher for its next one.
+        """
+        needed = self.users or not self._waiters.empty or self.flying or self._group_locks.any
+        if needed or not self._resting or self._held_bundles.any or self._delayed_releases.any:
+            return False
+        self._closed = True
+        self.state.claim_listeners = tuple(own for own in self.state.claim_listeners if own is not self)
+        self._claim_batches.close()
+        self._candidate_source.disarm()
+        self._candidate_source.forget_aside()
+        self._held_bundles.close()
+        self._end_pause()
+        self._wakeup.set()
+        self._tasks.spawn(self._candidate_source.unregister, name=f"end of the dispatcher of {self.state.name}")
+        return True
+
     # -- events
 
     def claim_settled(self, claim: Claim, fate: Fate) -> None:
@@ -337,7 +360,8 @@ class ClaimDispatcher:
         while not self._closed:
             try:
                 await self._await_waiters()
-                await self._serve()
+                if not self._closed:
+                    await self._serve()
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 continue  # `_serve` begins with wait_connected
             except ReopenError:
@@ -363,8 +387,10 @@ class ClaimDispatcher:
             self._waiters.fail(failure)
 
     async def _await_waiters(self) -> None:
+        self._resting = True
         while not self._closed and self._waiters.empty and not self._lacking:
             await self._candidate_source.linger(lambda: not self._waiters.empty)
+        self._resting = False
 
     @property
     def _lacking(self) -> int:

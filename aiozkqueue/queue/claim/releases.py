@@ -127,6 +127,11 @@ class DelayedReleases:
         self._give_back = give_back
         self._timers: dict[Claim, Timer] = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether a claim is kept."""
+        return bool(self._timers)
+
     def keep(self, claim: Claim, delay: float) -> None:
         """Hold a claim for another ``delay`` seconds."""
         claim.handed = claim.recorded = False
