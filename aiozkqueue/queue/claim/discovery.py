@@ -88,6 +88,8 @@ class CandidateSource(CandidateIndex):
         super().__init__(state, zookeeper, clock=clock, server_clock=server_clock, random=random, condition=condition)
         self.stealing: bool = False
         """Whether the last candidates are other consumers' items, found by a listing."""
+        self.lingering: bool = False
+        """Whether it waits, with nothing under way, because there are no takers."""
         self._zookeeper = zookeeper
         self._demand = demand
         self._registration = Registration(
@@ -580,7 +582,11 @@ class CandidateSource(CandidateIndex):
         """Wait for a wakeup while no taker waits; remove the watches when that lasts."""
         armed = self._watch.armed or any(level.watched for level in self._priority_index)
         linger, since = FILTERED_LINGER if self._keeps_watch else WATCH_LINGER, self._clock.monotonic()
-        await self.pause(linger if armed else None)
+        self.lingering = True
+        try:
+            await self.pause(linger if armed else None)
+        finally:
+            self.lingering = False
         # A source that would have to list again, or is woken between two messages of a group, still has work.
         watch_on = self._keeps_watch or self._groups is not None
         if armed and not wanted() and not (watch_on and self._clock.monotonic() - since < linger):

@@ -167,8 +167,6 @@ class ClaimDispatcher:
         )
         self._generation = 0
         self._closed = False
-        self._tasks = tasks
-        self._resting = False  # whether the loop waits for a taker
         self.users: int = 0
         """The listeners that use it, between two requests too."""
         state.claim_listeners += (self,)
@@ -302,7 +300,7 @@ class ClaimDispatcher:
         A taker that has no request under way gets another dispatcher for its next one.
         """
         needed = self.users or not self._waiters.empty or self.flying or self._group_locks.any
-        if needed or not self._resting or self._held_bundles.any or self._delayed_releases.any:
+        if needed or not self._candidate_source.lingering or self._held_bundles.any or self._delayed_releases.any:
             return False
         self._closed = True
         self.state.claim_listeners = tuple(own for own in self.state.claim_listeners if own is not self)
@@ -312,7 +310,6 @@ class ClaimDispatcher:
         self._held_bundles.close()
         self._end_pause()
         self._wakeup.set()
-        self._tasks.spawn(self._candidate_source.unregister, name=f"end of the dispatcher of {self.state.name}")
         return True
 
     # -- events
@@ -356,7 +353,7 @@ class ClaimDispatcher:
     # -- the dispatch loop
 
     async def run(self) -> None:
-        """Serve waiters until cancelled."""
+        """Serve waiters until cancelled, or retired."""
         while not self._closed:
             try:
                 await self._await_waiters()
@@ -368,6 +365,8 @@ class ClaimDispatcher:
                 self.state.invalidate()
             except (QueueError, ZooKeeperError) as error:
                 self._answer_failure(error)
+        if self not in self.state.claim_listeners:  # otherwise its entry ends with the session
+            await self._candidate_source.unregister()
 
     def _answer_failure(self, error: Exception) -> None:
         """Fail the waiters with an error that waiting does not resolve."""
@@ -387,10 +386,8 @@ class ClaimDispatcher:
             self._waiters.fail(failure)
 
     async def _await_waiters(self) -> None:
-        self._resting = True
         while not self._closed and self._waiters.empty and not self._lacking:
             await self._candidate_source.linger(lambda: not self._waiters.empty)
-        self._resting = False
 
     @property
     def _lacking(self) -> int:
