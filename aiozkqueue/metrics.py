@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.extras import needs
+from aiozkqueue.queue.commit.meter import MANY_ATTEMPTS
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import State, ZooKeeperError
@@ -45,6 +46,10 @@ _COUNTERS: Final[dict[str, tuple[str, Callable[[QueueFigures], int]]]] = {
     "aiozkqueue_messages_retried": (
         "Messages released after a delivery: they are redelivered.",
         lambda counters: counters.retried,
+    ),
+    "aiozkqueue_messages_retried_often": (
+        f"Messages released after their delivery number {MANY_ATTEMPTS} or a later one.",
+        lambda counters: counters.failing,
     ),
     "aiozkqueue_messages_dead_lettered": ("Messages moved to the dead letters.", lambda counters: counters.dead),
     "aiozkqueue_messages_reaped": (

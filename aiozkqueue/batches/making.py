@@ -13,7 +13,7 @@ from aiozkqueue.operations.ledger_pages import Entry, count_messages, write_page
 from aiozkqueue.operations.listing import locked_ids
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.queue.runtime.tasks import run_limited
-from aiozkqueue.zookeeper import Create
+from aiozkqueue.zookeeper import Create, SetData
 
 from .acknowledge import UNDER_WAY, Removing
 from .backlog import Backlog
@@ -206,9 +206,12 @@ class Making(Removing):
     async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
         """Create a page and lock its items; return the number of messages, or None if one item is no longer free."""
         lock = self._lock_of(number)
-        operations: list[Operation] = [Create(path, write_page(entries)), self._state.check()]
+        paths = self._state.paths
+        # By the write of the ledgers' parent, a cancellation notices that a lock may have been replaced.
+        write = SetData(paths.ledgers, b"")
+        operations: list[Operation] = [Create(path, write_page(entries)), self._state.check(), write]
         for entry in entries:
-            operations += locking(self._state.paths, entry, lock)
+            operations += locking(paths, entry, lock)
         try:
             await self._change(operations, lambda: self._exists(path))
         except RefusedError as refusal:

@@ -15,7 +15,7 @@ Numbers have the most significant byte first. All ids of a bundle begin with the
 
 The record exists from the claim of the bundle to the end of the claim, and is a JSON object: ``claim``, the id of the
 claim; ``done``, the messages that have left the bundle, as the hexadecimal digits of a bit set; ``attempts``, the
-counted attempts at the others, by position.
+counted attempts at the others, by position; ``errors``, the errors of the last attempts that failed, by position.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from .envelope import encode
 from .errors import MalformedError
-from .fields import LARGEST_NUMBER, pop_text, read_object, write_object
+from .fields import LARGEST_NUMBER, OBJECT_LIMIT, pop_text, read_object, storable_text, write_object
 from .ids import CLIENT_DIGITS
 from .names import BATCH_FIELD
 
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from .envelope import Header
+
+ERROR_LIMIT: Final = 500
+"""Maximum characters of an error in the record of a bundle."""
 
 BUNDLE_MAGIC: Final = b"\xf5zqb"
 """The first bytes of a bundle's data."""
@@ -242,15 +245,23 @@ class BundleRecord:
     """The messages that have left the bundle: bit n is message n."""
     attempts: Mapping[int, int] = field(default_factory=dict[int, int])
     """The counted attempts at messages, by position."""
+    errors: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The errors of the last attempts that failed, by position, each cut to `ERROR_LIMIT` characters."""
 
     def encode(self) -> bytes:
-        """Return the bytes to store."""
+        """Return the bytes to store; without the errors, if they would make the record too long."""
         fields: dict[str, JsonValue] = {"claim": self.claim}
         if self.done:
             fields["done"] = f"{self.done:x}"
         if self.attempts:
             fields["attempts"] = {str(position): number for position, number in self.attempts.items()}
-        return write_object(fields)
+        if not self.errors:
+            return write_object(fields)
+        errors: dict[str, JsonValue] = {
+            str(position): storable_text(text[:ERROR_LIMIT]) for position, text in self.errors.items()
+        }
+        data = write_object({**fields, "errors": errors})
+        return data if len(data) <= OBJECT_LIMIT else write_object(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -273,4 +284,7 @@ class BundleRecord:
             ):
                 raise MalformedError(f"{_WHAT} has counts of attempts that are not numbers")
             counted[int(position)] = number
-        return cls(claim, int(done, 16), counted)
+        errors = fields.pop("errors", None)
+        texts = errors.items() if isinstance(errors, dict) else ()
+        failed = {int(at): text for at, text in texts if at in attempts and isinstance(text, str)}
+        return cls(claim, int(done, 16), counted, failed)

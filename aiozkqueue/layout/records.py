@@ -90,7 +90,7 @@ class AttemptRecord:
     claim: str = ""
     """The claim of the last attempt."""
     error: str | None = None
-    """The error of the last attempt, at most 4 KiB of UTF-8; longer texts are cut."""
+    """The error of the last attempt that ended with one, at most 4 KiB of UTF-8; longer texts are cut."""
     due: int | None = None
     """The time of the next attempt, in milliseconds since 1970."""
     retries: int = 0

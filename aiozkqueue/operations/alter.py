@@ -39,7 +39,7 @@ from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
 from .bundles import single_out
-from .interrupt import can_interrupt, interrupt, interrupt_bundled
+from .interrupt import can_interrupt, interrupt, interrupt_bundled, no_ledger_since
 from .listing import collect_children, seen
 from .stats import lanes
 
@@ -250,11 +250,17 @@ async def _alter(
             break
         bundle_held = await _single_out(handle, wanted)
         found = [snapshot for snapshot in await _found(handle, named) if snapshot.place not in altered]
+        checks: list[Operation] = []
+        if running:
+            checks, listed = await no_ledger_since(handle), found
+            found = await find(handle, [snapshot.place for snapshot in listed])
+            if len(found) < len(listed):
+                continue  # some have ended, or were reassigned
         now = await handle.runtime.server_clock.learned(handle.paths.due)
         waiting = [
             snapshot for snapshot in found if (can_interrupt(snapshot, now) if running else not snapshot.held(now))
         ]
-        made = await _settled(handle, waiting, None if running else make)
+        made = await _settled(handle, waiting, None if running else make, checks)
         altered |= made
         if len(made) == len(waiting):  # otherwise some have changed since they were read
             if len(waiting) < len(found) or (bundle_held and not altered):
@@ -266,11 +272,14 @@ async def _alter(
 
 
 async def _settled(
-    handle: QueueHandle[Runtime], waiting: list[ItemSnapshot], make: Callable[[ItemSnapshot], Change] | None
+    handle: QueueHandle[Runtime],
+    waiting: list[ItemSnapshot],
+    make: Callable[[ItemSnapshot], Change] | None,
+    checks: Sequence[Operation],
 ) -> set[str]:
-    """Change messages (None: cancel them in hand); return the places of those that were still as read."""
+    """Change messages (None: cancel them in hand, with ``checks``); return the places of those still as read."""
     if make is None:
-        settled = [await interrupt(handle, snapshot, CANCELLED) for snapshot in waiting]
+        settled = [await interrupt(handle, snapshot, CANCELLED, checks) for snapshot in waiting]
     else:
         settled = await settle(handle.runtime, [make(snapshot) for snapshot in waiting])
     for snapshot, change in zip(waiting, settled, strict=True):

@@ -79,6 +79,11 @@ class Found(NamedTuple):
     message: BundledMessage
     attempts: int
 
+    @property
+    def error(self) -> str | None:
+        """The error of the last attempt."""
+        return self.state.errors().get(self.message.position)
+
 
 async def count_put_more(handle: QueueHandle[Runtime]) -> int:
     """Return how many messages were ever put, beyond the number of znodes created."""
@@ -250,12 +255,14 @@ async def single_out(handle: QueueHandle[Runtime], folders: Sequence[str], messa
     return bool(await dissolve_all(handle, [handle.paths.at(lane)], name.__eq__))
 
 
-async def remove_bundles(handle: QueueHandle[Runtime], folders: Sequence[str]) -> tuple[int, list[str]]:
-    """Remove the bundles that no consumer holds; return the number of messages, and the ids of the refused bundles.
+async def remove_bundles(
+    handle: QueueHandle[Runtime], folders: Sequence[str]
+) -> tuple[int, dict[str, AccessDeniedError]]:
+    """Remove the bundles that no consumer holds; return the number of messages, and the refused bundles by their ids.
 
     Raises: AccessDeniedError: the lanes may not be listed.
     """
-    removed, refused = 0, list[str]()
+    removed, refused = 0, dict[str, AccessDeniedError]()
     places = [place async for place in bundle_places(handle, folders)]
     for start in range(0, len(places), REMOVED_AT_ONCE):
         counts: list[tuple[str, int]] = []
@@ -264,15 +271,15 @@ async def remove_bundles(handle: QueueHandle[Runtime], folders: Sequence[str]) -
             try:
                 with translate_denials(handle.name):
                     state = await read_bundle(handle.zookeeper, handle.paths, place)
-            except AccessDeniedError:
-                refused.append(candidate_id(name_at(place)))
+            except AccessDeniedError as error:
+                refused[candidate_id(name_at(place))] = error
                 continue
             if state is not None and state.lock is None:
                 counts.append((state.name.id, max(1, len(_messages_of(state)))))
                 changes.append(_removal(handle, place, state))
         for (own, count), part in zip(counts, await settle_allowed(handle.runtime, changes), strict=True):
             if isinstance(part.error, AccessDeniedError):
-                refused.append(own)
+                refused[own] = part.error
             removed += count if part.error is None else 0
     return removed, refused
 

@@ -17,13 +17,15 @@ from aiozkqueue.queue.redelivery.bundles import replacement
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
 from aiozkqueue.queue.state.claim import Claim
-from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData
+from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData
 
 from .bundles import find_bundled, payload_of
 from .ledger_pages import is_of_ledger
 from .stats import lanes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiozkqueue.queue.commit.conditional import ConditionalPart
     from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.commit.handle import QueueHandle
@@ -45,8 +47,23 @@ def can_interrupt(found: ItemSnapshot, now: int) -> bool:
     return not found.held(now) or found.end is not None or bool(found.lock and found.lock.stat.ephemeral_owner)
 
 
-async def interrupt(handle: QueueHandle[Runtime], found: ItemSnapshot, disposition: Disposition) -> ConditionalPart:
+async def no_ledger_since(handle: QueueHandle[Runtime]) -> list[Operation]:
+    """Return the checks that no ledger has locked anything from now on.
+
+    A lock that is read after this may have been replaced by that of a ledger, with the same version.
+    """
+    path = handle.paths.ledgers
+    with translate_denials(handle.name):
+        stat = await handle.zookeeper.exists(path)
+    return [Create(path), Delete(path)] if stat is None else [Check(path, stat.version)]
+
+
+async def interrupt(
+    handle: QueueHandle[Runtime], found: ItemSnapshot, disposition: Disposition, checks: Sequence[Operation]
+) -> ConditionalPart:
     """Remove a message, held or not, and name it to its holder. The result says whether it was still as read.
+
+    ``checks`` are those of `no_ledger_since`, called before the message was read.
 
     Raises: as `settle`.
     """
@@ -54,6 +71,7 @@ async def interrupt(handle: QueueHandle[Runtime], found: ItemSnapshot, dispositi
     cancelled = await _cancelled_node(handle)
     change = as_configured(found, removal(handle.runtime, state, found, disposition))
     operations: list[Operation] = [
+        *(checks if found.lock is not None else ()),
         *change.operations,
         SetData(paths.cancelled, with_cancelled(cancelled.data, found.id), cancelled.stat.version),
     ]

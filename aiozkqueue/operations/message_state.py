@@ -116,6 +116,7 @@ async def _bundled(handle: QueueHandle[Runtime], message_id: str) -> MessageStat
         put_at=moment_at(put_at(found.message.data, found.state.bundle.ctime)),
         put_by=await _producer(handle, message_id),
         attempts=found.attempts,
+        error=found.error,
     )
     lock = found.state.lock
     if lock is None:

@@ -59,7 +59,7 @@ def bundled_content(handle: QueueHandle[Runtime], found: Found) -> Content:
         header, body = decode(found.message.data)
     except MalformedError:
         header, body = EMPTY_HEADER, found.message.data
-    return Content(handle.name, found.message.id, body, header, found.attempts, created)
+    return Content(handle.name, found.message.id, body, header, found.attempts, created, found.error)
 
 
 def _rank(content: Content) -> tuple[bool, int, int, str]:

@@ -29,8 +29,8 @@ class _Pass:
     def __init__(self, handle: QueueHandle[Runtime]) -> None:
         self._handle = handle
         self.removed = 0
-        self.refused: dict[str, None] = {}
-        """The ids of the messages that this user may not read or remove."""
+        self.refused: dict[str, AccessDeniedError] = {}
+        """The messages that this user may not read or remove, by their ids."""
         self.incomplete = False
         """Whether messages were removed together with others that were left because someone had claimed them."""
         self.outdated = False
@@ -48,7 +48,7 @@ class _Pass:
             places = [handle.paths.place_of(placed.path) for placed in listed]
             async for page in find_pages(handle, places, sealed):
                 await self._remove([snapshot for snapshot in page if not snapshot.in_flight])
-            self.refused |= {handle.state.item_id(name_at(place)): None for place in sealed}
+            self.refused |= {handle.state.item_id(name_at(place)): error for place, error in sealed.items()}
 
     async def _remove(self, snapshots: Sequence[ItemSnapshot]) -> None:
         runtime, state = self._handle.runtime, self._handle.state
@@ -56,7 +56,7 @@ class _Pass:
         parts = await settle_allowed(runtime, changes)
         for snapshot, part in zip(snapshots, parts, strict=True):
             if isinstance(part.error, AccessDeniedError):
-                self.refused[snapshot.id] = None
+                self.refused[snapshot.id] = part.error
         removed = sum(part.error is None for part in parts)
         self.removed += removed
         left = any(part.left for part in parts)
@@ -78,18 +78,18 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
         # In a group, one message that was left may have held back those behind it.
         if not (this_pass.outdated or (this_pass.incomplete and handle.config.grouped)):
             break
-    refused += this_pass.refused
+    refused |= this_pass.refused
     if refused:
-        raise partly_denied(handle.name, "removed", refused, removed)
+        raise partly_denied(handle.name, "removed", list(refused), removed, next(iter(refused.values())))
     return removed
 
 
-async def _purge_bundles(handle: QueueHandle[Runtime]) -> tuple[int, list[str]]:
+async def _purge_bundles(handle: QueueHandle[Runtime]) -> tuple[int, dict[str, AccessDeniedError]]:
     """Remove the bundles, or make their messages single items if each end is recorded.
 
-    Return the number of the messages removed, and the ids of the bundles that an ACL protects.
+    Return the number of the messages removed, and the bundles that an ACL or a quota protects, by their ids.
     """
-    removed, refused = 0, list[str]()
+    removed, refused = 0, dict[str, AccessDeniedError]()
     while (config := await configuration(handle)) is not None and config.bundled:
         if not await handle.state.open_existing():
             break

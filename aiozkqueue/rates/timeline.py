@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.rates import RateRecord
+from aiozkqueue.queue.runtime.patience import Patience
 from aiozkqueue.zookeeper import (
     BadVersionError,
     ConnectionLossError,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Seconds after which the reply to a lease is too late: its block is given up.
-LONGEST_REPLY: Final = 1.0
 #: Seconds of a session's longest pause after another session has changed the timeline first.
 LONGEST_PAUSE: Final = 0.1
 
@@ -47,7 +46,7 @@ class Timeline:
 
     def __init__(self, zookeeper: ZooKeeper, clock: Clock, path: str, rate: float, random: Random) -> None:
         self._zookeeper = zookeeper
-        self._clock = clock
+        self._patience = Patience(clock)
         self._path = path
         self._step = max(1, round(1_000_000 / rate))  # µs
         self._random = random
@@ -83,7 +82,7 @@ class Timeline:
             return None
         after = self._read(node.data).end(node.stat.mtime)
         record = RateRecord(after, count * self._step)
-        sent = self._clock.monotonic()
+        limit, sent = self._patience.limit, self._patience.now()
         try:
             (stat,) = await self._zookeeper.multi([SetData(self._path, record.encode(), node.stat.version)])
         except MultiError as error:
@@ -92,11 +91,11 @@ class Timeline:
             if isinstance(error.error, NoAuthError):
                 raise self._denied(error.error) from error
             raise
-        received = self._clock.monotonic()
-        if received - sent > LONGEST_REPLY or not isinstance(stat, Stat):
+        took = self._patience.answered(sent)
+        if took > limit or not isinstance(stat, Stat):
             return None
         # The server had applied it by then, so a slot is never used before its time.
-        first = received + (record.begin(stat.mtime) - stat.mtime * 1000) / 1_000_000
+        first = sent + took + (record.begin(stat.mtime) - stat.mtime * 1000) / 1_000_000
         return Block(first, self._step / 1_000_000, count)
 
     def _read(self, data: bytes) -> RateRecord:

@@ -17,6 +17,8 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NoAuthError,
     NoNodeError,
+    SetData,
+    ZooKeeperError,
     read_pages,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
@@ -31,15 +33,21 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
+#: Seconds between two writes of the client's znode while calls wait: the clean-up removes it after a day without any.
+KEPT: Final = 3600.0
+
 
 class Calls:
     """Waits for the replies below the client's znode, by one watch from the first call on."""
 
-    def __init__(self, zookeeper: ZooKeeper, paths: ClientPaths, tasks: TaskOwner, clock: Clock) -> None:
+    def __init__(
+        self, zookeeper: ZooKeeper, paths: ClientPaths, tasks: TaskOwner, clock: Clock, about: bytes = b""
+    ) -> None:
         self._zookeeper = zookeeper
         self._folder = paths.base
         self._tasks = tasks
         self._clock = clock
+        self._about = about
         self._waiting: dict[str, asyncio.Future[bytes]] = {}
         self._changed = asyncio.Event()
         self._serving = False
@@ -51,6 +59,7 @@ class Calls:
         if not self._serving:
             self._serving = True
             self._tasks.spawn(self._serve, name="replies")
+            self._tasks.spawn(self._keep, name="keeping of replies")
         future = self._waiting[call] = asyncio.get_running_loop().create_future()
         return future
 
@@ -93,6 +102,25 @@ class Calls:
         finally:
             if watch is not None:
                 watch.cancel()
+
+    async def _keep(self) -> None:
+        """Write the client's znode from time to time while calls wait, so that it is not removed with their replies."""
+        due = asyncio.Event()
+        while True:
+            due.clear()
+            timer = self._clock.call_later(KEPT, due.set)
+            try:
+                await due.wait()
+            finally:
+                timer.cancel()
+            if not self._waiting:
+                continue
+            try:
+                await self._zookeeper.multi([SetData(self._folder, self._about)])
+            except ClientClosedError:
+                return
+            except ZooKeeperError as error:
+                log.info("%s could not be written, and is tried again in an hour: %s", self._folder, error)
 
     async def _collect(self) -> None:
         """Read the replies that are waited for, and remove all."""

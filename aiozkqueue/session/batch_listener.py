@@ -61,9 +61,7 @@ class BatchListener(Listener[T_co]):
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Collect one batch at a time while a handler is free."""
-        dispatcher = self._dispatcher = self._runtime.dispatcher(
-            self._runtime.queue_state(self._queue.name), self._settings.condition
-        )
+        dispatcher = self._use_dispatcher()
         while await self._free():
             if self._pace is not None:
                 await self._pace.reserve(1)
@@ -135,7 +133,7 @@ class BatchListener(Listener[T_co]):
         try:
             delivered = deliver_claims_now(self._runtime, self._queue, claims)
             if delivered is None:
-                delivered = await deliver_claims(self._runtime, self._queue, claims, self._longest_record)
+                delivered = await deliver_claims(self._runtime, self._queue, claims, self._patience)
         except SessionExpiredError as error:
             log.info("%s", error, extra={"queue": name})
             return

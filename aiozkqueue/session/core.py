@@ -23,6 +23,7 @@ from aiozkqueue.foreign.queue_state import ForeignQueueState
 from aiozkqueue.layout import ClientPaths, IdSource
 from aiozkqueue.operations.janitor import Janitor
 from aiozkqueue.queue.candidates.registration import this_process
+from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
 from aiozkqueue.queue.commit.group_commit import CLOSED, GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -45,7 +46,6 @@ from aiozkqueue.zookeeper import CallLimit, ZooKeeperError
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition
-    from aiozkqueue.queue.claim.claimer import ClaimCounts
     from aiozkqueue.queue.claim.waiters import Waiter
     from aiozkqueue.queue.runtime.clock import Clock
     from aiozkqueue.queue.state.snapshot import QueueFeature
@@ -57,6 +57,8 @@ log: Final = logging.getLogger(__name__)
 
 #: Outcomes of past transactions that `SessionCore.outcome` remembers, at least.
 OUTCOMES_KEPT = 10_000
+#: Filters whose dispatchers a session keeps while no taker uses them.
+MOST_FILTERS = 64
 #: Seconds until the next attempt to open a generation that could not be opened.
 ADVANCE_AGAIN = 60.0
 #: Bytes of the largest request that are reserved for the names and reasons of one message.
@@ -149,7 +151,7 @@ class SessionCore:
         self.committer: GroupCommitter = GroupCommitter(
             zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, ids=self.ids, about=self.about
         )
-        self.calls: Calls = Calls(zookeeper, ClientPaths(root, self.ids.client), self.tasks, clock)
+        self.calls: Calls = Calls(zookeeper, ClientPaths(root, self.ids.client), self.tasks, clock, self.about)
         """The calls that wait for their replies."""
         self.limit_calls(OPERATION_TIMEOUT)
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
@@ -167,6 +169,7 @@ class SessionCore:
         self._advancing: set[str] = set()
         self._advance_again: dict[str, float] = {}  # by queue: when to try again to open the next generation
         self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
+        self._retired: dict[str, ClaimCounts] = {}  # the counts of dispatchers that have ended, by queue
         self._janitor = Janitor(self) if janitor else None
         self._links = SessionLinks(self.server_clock, self.random, self._features, self._lane_ending)
         self._loop = asyncio.get_running_loop()
@@ -292,7 +295,8 @@ class SessionCore:
 
     def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
         """Return the claim counters of each queue and filter."""
-        return [(name, dispatcher.counts) for (name, _), dispatcher in list(self._dispatchers.items())]
+        used = [(name, dispatcher.counts) for (name, _), dispatcher in list(self._dispatchers.items())]
+        return [*used, *self._retired.items()]
 
     def dispatcher(self, state: QueueState, condition: Condition | None = None) -> ClaimDispatcher:
         """Return the dispatcher of a queue, for takers with a filter or without.
@@ -304,6 +308,8 @@ class SessionCore:
             if condition is not None and state.dialect is not None:
                 msg = f"queue {state.name!r}: messages of {state.dialect.title()} have no tags; use no filters"
                 raise InvalidOptionError(msg)
+            if condition is not None:
+                self._retire_dispatchers()
             dispatcher = ClaimDispatcher(
                 state,
                 self.zookeeper,
@@ -320,6 +326,15 @@ class SessionCore:
             self._dispatchers[state.name, condition] = dispatcher
             self.tasks.spawn(dispatcher.run, name=f"claim dispatcher of {state.name}")
         return dispatcher
+
+    def _retire_dispatchers(self) -> None:
+        """End the oldest dispatchers of filters that no taker uses, if there are too many."""
+        filtered = [key for key in self._dispatchers if key[1] is not None]
+        excess = len(filtered) - MOST_FILTERS + 1
+        for key in filtered if excess > 0 else ():
+            if excess > 0 and self._dispatchers[key].retire():
+                self._retired.setdefault(key[0], ClaimCounts()).add(self._dispatchers.pop(key).counts)
+                excess -= 1
 
     def limit(self, what: str) -> CallLimit:
         """Return the limit of one call; ``what`` is its subject in errors. Raises: as `check`."""

@@ -58,9 +58,7 @@ class DeliveryListener(Listener[T_co]):
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Request claims for slots as they become free, without waiting for earlier requests."""
-        dispatcher = self._dispatcher = self._runtime.dispatcher(
-            self._runtime.queue_state(self._queue.name), self._settings.condition
-        )
+        dispatcher = self._use_dispatcher()
         if self._pace is not None:
             await self._claim_at_pace(dispatcher, self._pace, handlers)
             return
@@ -103,7 +101,7 @@ class DeliveryListener(Listener[T_co]):
         try:
             delivered = deliver_claims_now(runtime, queue, [claim])
             if delivered is None:
-                delivered = await deliver_claims(runtime, queue, [claim], self._longest_record)
+                delivered = await deliver_claims(runtime, queue, [claim], self._patience)
         except SessionExpiredError as error:
             log.info("%s", error, extra=about(claim))
             return

@@ -13,10 +13,11 @@ import anyio
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.layout.rates import RatePaths
+from aiozkqueue.queue.runtime.patience import Patience
 from aiozkqueue.queue.runtime.task_pool import TaskPool
 from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.rates.pace import Pace
-from aiozkqueue.rates.timeline import LONGEST_REPLY, Timeline
+from aiozkqueue.rates.timeline import Timeline
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import State
 
@@ -79,7 +80,7 @@ class Listener(Generic[T_co]):
         state = runtime.queue_state(queue.name)
         self._pace = None if settings.rates is None else _pace(runtime, state.paths.name, settings.rates, lead)
         # A call whose attempt is recorded later would begin together with those of later slots.
-        self._longest_record = None if self._pace is None else LONGEST_REPLY
+        self._patience = None if self._pace is None else Patience(runtime.clock)
         self._interruptions = Interruptions(runtime.zookeeper, state.paths.cancelled)
         self._alarms = None if on_dead is None else Alarms(queue, on_dead)
         self._stopped = asyncio.Event()
@@ -160,6 +161,9 @@ class Listener(Generic[T_co]):
             self._running = False
             self._scope = None
             await self._release_unstarted()
+            if self._dispatcher is not None:
+                self._dispatcher.users -= 1
+                self._dispatcher = None
         if self._failure is not None:
             raise self._failure
 
@@ -194,6 +198,13 @@ class Listener(Generic[T_co]):
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Claim messages for free slots, and start their handlers, until stopped."""
         raise NotImplementedError
+
+    def _use_dispatcher(self) -> ClaimDispatcher:
+        """Return the dispatcher of its claims, which it uses until it ends."""
+        state = self._runtime.queue_state(self._queue.name)
+        dispatcher = self._dispatcher = self._runtime.dispatcher(state, self._settings.condition)
+        dispatcher.users += 1
+        return dispatcher
 
     async def _free(self) -> int:
         """Wait until handlers are free, and return their number; 0 if the listener is stopped."""

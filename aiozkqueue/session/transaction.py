@@ -319,6 +319,7 @@ async def _claim(
             return delivered
         if remaining:
             remaining = max(0.0, due - runtime.clock.monotonic())
+        dispatcher = runtime.dispatcher(dispatcher.state, condition)  # it may have ended meanwhile
     if runtime.zookeeper.state is not State.CONNECTED:
         raise _no_connection(queue)
     return []
@@ -344,6 +345,7 @@ async def _claim_available(
         if delivered := await _deliver_to(work, queue, claims, max(0.0, longest - _waited(begun))):
             return delivered
         left = longest - _waited(begun)
+        dispatcher = work.runtime.dispatcher(dispatcher.state, condition)  # it may have ended meanwhile
     raise _no_answer(dispatcher, longest)
 
 

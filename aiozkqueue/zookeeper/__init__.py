@@ -41,6 +41,7 @@ from aiozkqueue.zookeeper.errors import (
     RequestTooLargeError,
     ServerError,
     SessionExpiredError,
+    ThrottledError,
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
@@ -102,6 +103,7 @@ __all__ = [
     "SetData",
     "Stat",
     "State",
+    "ThrottledError",
     "Versioned",
     "Watch",
     "WatchEvent",

@@ -3,6 +3,7 @@
 ZooKeeperError
 ├── ConnectionLossError      the connection was lost during the request, which may or may not have been applied
 │   └── NotConnectedError    there was no connection, and the request was never sent
+│       └── ThrottledError   a server that has too much to do has dropped the request
 ├── SessionExpiredError      the server has declared the session over; its ephemerals are gone
 ├── ClientClosedError        this client, and the queue session that uses it, has been closed
 ├── AuthFailedError          the server refused the credentials; the client has given up
@@ -10,11 +11,15 @@ ZooKeeperError
 ├── ProtocolError            the server sent data that violates the protocol
 ├── ServerError              an error code of the server without its own class
 ├── NoNodeError · NodeExistsError · BadVersionError · NotEmptyError · NoAuthError
-│   └── QuotaExceededError   (NoAuthError) an enforced quota of ZooKeeper does not allow it
+│   ├── QuotaExceededError   (NoAuthError) an enforced quota of ZooKeeper does not allow it
+│   ├── InvalidAclError      (NoAuthError) the servers do not support the ACL of a new znode
+│   └── LocalSessionError    (NoAuthError) the session may not have locks, because it is local to its server
 └── MultiError               a multi was refused as a whole; names the first operation that failed and the error
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from aiozkqueue.errors import AccessDeniedError, SessionClosedError
 
@@ -29,6 +34,10 @@ class ConnectionLossError(ZooKeeperError):
 
 class NotConnectedError(ConnectionLossError):
     """There was no connection when the request was made: it has not been sent."""
+
+
+class ThrottledError(NotConnectedError):
+    """The server had too much to do, and dropped the request (``throttledOpWaitTime``): it has not been applied."""
 
 
 class SessionExpiredError(ZooKeeperError):
@@ -51,11 +60,38 @@ class ProtocolError(ZooKeeperError):
     """The server sent bytes that violate the protocol; the connection is closed."""
 
 
+#: The names of ZooKeeper's error codes without their own class.
+_NAMES: Final = {
+    -1: "SYSTEMERROR",
+    -2: "RUNTIMEINCONSISTENCY",
+    -3: "DATAINCONSISTENCY",
+    -4: "CONNECTIONLOSS",
+    -5: "MARSHALLINGERROR",
+    -6: "UNIMPLEMENTED",
+    -7: "OPERATIONTIMEOUT",
+    -8: "BADARGUMENTS",
+    -12: "UNKNOWNSESSION",
+    -13: "NEWCONFIGNOQUORUM",
+    -14: "RECONFIGINPROGRESS",
+    -100: "APIERROR",
+    -108: "NOCHILDRENFOREPHEMERALS",
+    -113: "INVALIDCALLBACK",
+    -116: "CLOSING",
+    -117: "NOTHING",
+    -118: "SESSIONMOVED",
+    -119: "NOTREADONLY",
+    -121: "NOWATCHER",
+    -122: "REQUESTTIMEOUT",
+    -123: "RECONFIGDISABLED",
+}
+
+
 class ServerError(ZooKeeperError):
     """An error code of the server without its own class."""
 
     def __init__(self, code: int, path: str | None = None) -> None:
-        super().__init__(f"ZooKeeper error {code}" + (f" at {path}" if path else ""))
+        name = _NAMES.get(code, "a code that is unknown to this program")
+        super().__init__(f"ZooKeeper error {code} ({name})" + (f" at {path}" if path else ""))
         self.code = code
         self.path = path
 
@@ -109,7 +145,21 @@ class QuotaExceededError(NoAuthError):
     """
 
     sentence = "refused by an enforced quota of ZooKeeper"
-    advice = "raise the quota with setquota of zkCli.sh, or delete data that counts against it"
+    advice = "raise the quota with setquota of zkCli.sh, or delete dead letters or other data that counts against it"
+
+
+class InvalidAclError(NoAuthError):
+    """The servers do not support the ACL that the session gives to new znodes."""
+
+    sentence = "refused because the servers do not support the ACL of the new znode"
+    advice = "give connect() an acl with schemes and ids that the servers support"
+
+
+class LocalSessionError(NoAuthError):
+    """The session is local to its server, which does not let it create ephemeral znodes, such as locks."""
+
+    sentence = "refused because this session is local to its server"
+    advice = "set localSessionsUpgradingEnabled=true on the servers"
 
 
 class MultiError(ZooKeeperError):

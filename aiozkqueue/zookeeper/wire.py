@@ -122,10 +122,12 @@ _CLASS_OF_CODE: dict[int, type[errors.NodeError]] = {
     -103: errors.BadVersionError,
     -110: errors.NodeExistsError,
     -111: errors.NotEmptyError,
+    -114: errors.InvalidAclError,
+    -120: errors.LocalSessionError,
     -125: errors.QuotaExceededError,
 }
 _CODE_OF_CLASS = {error: code for code, error in _CLASS_OF_CODE.items()}
-SESSION_EXPIRED, AUTH_FAILED, SESSION_MOVED, SASL_REQUIRED = -112, -115, -118, -124
+SESSION_EXPIRED, AUTH_FAILED, SESSION_MOVED, SASL_REQUIRED, THROTTLED = -112, -115, -118, -124, -127
 
 
 def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
@@ -136,6 +138,8 @@ def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
         return errors.AuthFailedError("the server refused the credentials; check the user and the password")
     if code == SESSION_EXPIRED:
         return errors.SessionExpiredError("the server has declared the session over")
+    if code == THROTTLED:
+        return errors.ThrottledError("the server has too much to do, and has dropped the request")
     return errors.ServerError(code, path)
 
 

@@ -12,6 +12,7 @@ from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
+from tests.simulation.between import Between
 
 #: Messages of the bundle.
 NUMBER = 36
@@ -41,7 +42,7 @@ def test_a_bundle_that_a_ledger_has_locked_since_it_was_read_stays_whole() -> No
                 bundle = await read_versioned(*args, **keywords)
                 if not batches and bundle[2] is not None:
                     await asyncio.sleep(1)  # the session returns the bundle
-                    batches.append(await ledger.next_batch(-1, None))
+                    batches.append(await ledger.next_batch(-1, None))  # -1: there is no message left
                 return bundle
 
             zookeeper.read_versioned = slow
@@ -74,3 +75,50 @@ def test_a_bundle_that_a_ledger_has_locked_since_it_was_read_stays_whole() -> No
 async def _take(session: zq.QueueSession) -> None:
     async with session.transaction() as tx:
         await tx.take(session.queue("jobs"), timeout=1)
+
+
+def test_an_item_that_a_ledger_has_locked_since_it_was_read_stays_in_its_batch() -> None:
+    """A session has claimed the message for a taker that has gone, and returns it between two requests."""
+
+    locked: list[bool] = []
+
+    async def play(number: int) -> bool:
+        cluster = make_cluster()
+        async with AsyncExitStack() as stack:
+            sessions = [await stack.enter_async_context(cluster.connect()) for _ in range(3)]
+            operator, stream, consumer = sessions
+            jobs = operator.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=1, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+            one = await jobs.put(b"1")
+            ledger = Ledger(core_of(stream).handle("jobs"), "A")
+            dispatcher = core_of(consumer).dispatcher(core_of(consumer).queue_state("jobs"))
+            taking = dispatcher.request(1)
+            await taking.future
+            batches: list[int] = []
+
+            async def lock() -> None:
+                dispatcher.give_up(taking)
+                await asyncio.sleep(0.1)
+                batches.append(await ledger.next_batch(-1, None))  # -1: there is no message left
+
+            between = Between(operator, number, lock)
+            result = await jobs.cancel(id=one, running=True)
+            batch = batches[0] if (reached := between.reached) else -1
+            locked.append(batch >= 0)
+            if batch >= 0:
+                assert result is zq.Alteration.HELD
+                assert [page.items for page in (await ledger.hand_out(batch, "s", None)).pages] == [1]
+                assert await ledger.acknowledge(batch) == 1
+            else:
+                assert result is zq.Alteration.DONE
+            assert await jobs.size() == 0
+            return reached
+
+    async def main() -> None:
+        number = 1
+        while await play(number):
+            number += 1
+            assert number < 100
+        assert locked.count(True) > 5
+
+    run_virtual(main, limit=float("inf"))

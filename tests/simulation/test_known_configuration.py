@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     Play = Callable[[list[zq.QueueSession]], Awaitable[None]]
 
 
-def play(program: Play, sessions: int = 3, seed: int = 0, *, options: Sequence[dict[str, Any]] = ()) -> None:
+def play(
+    program: Play,
+    sessions: int = 3,
+    seed: int = 0,
+    *,
+    options: Sequence[dict[str, Any]] = (),
+    limit: float = 3600,
+) -> None:
     """Run a program with some sessions of one ensemble, each with its options."""
     given = [*options, *[{}] * sessions][:sessions]
 
@@ -38,7 +45,7 @@ def play(program: Play, sessions: int = 3, seed: int = 0, *, options: Sequence[d
         async with AsyncExitStack() as stack:
             await program([await stack.enter_async_context(cluster.connect(**own)) for own in given])
 
-    run_virtual(main)
+    run_virtual(main, limit=limit)
 
 
 async def cancel(session: zq.QueueSession, message_id: str) -> None:
@@ -223,6 +230,39 @@ def test_nothing_is_claimed_while_messages_are_held_under_the_rules_before_order
         assert taken
 
     play(program, 2, seed)
+
+
+@pytest.mark.parametrize("change", ["history", "policy", "pause"])
+@pytest.mark.parametrize("rule", ["group", "ordered"])
+def test_a_transaction_takes_on_in_order_after_a_change_of_the_configuration(rule: str, change: str) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, other, consumer = sessions
+        jobs, mine = operator.queue("jobs"), consumer.queue("jobs")
+        if rule == "ordered":
+            await jobs.configure(zq.QueueConfig(ordered=True))
+        for number in range(40):
+            await jobs.put(b"%d" % number, group="g" if rule == "group" else None)
+        async with consumer.transaction() as tx:
+            taken = [message.body for message in await tx.take_many(mine, 3, timeout=1)]
+            if change == "history":
+                await jobs.configure(zq.QueueConfig(history=zq.History()))
+            elif change == "policy":
+                await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(5)))
+            else:
+                await jobs.configure(zq.QueueConfig(paused=True))
+                while (ahead := await tx.take(mine, timeout=1)) is not None:  # read before the pause
+                    taken.append(ahead.body)
+                assert len(taken) < 39
+                await jobs.configure(zq.QueueConfig(paused=False))
+            while len(taken) < 39 and (more := await tx.take_many(mine, 39 - len(taken), timeout=1)):
+                taken += [message.body for message in more]
+            async with other.transaction() as beside:
+                assert await beside.take(other.queue("jobs"), timeout=1) is None
+        assert taken == [b"%d" % number for number in range(39)]
+        async with other.transaction() as tx:
+            assert [message.body for message in await tx.take_many(other.queue("jobs"), 9, timeout=1)] == [b"39"]
+
+    play(program)
 
 
 async def put_pending(session: zq.QueueSession, staging: BatchWriter, fence: Fence, **options: Any) -> None:

@@ -243,3 +243,33 @@ def test_sessions_share_the_rate_of_a_queue_of_another_program() -> None:
         return begun
 
     assert most_in_a_second(run_virtual(main, limit=100)) <= allowed(10)
+
+
+@pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(5)], ids=["uncounted", "counted"])
+def test_listeners_of_a_slow_server_handle_their_messages(policy: zq.Policy) -> None:
+    """Each of its answers takes longer than a lease or an attempt's record may take on a quick server."""
+
+    async def main() -> tuple[list[float], float]:
+        begun: list[float] = []
+        attempts: set[int] = set()
+
+        async def handler(delivery: zq.Delivery[bytes]) -> None:
+            begun.append(asyncio.get_running_loop().time())
+            attempts.add(delivery.attempt)
+
+        async with simulated() as cluster, AsyncExitStack() as stack:
+            operator = await stack.enter_async_context(cluster.connect())
+            jobs = operator.queue("jobs", policy=policy)
+            await jobs.put_many([b"job"] * 30)
+            cluster.ensemble.delays.network = lambda: 0.7
+            for number in range(3):
+                session = await stack.enter_async_context(cluster.connect(name=f"worker-{number}"))
+                await stack.enter_async_context(session.listener(session.queue("jobs"), handler, concurrency=8, rate=5))
+            while await jobs.size():  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.5)
+        assert attempts == {1}
+        return begun, 2 * 1.4
+
+    begun, delay = run_virtual(main, limit=600)
+    assert len(begun) == 30
+    assert most_in_a_second(begun) <= 5 * (1 + LATE + delay) + 1

@@ -24,6 +24,7 @@ from aiozkqueue.layout import (
     plain_prefix,
     with_field,
 )
+from aiozkqueue.layout.bundles import ERROR_LIMIT
 from aiozkqueue.queue.candidates.batches import stage_of
 
 NAME = "bundle-m2-sAAAAAAAAAAAA000001-lAAAAAAAAAAAA000002-iAAAAAAAAAAAA000003-0000000007"
@@ -77,6 +78,20 @@ def test_the_bytes_of_a_record_are_fixed() -> None:
     assert record.encode() == b'{"claim":"claim","done":"5","attempts":{"1":3}}'
     assert BundleRecord.decode(record.encode()) == record
     assert BundleRecord("claim").encode() == b'{"claim":"claim"}'
+
+
+def test_the_errors_of_a_record_are_kept_if_they_fit() -> None:
+    record = BundleRecord("claim", 0, {1: 3, 2: 1}, {1: "OSError: no paper"})
+    assert record.encode() == b'{"claim":"claim","attempts":{"1":3,"2":1},"errors":{"1":"OSError: no paper"}}'
+    assert BundleRecord.decode(record.encode()) == record
+    attempts = dict.fromkeys(range(MOST_BUNDLED), 1)
+    long = BundleRecord("claim", 0, attempts, dict.fromkeys(range(MOST_BUNDLED), "x" * 10_000))
+    assert BundleRecord.decode(long.encode()).errors == dict.fromkeys(range(MOST_BUNDLED), "x" * ERROR_LIMIT)
+    longer = BundleRecord("claim", 0, attempts, dict.fromkeys(range(MOST_BUNDLED), "\0" * 10_000))
+    assert BundleRecord.decode(longer.encode()) == BundleRecord("claim", 0, attempts)
+    for errors in (b"5", b'{"7":"of no attempt","1":5,"x":"y"}'):
+        foreign = b'{"claim":"claim","attempts":{"1":3},"errors":' + errors + b"}"
+        assert BundleRecord.decode(foreign) == BundleRecord("claim", 0, {1: 3})
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=MOST_BUNDLED), st.binary(min_size=16, max_size=16))

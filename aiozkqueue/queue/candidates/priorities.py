@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import priority_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from aiozkqueue.layout import QueuePaths, Tier
     from aiozkqueue.zookeeper import Watch, WatchEvent, ZooKeeper
@@ -40,6 +40,7 @@ class PriorityLevel:
         "_watches",
         "backlog",
         "last_shard",
+        "left",
         "look_again",
         "must_list",
         "seen_all",
@@ -54,6 +55,9 @@ class PriorityLevel:
         self.seen_all: bool = False
         """Whether the last look covered all of its lanes."""
         self.last_shard: int = -1
+        self.left: list[tuple[int, str]] = []
+        """The lanes that held items at the last check and were not listed since, with their shards; the next one last.
+        """
         self.look_again: float = 0.0
         """When it must be checked even if its watch has reported nothing."""
         self._watches: list[Watch] = []
@@ -69,6 +73,12 @@ class PriorityLevel:
     def watched(self) -> bool:
         """Whether a watch reports its new items."""
         return bool(self._watches)
+
+    def found(self, filled: Collection[str]) -> None:
+        """Record which lanes hold items, to be listed in turn after the last one that was."""
+        shards = self.tier.shard_lanes
+        turns = ((self.last_shard + 1 + turn) % len(shards) for turn in range(len(shards)))
+        self.left = [(shard, lane) for shard in turns for lane in shards[shard] if lane in filled][::-1]
 
     def seen_empty(self, now: float, took: float) -> None:
         """Record that all of its lanes were empty at the look; items reported since are kept."""

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import condition_digest
-from aiozkqueue.zookeeper import PAGE, Create, MultiError, NodeExistsError, NoNodeError, SetData, Stat
+from aiozkqueue.zookeeper import (
+    PAGE,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    Stat,
+    ZooKeeperError,
+)
 
 from .partition import Partition
 
@@ -25,6 +36,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.zookeeper import ZooKeeper
 
+
+log: Final = logging.getLogger(__name__)
 
 #: Entries checked after one listing: a queue has fewer consumers, and a listing must not wait for many more.
 MOST_UNKNOWN: Final = 1000
@@ -81,6 +94,19 @@ class Registration:
         self._budgets.of(generation).spend(self._size(self._name(generation)))
         self._generation = generation
         return True
+
+    async def end(self) -> None:
+        """Remove the entry, unless the session that made it is over. Without a connection, it stays until then."""
+        generation, self._generation = self._generation, 0
+        name = self._name(generation)
+        if not generation:
+            return
+        try:
+            await self._zookeeper.multi([Delete(self._paths.consumer(name))], generation=generation)
+        except ZooKeeperError as error:
+            log.debug("entry %s: %s", name, error)
+        else:
+            self._budgets.of(generation).free(self._size(name))
 
     async def sample_clock(self, generation: int) -> None:
         """Learn ZooKeeper's time by a write, unless the current leader's time is known."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from bisect import insort
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -61,6 +62,8 @@ FIRST_TICK: Final = 0.02
 DEEP: Final = 10
 #: Seconds in which a session finishes a message while more bundles are listed: longer than a commit of a busy fleet.
 DEEP_SPAN: Final = 0.3
+#: Seconds for which a bundle rests whose record this user may not write, if it cannot be given back as it was claimed.
+REST: Final = 60.0
 #: The share of the messages finished in the last two ticks that a session claims ahead.
 AHEAD: Final = 0.5
 
@@ -188,6 +191,11 @@ class HeldBundles:
         """The returns in flight. The messages in them come before all that are claimed meanwhile."""
 
     @property
+    def any(self) -> bool:
+        """Whether a bundle is held, or being returned."""
+        return bool(self._held or self.returning)
+
+    @property
     def client(self) -> str:
         """The id of the session's client."""
         return self._ids.client
@@ -267,18 +275,51 @@ class HeldBundles:
 
     def _keep_at_hand(self, hold: BundleHold, claims: list[BundledClaim]) -> None:
         """Keep messages of one bundle for the next takers."""
-        if not hold.ahead:
+        if not (hold.ahead or hold.resting):
             insort(self._ready, hold, key=_order)
         in_order = not hold.ahead or hold.ahead[-1].position < claims[0].position
         hold.ahead += claims
         if not in_order:
             hold.ahead.sort(key=_position)
+        if hold.resting:
+            self._give_up(hold)
+            return
         self.at_hand += len(claims)
         self._candidate_source.wakeup.set()
         if not (self._looks.planned or self._closed):
             source = self._candidate_source
             idle = not (source.alone or source.has_more or self._pace.recent())
             self._looks.begin(FIRST_TICK if idle else TICK)
+
+    def rest(self, claim: BundledClaim) -> None:
+        """Deliver no message of a bundle for a while, because this user may not write its record.
+
+        If nothing has been written to the record, other consumers get the bundle as soon as its messages are back.
+        """
+        hold = claim.bundle
+        if hold.gone:
+            return
+        if not hold.resting:
+            hold.resting = True
+            if hold in self._ready:
+                self._ready.remove(hold)
+                self.at_hand -= len(hold.ahead)
+            self._clock.call_later(REST, partial(self._end_rest, hold))
+        self._keep_at_hand(hold, [claim])
+
+    def _give_up(self, hold: BundleHold) -> None:
+        """Give a resting bundle back if it is as it was claimed, and leave it to others."""
+        if hold.version or hold.with_takers or hold.stuck or self._closed:
+            return
+        claims, hold.ahead = hold.ahead, []
+        hold.stuck = True  # it is tried once
+        for atomic_write in self._send_back(hold, claims):
+            atomic_write.watch(lambda _: self._candidate_source.set_aside([hold.id]))
+
+    def _end_rest(self, hold: BundleHold) -> None:
+        claims, hold.ahead, hold.resting, hold.stuck = hold.ahead, [], False, False
+        if claims and not (hold.gone or self._closed):
+            self._keep_at_hand(hold, claims)
 
     # -- events
 
@@ -290,7 +331,7 @@ class HeldBundles:
         claim = claim.renewed()
         if claim.attempts and claim.used_up and not claim.recorded:  # otherwise the last attempt was not delivered
             with suppress(SessionClosedError):  # then the lock ends with the session
-                self._claimer.settle(claim, exhausted(claim, None))
+                self._claimer.settle(claim, exhausted(claim, claim.error))
         else:
             self._keep_at_hand(claim.bundle, [claim])
 
@@ -395,13 +436,19 @@ class HeldBundles:
             self.at_hand -= len(claims)
             if not hold.ahead:
                 self._ready.remove(hold)
-            atomic_write = AtomicWrite(self._ids.next(), ReturnRest(hold, claims))
-            with suppress(SessionClosedError):  # then the lock ends with the session
-                self._committer.submit(atomic_write)
-                writes.append(atomic_write)
-                self.returning.add(atomic_write)
-                atomic_write.watch(self._landed)
+            writes += self._send_back(hold, claims)
         return writes
+
+    def _send_back(self, hold: BundleHold, claims: Sequence[BundledClaim]) -> list[AtomicWrite]:
+        """Return messages of a bundle to all consumers, by this write; none: the session is closed."""
+        atomic_write = AtomicWrite(self._ids.next(), ReturnRest(hold, claims))
+        try:
+            self._committer.submit(atomic_write)
+        except SessionClosedError:  # the lock ends with the session
+            return []
+        self.returning.add(atomic_write)
+        atomic_write.watch(self._landed)
+        return [atomic_write]
 
     def _landed(self, returned: AtomicWrite) -> None:
         self.returning.discard(returned)

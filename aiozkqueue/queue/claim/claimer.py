@@ -13,7 +13,7 @@ our claim id, then the whole first copy was applied.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode, is_plain_at
@@ -155,6 +155,11 @@ class ClaimCounts:
     """Claimed messages that had expired: dropped or dead-lettered."""
     ghosts: int = 0
     """Locks acquired on items that had already been consumed."""
+
+    def add(self, other: ClaimCounts) -> None:
+        """Add other counters."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 class Claimer:
@@ -455,7 +460,6 @@ class Claimer:
         claim.raw, claim.created, claim.version = item
         if not is_plain_at(claim.place):
             claim.fields = ItemName.parse(claim.name)
-        error: str | None = None
         try:
             if self._state.dialect is None:
                 claim.header, claim.body = decode(claim.raw)
@@ -463,15 +467,15 @@ class Claimer:
                 return REMOVED
             if meta is not None:
                 record = AttemptRecord.decode(meta.data)
-                claim.meta_version, claim.attempts, error = meta.version, record.attempts, record.error
-                claim.retries = record.retries
+                claim.meta_version, claim.attempts = meta.version, record.attempts
+                claim.retries, claim.error = record.retries, record.error
         except MalformedError as malformed:
             claim.header, claim.body, claim.rest = EMPTY_HEADER, claim.raw, None
             if meta is not None:
                 claim.meta_version = meta.version
             return Disposition("dead", reason=f"the stored bytes do not decode: {malformed}", cause=malformed)
         # Every limit allows one attempt, so a message without a counted one is not used up.
-        return exhausted(claim, error) if claim.attempts and claim.used_up else None
+        return exhausted(claim, claim.error) if claim.attempts and claim.used_up else None
 
     def examine_name(self, claim: Claim, locked: int) -> Disposition | None:
         """Return the disposition of a message that had expired when ZooKeeper created the lock."""

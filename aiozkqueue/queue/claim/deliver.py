@@ -9,6 +9,7 @@ from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError
 from aiozkqueue.queue.commit.orphan_locks import CountAttempt
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
+from aiozkqueue.queue.runtime.patience import Patience
 from aiozkqueue.queue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def deliver_claims_now(runtime: ClaimRuntime, queue: Destination[Any], claims: l
 
 
 async def deliver_claims(
-    runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim], limit: float | None = None
+    runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim], limit: Patience | float | None = None
 ) -> list[Claim]:
     """Return the claims that may be delivered now, after recording the attempt if the policy counts deliveries.
 
@@ -90,7 +91,7 @@ def _in_time(runtime: ClaimRuntime, claim: Claim) -> bool:
 
 
 async def _record(
-    runtime: ClaimRuntime, dispatcher: ClaimDispatcher, claims: list[Claim], limit: float | None
+    runtime: ClaimRuntime, dispatcher: ClaimDispatcher, claims: list[Claim], limit: Patience | float | None
 ) -> list[Claim]:
     """Record the attempts, in one group commit, before a handler sees the messages."""
     attempts = [AtomicWrite(runtime.ids.next(), CountAttempt(claim)) for claim in claims]
@@ -120,13 +121,16 @@ async def _record(
     return [claim for claim in claims if claim not in lost and claim not in denied]
 
 
-async def _are_known(attempts: list[AtomicWrite], limit: float | None, grace: float) -> bool:
+async def _are_known(attempts: list[AtomicWrite], limit: Patience | float | None, grace: float) -> bool:
     """Wait up to ``limit`` seconds for the outcomes of the attempt records; return whether all are known."""
     if limit is None:
         for attempt in attempts:
             await attempt.wait()
         return True
     known = asyncio.gather(*(attempt.done for attempt in attempts), return_exceptions=True)
+    if isinstance(limit, Patience):
+        patience, sent, limit = limit, limit.now(), limit.limit
+        known.add_done_callback(lambda _: patience.answered(sent))
     await wait_settled(known, grace=grace, limit=limit)
     return all(attempt.settled for attempt in attempts)
 

@@ -44,6 +44,8 @@ WATCH_LINGER = 0.2
 #: Seconds between searches for timed locks of other sessions in a session that is never idle.
 DUE_LISTING = 1.0
 REAP_BATCH = 64
+#: Shards of a queue above which its lanes are checked for items before one is listed.
+WIDE = 8
 #: Other consumers' items that are claimed in one request: more than one consumer may want them.
 STOLEN_TOGETHER = 2
 #: A consumer with filters keeps its watch instead of listing again when a listing has this many items for others.
@@ -86,6 +88,8 @@ class CandidateSource(CandidateIndex):
         super().__init__(state, zookeeper, clock=clock, server_clock=server_clock, random=random, condition=condition)
         self.stealing: bool = False
         """Whether the last candidates are other consumers' items, found by a listing."""
+        self.lingering: bool = False
+        """Whether it waits, with nothing under way, because there are no takers."""
         self._zookeeper = zookeeper
         self._demand = demand
         self._registration = Registration(
@@ -182,6 +186,10 @@ class CandidateSource(CandidateIndex):
         """Register this session as a consumer. Raises: ReopenError."""
         if not await self._registration.ensure(generation):
             raise ReopenError
+
+    async def unregister(self) -> None:
+        """End the registration as a consumer."""
+        await self._registration.end()
 
     async def tend_timers(self, generation: int) -> None:
         """Add the candidates whose time has come: due items, and items whose timed locks have ended."""
@@ -283,7 +291,7 @@ class CandidateSource(CandidateIndex):
             await self._decide(self._selector, generation)
         level = self._priority_index.plain
         ripe, self._ripe, self.taking_over = self._ripe, False, False
-        if level is None:
+        if level is None or len(level.tier.shard_lanes) > WIDE:
             return await self._look_by_urgency(limit, generation, ripe=ripe)
         if not level.must_list:
             places = await self._pop(level, limit)
@@ -327,27 +335,45 @@ class CandidateSource(CandidateIndex):
     async def _look_by_urgency(self, limit: int, generation: int, *, ripe: bool) -> list[str] | None:
         """Return the candidates to claim next from the most urgent level that has any."""
         above: list[PriorityLevel] = []
-        empty: set[PriorityLevel] | None = None
+        empty: dict[PriorityLevel, bool] = {}  # of the levels checked in this look
         for level in self._priority_index:
-            places = [] if level.must_list else await self._pop(level, limit)
+            places: list[str] | None = [] if level.must_list else await self._pop(level, limit)
             if not places and ripe and not (level.must_list or self._demand.flying):
                 places = await self._take_over(level, limit, generation)
-            if not places and not self._is_quiet(level):
-                if empty is None:
-                    empty = await self._skim(
-                        [level for level in self._priority_index if not self._is_quiet(level)], generation
-                    )
-                if level not in empty:
-                    if self._demand.flying:
-                        level.must_list = True
-                        return None
-                    places = await self._list_lanes(level, limit, generation)
-            if not places and empty is not None and level in empty:  # delayed items
-                places = await self._pop(level, limit) or self._of_peers(level, limit)
+            if not places:
+                places = await self._search(level, limit, generation, empty)
+            if places is None:
+                return None
             if places:
                 return await self._guard(above, places, generation)
             above.append(level)
         return None if self._demand.flying else []
+
+    async def _search(
+        self, level: PriorityLevel, limit: int, generation: int, empty: dict[PriorityLevel, bool]
+    ) -> list[str] | None:
+        """Return the next candidates of a level without known ones; None: wait for the batches in flight.
+
+        ``empty`` has the levels that this look has checked, and whether they hold nothing.
+        """
+        if level.left and not (level.must_list or self._keeps_watch):
+            if self._demand.flying:
+                return None
+            if places := await self._list_left(level, limit, generation):
+                return places
+        if not self._is_quiet(level):
+            if level not in empty:
+                levels = [each for each in self._priority_index if each is level or not self._is_quiet(each)]
+                found = await self._skim([each for each in levels if each not in empty], generation)
+                empty.update((each, each in found) for each in levels if each not in empty)
+            if not empty[level]:
+                if self._demand.flying:
+                    level.must_list = True
+                    return None
+                return await (self._list_lanes if self._keeps_watch else self._list_filled)(level, limit, generation)
+        if empty.get(level):  # delayed items
+            return await self._pop(level, limit) or self._of_peers(level, limit)
+        return []
 
     def _is_quiet(self, level: PriorityLevel) -> bool:
         """Whether a level has nothing left, and a watch would report new items."""
@@ -387,7 +413,10 @@ class CandidateSource(CandidateIndex):
         for level in levels:
             level.must_list = False
         try:
-            empty = await self._lane_reader.empty_of(levels, self._revision, generation)
+            filled = await self._lane_reader.filled(levels, self._revision, generation)
+            for level, lanes in filled.items():
+                level.found(lanes)
+            empty = {level for level, lanes in filled.items() if not lanes}
         finally:
             for level in unlisted:
                 level.must_list = level.must_list or level not in empty
@@ -435,6 +464,34 @@ class CandidateSource(CandidateIndex):
         level.seen_all = True
         level.looked_at(now, now - began)
         return self._of_peers(level, limit)
+
+    async def _list_filled(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
+        """List the lanes of a level that hold items, by a check just made, until one has something for this consumer.
+
+        The check covers the other lanes.
+        """
+        began = self._clock.monotonic()
+        level.must_list = False
+        if places := await self._list_left(level, limit, generation):
+            return places
+        now = self._clock.monotonic()
+        level.seen_all = True
+        level.looked_at(now, now - began)
+        return self._of_peers(level, limit)
+
+    async def _list_left(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
+        """List the lanes that held items at the last check, until one has something for this consumer."""
+        level.seen_all = False
+        try:
+            while level.left:
+                level.last_shard, lane = level.left.pop()
+                await self._list(level, lane, generation)
+                if places := await self._pop(level, limit):
+                    return places
+        except BaseException:
+            level.must_list = True
+            raise
+        return []
 
     def _of_peers(self, level: PriorityLevel, limit: int) -> list[str]:
         """Return other consumers' items: any, to a taker that asks for what is available now; otherwise stale ones."""
@@ -525,7 +582,11 @@ class CandidateSource(CandidateIndex):
         """Wait for a wakeup while no taker waits; remove the watches when that lasts."""
         armed = self._watch.armed or any(level.watched for level in self._priority_index)
         linger, since = FILTERED_LINGER if self._keeps_watch else WATCH_LINGER, self._clock.monotonic()
-        await self.pause(linger if armed else None)
+        self.lingering = True
+        try:
+            await self.pause(linger if armed else None)
+        finally:
+            self.lingering = False
         # A source that would have to list again, or is woken between two messages of a group, still has work.
         watch_on = self._keeps_watch or self._groups is not None
         if armed and not wanted() and not (watch_on and self._clock.monotonic() - since < linger):

@@ -167,6 +167,8 @@ class ClaimDispatcher:
         )
         self._generation = 0
         self._closed = False
+        self.users: int = 0
+        """The listeners that use it, between two requests too."""
         state.claim_listeners += (self,)
 
     # -- for takers
@@ -292,6 +294,24 @@ class ClaimDispatcher:
         self._end_pause()
         self._waiters.close(SessionClosedError(CLOSED))
 
+    def retire(self) -> bool:
+        """End, if no taker and no claim needs this dispatcher now; return whether it has ended.
+
+        A taker that has no request under way gets another dispatcher for its next one.
+        """
+        needed = self.users or not self._waiters.empty or self.flying or self._group_locks.any
+        if needed or not self._candidate_source.lingering or self._held_bundles.any or self._delayed_releases.any:
+            return False
+        self._closed = True
+        self.state.claim_listeners = tuple(own for own in self.state.claim_listeners if own is not self)
+        self._claim_batches.close()
+        self._candidate_source.disarm()
+        self._candidate_source.forget_aside()
+        self._held_bundles.close()
+        self._end_pause()
+        self._wakeup.set()
+        return True
+
     # -- events
 
     def claim_settled(self, claim: Claim, fate: Fate) -> None:
@@ -333,17 +353,20 @@ class ClaimDispatcher:
     # -- the dispatch loop
 
     async def run(self) -> None:
-        """Serve waiters until cancelled."""
+        """Serve waiters until cancelled, or retired."""
         while not self._closed:
             try:
                 await self._await_waiters()
-                await self._serve()
+                if not self._closed:
+                    await self._serve()
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 continue  # `_serve` begins with wait_connected
             except ReopenError:
                 self.state.invalidate()
             except (QueueError, ZooKeeperError) as error:
                 self._answer_failure(error)
+        if self not in self.state.claim_listeners:  # otherwise its entry ends with the session
+            await self._candidate_source.unregister()
 
     def _answer_failure(self, error: Exception) -> None:
         """Fail the waiters with an error that waiting does not resolve."""

@@ -87,7 +87,7 @@ class GroupLock:
         "owner",
         "reading",
         "record",
-        "released",
+        "rereads",
         "settling",
         "since",
         "size",
@@ -117,7 +117,7 @@ class GroupLock:
         self.size: int = size
         self.begun: float = begun
         self.version: int = state.version
-        """The configuration version when the lock was created: under another, groups may differ."""
+        """The configuration version under which the next messages are read: under another, groups may differ."""
         self.forced_version: int = state.forced_version
         """See `QueueState.forced_version`: read before the lock was created."""
         self.live: list[Claim] = []
@@ -132,8 +132,9 @@ class GroupLock:
         self.since: int | None = None
         """When the lock was created, ms in ZooKeeper's time; used for the first message."""
         self.reading: bool = False
-        self.released: int = 0
-        """How often messages were released with the lock kept: messages read before that are out of order."""
+        self.rereads: int = 0
+        """How often messages were released with the lock kept, or the configuration changed: messages read before that
+        may be out of order."""
         self.gone: bool = False
         self._timed: Claim | None = None
 
@@ -183,6 +184,12 @@ class GroupLock:
 
     # -- events
 
+    def continue_under(self, version: int) -> None:
+        """Continue under another version of the configuration. Messages read ahead are read again."""
+        self.version = version
+        self.rereads += 1
+        self.ahead.clear()
+
     def show(self) -> Claim | None:
         """Move the next message from those read ahead to the live ones; None: it must not be delivered."""
         claim, disposition = self.ahead.popleft()
@@ -195,7 +202,7 @@ class GroupLock:
             return
         self.live.remove(claim)
         if disposition.kind == "release":
-            self.released += 1
+            self.rereads += 1
             self.ahead.clear()
             if claim is self._timed:
                 self._state.retry_at(due(disposition), claim.id)

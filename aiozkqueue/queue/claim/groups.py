@@ -100,10 +100,16 @@ class GroupLocks:
         self._ready.clear()
 
     def reconfigured(self) -> None:
-        """Release the groups that wait for a taker: groups may differ under the new configuration."""
+        """Release the groups that wait for a taker: groups may differ under the new configuration.
+
+        A group whose messages are delivered continues if they are in the same group now.
+        """
         ready, self._ready = self._ready, deque()
         for group_lock in ready:
             self._release_unseen(group_lock)
+        for group_lock in self._held.values():
+            if group_lock.live and self._candidate_source.lock_id(group_lock.live[0].place) == group_lock.group:
+                group_lock.continue_under(self._state.version)
 
     def given(self, claims: Iterable[Claim], owner: object) -> None:
         """Record the owner of assigned claims, and read ahead for a transaction that may take more."""
@@ -445,7 +451,7 @@ class GroupLocks:
         state, paths = self._state, self._state.paths
         count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
         while not group_lock.gone and not group_lock.ahead:
-            released, held = group_lock.released, {claim.place for claim in group_lock.live}
+            rereads, held = group_lock.rereads, {claim.place for claim in group_lock.live}
             places = [
                 place
                 for place in self._candidate_source.members(group_lock.group, len(held) + count)
@@ -456,7 +462,7 @@ class GroupLocks:
             reads = [*(paths.at(place) for place in places), paths.base, group_lock.lock]
             nodes = await self._zookeeper.read_versioned(reads, generation=group_lock.generation)
             base, lock = nodes[-2], nodes[-1]
-            if _moved_on(group_lock, released):
+            if _moved_on(group_lock, rereads):
                 return
             if lock is None or lock.data != group_lock.record:
                 self.lost(group_lock)
@@ -473,7 +479,7 @@ class GroupLocks:
                 [node for _, node in existing],
                 group_lock.generation,
             )
-            if _moved_on(group_lock, released):
+            if _moved_on(group_lock, rereads):
                 return
             for (place, node), meta in zip(existing, metas, strict=True):
                 group_lock.ahead.append(self._examined(group_lock, place, node, meta))
@@ -506,6 +512,6 @@ class GroupLocks:
         self._candidate_source.deleted(place)
 
 
-def _moved_on(group_lock: GroupLock, released: int) -> bool:
+def _moved_on(group_lock: GroupLock, rereads: int) -> bool:
     """Whether the messages just read are no longer the next ones."""
-    return group_lock.gone or released != group_lock.released
+    return group_lock.gone or rereads != group_lock.rereads

@@ -53,26 +53,26 @@ class LaneReader:
         self._doubts = doubts
         self._warned = False
 
-    async def empty_of(
+    async def filled(
         self, levels: Sequence[PriorityLevel], revision: tuple[int, int], generation: int
-    ) -> set[PriorityLevel]:
-        """Return the levels whose lanes hold no item. Raises: ReopenError: the queue has changed."""
+    ) -> dict[PriorityLevel, set[str]]:
+        """Return the lanes of each level that hold items. Raises: ReopenError: the queue has changed."""
         paths = self._state.paths
-        lanes = [(level, paths.at(lane)) for level in levels for lane in level.lanes]
-        empty = set(levels)
+        lanes = [(level, lane, paths.at(lane)) for level in levels for lane in level.lanes]
+        filled: dict[PriorityLevel, set[str]] = {level: set() for level in levels}
         for start in range(0, len(lanes), SKIM):
             page = lanes[start : start + SKIM]
             queue, nodes = await asyncio.gather(
                 self._zookeeper.exists(paths.base, generation=generation),
-                self._zookeeper.read_many([path for _, path in page], generation=generation),
+                self._zookeeper.read_many([path for _, _, path in page], generation=generation),
             )
             _require_revision(queue, revision)
-            for (level, path), node in zip(page, nodes, strict=True):
+            for (level, lane, path), node in zip(page, nodes, strict=True):
                 if node is None and path == paths.items:
                     raise ReopenError
                 if node is not None and node.stat.num_children:
-                    empty.discard(level)
-        return empty
+                    filled[level].add(lane)
+        return filled
 
     async def read(
         self,

@@ -84,6 +84,9 @@ class Releases:
             error,
             extra=about(claim),
         )
+        if isinstance(claim, BundledClaim):
+            self._held_bundles.rest(claim)
+            return
         claim.record_refused = True
         lock = claim.id if claim.group_lock is None else claim.group_lock.group
         if (atomic_write := self._release([claim])) is not None:
@@ -123,6 +126,11 @@ class DelayedReleases:
         self._clock = clock
         self._give_back = give_back
         self._timers: dict[Claim, Timer] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether a claim is kept."""
+        return bool(self._timers)
 
     def keep(self, claim: Claim, delay: float) -> None:
         """Hold a claim for another ``delay`` seconds."""

@@ -46,27 +46,44 @@ def end_bundled(
     elif disposition.kind != "release":
         hold.end(claim.position)
     elif stays(claim, disposition):
-        if claim.handed and not claim.recorded:
-            hold.count_attempt(claim.position, claim.attempts + 1)
-    else:
-        for operation in hold.guard():
-            yield None, operation
-        hold.end(claim.position)
-        record = None
         if claim.handed:
-            record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
-        composition.count(claim.state, -1)
-        for operation in set_apart(claim, record, disposition.rewrite):
-            yield claim.state, operation
-        if due is not None:
-            lock = LockRecord(claim.id, claim.owner, due, disposition.leased)
-            yield claim.state, Create(claim.lock, lock.encode())
-            yield claim.state, Create(claim.state.paths.due_node(due, claim.id), claim.place.encode())
+            claim.error = disposition.error
+            hold.note_error(claim.position, claim.error)
+            if not claim.recorded:
+                hold.count_attempt(claim.position, claim.attempts + 1)
+    else:
+        yield from _leave(claim, disposition, due, composition)
+
+
+def _leave(
+    claim: BundledClaim, disposition: Disposition, due: int | None, composition: Composition
+) -> Iterator[tuple[RefusalHandler | None, Operation]]:
+    """Make a message of a bundle a single item, which waits until it is due."""
+    hold = claim.bundle
+    for operation in hold.guard():
+        yield None, operation
+    hold.end(claim.position)
+    record = _undelivered(claim, due)
+    if claim.handed:
+        record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
+    composition.count(claim.state, -1)
+    for operation in set_apart(claim, record, disposition.rewrite):
+        yield claim.state, operation
+    if due is not None:
+        lock = LockRecord(claim.id, claim.owner, due, disposition.leased)
+        yield claim.state, Create(claim.lock, lock.encode())
+        yield claim.state, Create(claim.state.paths.due_node(due, claim.id), claim.place.encode())
 
 
 def stays(claim: BundledClaim, disposition: Disposition) -> bool:
     """Return whether a released message stays in its bundle, whose record holds only the number of its attempts."""
     return not disposition.delay and disposition.rewrite is None and not claim.retries
+
+
+def _undelivered(claim: BundledClaim, due: int | None = None) -> AttemptRecord | None:
+    """Return the record of the attempts at a message that was not delivered this time; None: there were none."""
+    attempts = claim.attempts - claim.recorded
+    return AttemptRecord(attempts, claim.id, claim.error, due, claim.retries) if attempts else None
 
 
 def set_apart(claim: BundledClaim, record: AttemptRecord | None, rewrite: bytes | None = None) -> list[Operation]:
@@ -113,9 +130,7 @@ class ReturnRest(Part):
             return
         composition.operations += hold.guard()
         for claim in self._claims:
-            attempts = claim.attempts - claim.recorded
-            record = AttemptRecord(attempts, claim.id, retries=claim.retries) if attempts else None
-            composition.operations += set_apart(claim, record)
+            composition.operations += set_apart(claim, _undelivered(claim))
             hold.end(claim.position)
         composition.count(hold.state, -len(self._claims))
 

@@ -29,6 +29,7 @@ from aiozkqueue.zookeeper import (
     AuthFailedError,
     NoAuthError,
     RequestTooLargeError,
+    ServerError,
     State,
     ZooKeeperError,
 )
@@ -359,8 +360,9 @@ class GroupCommitter:
         if isinstance(error, AuthFailedError | NoAuthError):
             raise error
         _separate(batch)
+        failure = NotCommittedError if isinstance(error, ServerError) else SessionClosedError
         for atomic_write in batch:
-            atomic_write.fail(SessionClosedError(f"{error}; nothing was applied"))
+            atomic_write.fail(failure(f"{error}; nothing was applied"))
         batch.clear()
 
     def _next_batch(self) -> list[AtomicWrite]:
@@ -391,9 +393,9 @@ class GroupCommitter:
                 sent = await slot.finish(pending.sending)
             except RefusedError as refusal:
                 self._refused(batch, pending, refusal)
-            except RequestTooLargeError as error:
+            except (RequestTooLargeError, ServerError) as error:
                 _separate(batch)
-                self._split(batch, error)
+                self._refused_whole(batch, error)
             else:
                 self._conclude(batch, pending, sent)
             _separate(batch)
@@ -553,6 +555,15 @@ class GroupCommitter:
                 self.resubmit(atomic_write)
         finally:
             self._repairing.pop(atomic_write, None)
+
+    def _refused_whole(self, batch: list[AtomicWrite], error: RequestTooLargeError | ServerError) -> None:
+        """Reduce or fail the writes of a multi that was refused as a whole."""
+        if isinstance(error, RequestTooLargeError):
+            self._split(batch, error)
+            return
+        for atomic_write in list(batch):
+            why = NotCommittedError(f"transaction {atomic_write.transaction_id}: {error}; nothing was applied")
+            self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, why))
 
     def _split(self, batch: list[AtomicWrite], error: RequestTooLargeError) -> None:
         """Send the first write of a group that turned out too large alone; reduce or fail a single one."""

@@ -309,7 +309,8 @@ class EndClaims(Part):
             yield None, write_meta(claim, record)
         elif claim.recorded:
             # Counted but never delivered: this must not count as an attempt.
-            yield None, write_meta(claim, AttemptRecord(claim.attempts - 1, claim.id, retries=claim.retries))
+            record = AttemptRecord(claim.attempts - 1, claim.id, claim.error, retries=claim.retries)
+            yield None, write_meta(claim, record)
 
     def _end_grouped(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
         """End the claim on one message of a group; the group lock decides about the lock itself."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Upper bounds in seconds: from the time of an immediate delivery to an hour in the queue.
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+#: From this attempt on, a message that is released counts as one that keeps failing.
+MANY_ATTEMPTS: Final = 10
 #: Upper bounds of the number of atomic writes in one request.
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -43,7 +45,7 @@ class Histogram:
 class QueueFigures:
     """The counters of this session for one queue. They never decrease."""
 
-    __slots__ = ("consumed", "dead", "handling", "put", "reaped", "retried", "wait")
+    __slots__ = ("consumed", "dead", "failing", "handling", "put", "reaped", "retried", "wait")
 
     def __init__(self) -> None:
         self.put: int = 0
@@ -52,6 +54,8 @@ class QueueFigures:
         """Messages delivered, and removed by a commit."""
         self.retried: int = 0
         """Messages delivered, and released for redelivery."""
+        self.failing: int = 0
+        """Those of them that were released after `MANY_ATTEMPTS` or more."""
         self.dead: int = 0
         """Messages moved to the dead letters."""
         self.reaped: int = 0
@@ -108,6 +112,7 @@ class Meter:
             figures.consumed += 1
         elif kind == "release":
             figures.retried += 1
+            figures.failing += claim.attempt >= MANY_ATTEMPTS
         if claim.handed_at is not None:
             figures.handling.observe(self._monotonic() - claim.handed_at)
         if claim.attempt == 1 and claim.since is not None:

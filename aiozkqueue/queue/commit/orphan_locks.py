@@ -53,7 +53,7 @@ class CountAttempt(Part):
             if not claim.recorded:  # else an attempt was counted before, and the message was not delivered
                 claim.bundle.count_attempt(claim.position, claim.attempts + 1)
             return
-        record = AttemptRecord(claim.attempts + 1, claim.id, retries=claim.retries)
+        record = AttemptRecord(claim.attempts + 1, claim.id, claim.error, retries=claim.retries)
         sent += [Check(claim.path, claim.version)] if claim.group_lock is None else claim.group_lock.checks(claim)
         sent.append(write_meta(claim, record))
 

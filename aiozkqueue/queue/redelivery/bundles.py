@@ -46,7 +46,7 @@ from aiozkqueue.zookeeper import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from aiozkqueue.layout import BundleTable, IdSource, QueuePaths
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
@@ -100,6 +100,10 @@ class BundleState(NamedTuple):
             for position, message in enumerate(messages)
             if not record.done >> position & 1
         ]
+
+    def errors(self) -> Mapping[int, str]:
+        """Return the errors of the last attempts, by position. Raises: MalformedError."""
+        return {} if self.record is None else BundleRecord.decode(self.record.data).errors
 
     def table(self) -> BundleTable | None:
         """Return all messages; None if some have left, or were attempted. Raises: MalformedError."""
@@ -225,7 +229,7 @@ def replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, 
     name = state.name
     removed = removal(paths, place, state, obstructed=obstructed)
     try:
-        left = state.messages()
+        left, errors = state.messages(), state.errors()
         singles = [
             operation
             for message, attempts in left
@@ -233,7 +237,7 @@ def replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, 
                 paths,
                 paths.at(single_place(place, message.id, message.position)),
                 message,
-                attempts,
+                AttemptRecord(attempts, message.id, errors.get(message.position)),
                 state.bundle.ctime,
             )
         ]
@@ -251,13 +255,14 @@ def replacement(paths: QueuePaths, place: str, state: BundleState, now: int, *, 
     return [*removed, *singles]
 
 
-def _single(paths: QueuePaths, path: str, message: BundledMessage, attempts: int, created: int) -> list[Operation]:
+def _single(
+    paths: QueuePaths, path: str, message: BundledMessage, record: AttemptRecord, created: int
+) -> list[Operation]:
     """Return the operations that store one message as a single item."""
     try:
         data = single_of(*decode(message.data), created)
     except MalformedError:
         data = message.data  # the consumer that takes it makes it a dead letter
-    if not attempts:
+    if not record.attempts:
         return [Create(path, data)]
-    record = AttemptRecord(attempts, message.id).encode()
-    return [Create(path, data), SetData(path, data, 0), Create(paths.meta(message.id), record)]
+    return [Create(path, data), SetData(path, data, 0), Create(paths.meta(message.id), record.encode())]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError, PartlyDeniedError
-from aiozkqueue.zookeeper import NoAuthError
+from aiozkqueue.zookeeper import NoAuthError, QuotaExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,8 +17,10 @@ _NAMED: Final = 10
 
 
 def access_denied(queue: str, error: NoAuthError) -> AccessDeniedError:
-    """Return the error for an access that an ACL refused."""
-    return AccessDeniedError(f"queue {queue!r}: {error}; {error.advice}")
+    """Return the error for an access that an ACL or a quota refused, which is its cause."""
+    denied = AccessDeniedError(f"queue {queue!r}: {error}; {error.advice}")
+    denied.__cause__ = error
+    return denied
 
 
 @contextmanager
@@ -36,11 +38,19 @@ def name_some(message_ids: Sequence[str]) -> str:
     return ", ".join(message_ids[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def partly_denied(queue: str, what: str, message_ids: Sequence[str], done: int) -> PartlyDeniedError:
-    """Return the error for messages that an operation had to skip; ``what`` names the operation as a participle."""
+def partly_denied(
+    queue: str, what: str, message_ids: Sequence[str], done: int, denied: AccessDeniedError | None = None
+) -> PartlyDeniedError:
+    """Return the error for messages that an operation had to skip; ``what`` names the operation as a participle.
+
+    ``denied`` is the error of one of them, if it is known.
+    """
+    reason, advice = "This user may not access the rest", "Use the credentials of a user whom the ACL allows"
+    if denied is not None and isinstance(denied.__cause__, QuotaExceededError):
+        reason, advice = "An enforced quota of ZooKeeper refuses the rest", denied.__cause__.advice.capitalize()
     return PartlyDeniedError(
-        f"queue {queue!r}: {done} of {done + len(message_ids)} messages {what}. This user may not access the rest: "
-        f"{name_some(message_ids)}. Use the credentials of a user whom the ACL allows",
+        f"queue {queue!r}: {done} of {done + len(message_ids)} messages {what}. {reason}: {name_some(message_ids)}. "
+        f"{advice}",
         message_ids,
         done,
     )

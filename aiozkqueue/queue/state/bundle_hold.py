@@ -71,7 +71,7 @@ def _on_demand(compose: Callable[[BundledClaim], T]) -> T:
 class _Changes:
     """The changes that one multi makes to a bundle."""
 
-    __slots__ = ("attempts", "consumed", "ended", "guarded", "unlocked")
+    __slots__ = ("attempts", "consumed", "ended", "errors", "guarded", "unlocked")
 
     def __init__(self) -> None:
         self.ended: int = 0
@@ -80,6 +80,8 @@ class _Changes:
         """Those of them that were processed, and need nothing else."""
         self.attempts: dict[int, int] = {}
         """The new numbers of counted attempts, by position."""
+        self.errors: dict[int, str | None] = {}
+        """The new errors of failed attempts, by position."""
         self.unlocked: bool = False
         """Whether the whole bundle is given back."""
         self.guarded: bool = False
@@ -88,7 +90,7 @@ class _Changes:
     @property
     def any(self) -> bool:
         """Whether the record is changed."""
-        return bool(self.ended or self.attempts)
+        return bool(self.ended or self.attempts or self.errors)
 
 
 class BundleHold:
@@ -97,6 +99,7 @@ class BundleHold:
     __slots__ = (
         "_attempts",
         "_changes",
+        "_errors",
         "ahead",
         "budget",
         "claim_id",
@@ -108,6 +111,7 @@ class BundleHold:
         "obstructed",
         "owner",
         "place",
+        "resting",
         "since",
         "size",
         "state",
@@ -149,9 +153,12 @@ class BundleHold:
         """Whether the lock is no longer ours."""
         self.obstructed: bool = False
         """Whether the bundle cannot be deleted: another program has made znodes below it."""
+        self.resting: bool = False
+        """Whether no message is delivered for a while, because this user may not write the record."""
         self.stuck: bool = False
         """Whether ZooKeeper refuses to store its messages as single items."""
         self._attempts: dict[int, int] = {}
+        self._errors: dict[int, str | None] = {}
         self._changes = _Changes()
 
     @property
@@ -228,6 +235,11 @@ class BundleHold:
         """Set the number of counted attempts at a message."""
         self._changes.attempts[position] = attempts
 
+    def note_error(self, position: int, error: str | None) -> None:
+        """Set the error of the last attempt at a message; None: it has none."""
+        if error != self._errors.get(position):
+            self._changes.errors[position] = error
+
     def unlock(self) -> None:
         """Give the whole bundle back, which must be untouched."""
         self._changes.unlocked = True
@@ -256,7 +268,7 @@ class BundleHold:
         if self._changes.any:
             self.version += 1
         changed, changes = self._changed(), self._changes
-        self.done, self._attempts = changed.done, dict(changed.attempts)
+        self.done, self._attempts, self._errors = changed.done, dict(changed.attempts), dict(changed.errors)
         self.begin()
         if changes.consumed:
             self.owner.consumed(changes.consumed.bit_count())
@@ -272,7 +284,9 @@ class BundleHold:
         done = self.done | self._changes.ended
         attempts = {**self._attempts, **self._changes.attempts}
         left = {position: number for position, number in attempts.items() if number and not done >> position & 1}
-        return BundleRecord(self.claim_id, done, left)
+        errors = {**self._errors, **self._changes.errors}
+        failed = {position: error for position, error in errors.items() if error is not None and position in left}
+        return BundleRecord(self.claim_id, done, left, failed)
 
     # -- events
 
@@ -336,7 +350,7 @@ class BundledClaim(Claim):
         claim = BundledClaim(self.bundle, self.id, self.raw, self.position)
         claim.body, claim.header = self.body, self.header
         claim.attempts, claim.retries, claim.recorded = self.attempts, self.retries, self.recorded
-        claim.record_refused = self.record_refused
+        claim.record_refused, claim.error = self.record_refused, self.error
         return claim
 
     def settled(self, fate: Fate) -> None:

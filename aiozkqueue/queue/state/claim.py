@@ -90,6 +90,8 @@ class Claim:
     attempts: int = 0
     retries: int = 0
     """The length of the last schedule that a handler raised; see `AttemptRecord`."""
+    error: str | None = None
+    """The error of the last attempt that was recorded."""
     meta_version: int | None = None
     """The version of the attempt record; None: there is no record."""
     fields: ItemName | None = None

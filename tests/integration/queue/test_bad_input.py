@@ -19,6 +19,7 @@ import aiozkqueue as zq
 from aiozkqueue.bus import Bus
 from aiozkqueue.errors import InvalidNameError, TransactionClosedError
 from aiozkqueue.schedule import Jobs, NotificationQueue, Notifications
+from aiozkqueue.zookeeper import Acl
 from tests.integration.queue.conftest import Locks, eventually, zookeeper_session
 
 if TYPE_CHECKING:
@@ -660,6 +661,12 @@ async def test_a_message_of_another_transaction_cannot_be_settled_by_this_one(se
         await holder.rollback(delay=0)
         await tx.rollback()
     assert await jobs.size() == 1
+
+
+async def test_an_acl_that_the_servers_do_not_support_is_named(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root, acl=[Acl.all("unheard-of", "x")]) as session:
+        with pytest.raises(zq.AccessDeniedError, match=r"do not support the ACL of the new znode; give connect\(\) an"):
+            await session.queue("jobs").put(b"1")
 
 
 async def test_settling_a_delivery_twice_raises(session: zq.QueueSession) -> None:

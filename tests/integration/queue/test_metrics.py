@@ -85,6 +85,31 @@ async def test_metrics_count_messages_put_handled_retried_and_dead_lettered(sess
     await seen(metrics, messages=0, dead_letters=1)
 
 
+@pytest.mark.parametrize("bundle", [1, 64], ids=["single items", "bundles"])
+async def test_a_message_that_fails_without_end_is_counted_from_its_tenth_attempt_on(
+    session: zq.QueueSession, bundle: int
+) -> None:
+    metrics = collector(session)
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.configure(zq.QueueConfig(bundle=bundle))
+    await jobs.put_many([b"poison", *[b"good"] * 39])
+    counts: list[float] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.body == b"poison":
+            counts.append((await told(metrics))["aiozkqueue_messages_retried_often_total jobs"])
+            if delivery.attempt == 13:
+                raise zq.Reject("poison")
+            raise RuntimeError
+
+    async def done() -> bool:
+        return await jobs.size() == 0
+
+    async with session.listener(jobs, handler):
+        await eventually(done, 30)
+    assert counts == [0] * 10 + [1, 2, 3]
+
+
 async def test_the_waiting_time_starts_at_the_due_time_and_handling_ends_with_the_commit(
     session: zq.QueueSession,
 ) -> None:

@@ -10,6 +10,7 @@ from kazoo.client import KazooClient
 
 import aiozkqueue as zq
 from aiozkqueue.admin import Severity
+from aiozkqueue.errors import PartlyDeniedError
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from aiozkqueue.zookeeper import QuotaExceededError
 
@@ -82,6 +83,30 @@ async def test_a_quota_refuses_calls_by_its_name_and_its_end_lets_them_continue(
         await limit(10_000)
         await jobs.put(b"6")
         assert [await taken(session) for _ in range(4)] == [b"1", b"2", b"6", None]
+
+
+@pytest.mark.parametrize("bundle", [1, 64], ids=["single item", "bundle"])
+async def test_dead_letters_can_be_deleted_under_a_quota_that_is_used_up(
+    hosts: str, limit: Callable[[int], Awaitable[None]], bundle: int
+) -> None:
+    async with zq.connect(hosts, root=ROOT, session_timeout=20) as session:
+        await limit(10_000)
+        jobs = session.queue(f"rejects-{bundle}", policy=zq.AtLeastOnce())
+        await jobs.configure(zq.QueueConfig(bundle=bundle))
+        await jobs.put_many([b"1", b"2"])
+        async with session.transaction() as tx:
+            for message in await tx.take_many(jobs, 2, timeout=30):
+                tx.reject(message, "no")
+        await jobs.put_many([b"3"] * 32)
+        await limit(1)
+        with pytest.raises(
+            PartlyDeniedError, match=r"An enforced quota of ZooKeeper refuses the rest.*Raise the quota"
+        ):
+            await jobs.purge()
+        assert await jobs.size() == 32
+        assert await jobs.dead_letters.purge() == 2
+        await limit(10_000)
+        assert await jobs.purge() == 32
 
 
 async def taken(session: zq.QueueSession) -> bytes | None:

@@ -37,7 +37,7 @@ from tests.simulation.workload import run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiozkqueue.layout import StoredConfig
+    from aiozkqueue.layout import AttemptRecord, StoredConfig
     from aiozkqueue.zookeeper import Versioned
 
 bundled = partial(run, feature="bundles")
@@ -107,9 +107,8 @@ def _without_lock(path: str, data: bytes = b"", *, ephemeral: bool = False) -> O
 def dissolve_forgets_attempts(patch: pytest.MonkeyPatch) -> None:
     single = redelivery_bundles._single
 
-    def fresh(paths: Any, path: str, message: Any, attempts: int, created: int) -> list[Operation]:
-        del attempts
-        return single(paths, path, message, 0, created)
+    def fresh(paths: Any, path: str, message: Any, record: AttemptRecord, created: int) -> list[Operation]:
+        return single(paths, path, message, replace(record, attempts=0), created)
 
     patch.setattr(redelivery_bundles, "_single", fresh)
 

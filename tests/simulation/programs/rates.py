@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import aiozkqueue as zq
-from aiozkqueue.rates.timeline import LONGEST_REPLY
+from aiozkqueue.queue.runtime.clock import Clock
+from aiozkqueue.queue.runtime.patience import LONGEST_REPLY, Patience
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 from tests.simulation.recorder import STATUS, HandlerError
@@ -35,6 +36,8 @@ class Pace:
     """The rate of each listener that has one of its own, and its calls."""
     reply: float = 0.0
     """The longest time that the lease of used slots took."""
+    limit: float = LONGEST_REPLY
+    """The longest time that recording an attempt might take."""
     record: float = 0.0
     """The longest time from a slot to its call: that of recording an attempt, if the policy counts them."""
 
@@ -105,18 +108,32 @@ def _measure(run: Recorder, listener: zq.Listener[bytes]) -> dict[str, float]:
     lease = timeline._try_to_lease
 
     async def measured(count: int) -> Block | None:
-        began = run.loop.time()
+        began, limit = run.loop.time(), timeline._patience.limit
         block = await lease(count)
         if block is not None:
-            pace.reply = max(pace.reply, min(LONGEST_REPLY, run.loop.time() - began))
+            pace.reply = max(pace.reply, min(limit, run.loop.time() - began))
         return block
 
     def noted(claim: Claim, handlers: anyio.abc.TaskGroup) -> None:
         started[claim.id] = run.loop.time()
         start(claim, handlers)
 
+    if listener._patience is not None:
+        listener._patience = _Measured(run)
     timeline._try_to_lease, listener._start = measured, noted  # type: ignore[method-assign]
     return started
+
+
+class _Measured(Patience):
+    """Notes the limit of each record of an attempt."""
+
+    def __init__(self, run: Recorder) -> None:
+        super().__init__(Clock())
+        self._pace = run.history.part(Pace)
+
+    def now(self) -> float:
+        self._pace.limit = max(self._pace.limit, self.limit)
+        return super().now()
 
 
 class _Clock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.rates.pace import LATE
-from aiozkqueue.rates.timeline import LONGEST_REPLY
 from tests.simulation.checker import rule
 from tests.simulation.programs.rates import LOOK, Pace
 
@@ -45,5 +44,5 @@ def _too_fast(calls: list[float], rate: float, slack: float) -> Iterator[str]:
 @rule
 def no_call_begins_long_after_its_slot(history: History) -> Iterator[str]:
     pace = history.part(Pace)
-    if pace.record > LONGEST_REPLY + 2 * LOOK:
+    if pace.record > pace.limit + 2 * LOOK:
         yield f"a call began {pace.record:.3f} s after its slot"

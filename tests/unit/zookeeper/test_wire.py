@@ -27,6 +27,7 @@ from aiozkqueue.zookeeper import (
     SessionExpiredError,
     SetData,
     Stat,
+    ThrottledError,
     ZooKeeperError,
     wire,
 )
@@ -275,7 +276,13 @@ def test_a_path_that_does_not_start_at_the_root_raises_an_error(path: str) -> No
 
 
 def test_error_codes_and_exceptions_correspond() -> None:
-    for code in (-101, -102, -103, -110, -111, -114, -125, -999):
+    for code in (-101, -102, -103, -110, -111, -114, -120, -125, -999):
         assert wire.code_of(wire.error_of(code, "/p")) == code
     assert wire.code_of(ProtocolError("x")) is None
     assert isinstance(wire.error_of(-101), NoNodeError)
+    assert isinstance(wire.error_of(-127), ThrottledError)
+
+
+def test_an_error_names_its_code_as_the_servers_do() -> None:
+    assert str(wire.error_of(-5, "/p")) == "ZooKeeper error -5 (MARSHALLINGERROR) at /p"
+    assert str(wire.error_of(-999)) == "ZooKeeper error -999 (a code that is unknown to this program)"

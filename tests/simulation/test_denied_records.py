@@ -1,0 +1,117 @@
+"""Messages of bundles that a user may not record or bury, because of an ACL or an enforced quota."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import Create, MultiError, NoAuthError, SetData
+from tests.simulation.test_known_configuration import play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.zookeeper import Operation
+
+NUMBER = 40
+
+
+def to_record(operation: Operation) -> bool:
+    return isinstance(operation, SetData) and "/meta/bundle-" in operation.path
+
+
+def to_dead_letter(operation: Operation) -> bool:
+    return isinstance(operation, Create) and "/dlq/" in operation.path
+
+
+class Denied:
+    """Refuses some writes of a session."""
+
+    def __init__(self, session: zq.QueueSession, where: Callable[[Operation], bool] = to_record) -> None:
+        self._where = where
+        zookeeper: Any = core_of(session).zookeeper
+        self._multi = zookeeper.multi
+        self.refused = 0
+        zookeeper.multi = self._checked
+
+    def _checked(self, operations: Sequence[Operation], **options: Any) -> Any:
+        for index, operation in enumerate(operations):
+            if self._where(operation):
+                self.refused += 1
+                refused = asyncio.get_running_loop().create_future()
+                refused.set_exception(MultiError(index, NoAuthError(operation.path)))
+                return refused
+        return self._multi(operations, **options)
+
+
+async def prepare(session: zq.QueueSession) -> zq.Queue[bytes]:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=64, policy=zq.ConsumeTimes(3)))
+    await jobs.put_many([b"%d" % number for number in range(NUMBER)])
+    return jobs
+
+
+@pytest.mark.parametrize("limit", [1, 7])
+def test_consumers_that_may_write_the_record_get_the_bundle_of_one_that_may_not(limit: int) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, denied, consumer = sessions
+        jobs, refusals = await prepare(operator), Denied(denied)
+
+        async def take() -> None:
+            async with denied.transaction() as tx:
+                assert await tx.take_many(denied.queue("jobs"), limit, timeout=400) == []
+
+        taking = asyncio.create_task(take())
+        await asyncio.sleep(1)
+        async with consumer.transaction() as tx:
+            taken = await tx.take_many(consumer.queue("jobs"), NUMBER, timeout=5)
+            assert [message.attempt for message in taken] == [1] * NUMBER
+        await taking
+        assert await jobs.size() == 0
+        assert refusals.refused <= 2 * limit
+
+    play(program)
+
+
+def test_a_bundle_whose_record_can_no_longer_be_written_is_tried_again_each_minute() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        await prepare(operator)
+        async with consumer.transaction(autocommit=False) as held:
+            assert await held.take(consumer.queue("jobs"), timeout=5)
+            refusals = Denied(consumer)
+            async with consumer.transaction() as tx:
+                assert await tx.take(consumer.queue("jobs"), timeout=200) is None
+            assert 2 <= refusals.refused <= 5
+            await held.rollback()
+
+    play(program, 2)
+
+
+def test_a_message_that_cannot_become_a_dead_letter_keeps_its_attempts() -> None:
+    """It is set aside without a delivery, as a single item."""
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, consumer = sessions
+        await prepare(operator)
+        async with consumer.transaction() as tx:
+            message = await tx.take(consumer.queue("jobs"), timeout=5)
+            assert message is not None
+            await tx.rollback(delay=0)
+        refusals = Denied(consumer, to_dead_letter)
+        async with consumer.transaction() as tx:
+            assert await tx.take(consumer.queue("jobs", dict[str, int]), timeout=2) is None
+        assert refusals.refused >= NUMBER
+        attempts = dict[str, int]()
+        while len(attempts) < NUMBER:
+            async with consumer.transaction() as tx:
+                for taken in await tx.take_many(consumer.queue("jobs"), NUMBER, timeout=4000):
+                    attempts[taken.id] = taken.attempt
+        assert attempts.pop(message.id) == 2
+        assert set(attempts.values()) == {1}
+
+    play(program, 2, limit=10_000)

@@ -1,0 +1,84 @@
+"""Error codes with which a server answers whole requests: they lose nothing, and callers see their names."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper.wire import THROTTLED, error_of
+from tests.simulation.test_known_configuration import play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.zookeeper import Operation
+
+
+class Refusing:
+    """Refuses the multis of a session that a function chooses by their number, and carries out the others."""
+
+    def __init__(self, session: zq.QueueSession, code: int, chooses: Callable[[int], bool]) -> None:
+        zookeeper: Any = core_of(session).zookeeper
+        self._zookeeper = zookeeper
+        self._multi = zookeeper.multi
+        self._code = code
+        self._chooses = chooses
+        self._number = 0
+        self._zookeeper.multi = self._answered
+
+    def stop(self) -> None:
+        self._zookeeper.multi = self._multi
+
+    def _answered(self, operations: Sequence[Operation], **options: Any) -> Any:
+        self._number += 1
+        if not self._chooses(self._number):
+            return self._multi(operations, **options)
+        return asyncio.ensure_future(self._refuse())
+
+    async def _refuse(self) -> None:
+        await asyncio.sleep(0.01)
+        raise error_of(self._code)
+
+
+@pytest.mark.parametrize("bundle", [1, 64], ids=["single items", "bundles"])
+@pytest.mark.parametrize("first", range(3))
+def test_requests_that_a_busy_server_drops_are_sent_again(bundle: int, first: int) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        producer, consumer = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(bundle=bundle))
+        for session in sessions:
+            Refusing(session, THROTTLED, lambda number: number % 3 == first)
+        await jobs.put(b"0")
+        await jobs.put_many([b"%d" % number for number in range(1, 50)])
+        taken: list[bytes] = []
+        while len(taken) < 50:
+            async with consumer.transaction() as tx:
+                taken += [message.body for message in await tx.take_many(consumer.queue("jobs"), 9, timeout=5)]
+        assert sorted(taken) == sorted(b"%d" % number for number in range(50))
+        assert await jobs.size() == 0
+
+    play(program, 2)
+
+
+def test_a_request_that_a_server_refuses_as_a_whole_is_not_committed() -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        operator, session = sessions
+        jobs, mine = operator.queue("jobs"), session.queue("jobs")
+        await mine.put(b"0")
+        async with session.transaction(autocommit=False) as tx:
+            assert await tx.take(mine, timeout=1)
+            refusing = Refusing(session, -1, lambda _: True)
+            with pytest.raises(zq.NotCommittedError, match=r"SYSTEMERROR.*nothing was applied"):
+                await tx.commit()
+        with pytest.raises(zq.NotCommittedError, match=r"SYSTEMERROR.*nothing was applied"):
+            await mine.put(b"1")
+        refusing.stop()
+        await mine.put(b"2")
+        assert [message.body for message in await jobs.peek()] == [b"0", b"2"]
+
+    play(program, 2)

@@ -1,0 +1,61 @@
+"""Queues with many lanes and few messages: a message costs a few requests, however many lanes are empty."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.session.internals import core_of
+from tests.simulation.test_known_configuration import play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MESSAGES = 60
+
+
+def count_requests(session: zq.QueueSession) -> list[str]:
+    """Return a list that receives the name of each request of a session from now on."""
+    zookeeper: Any = core_of(session).zookeeper
+    requests: list[str] = []
+
+    def counted(name: str, request: Callable[..., Any]) -> Callable[..., Any]:
+        def send(*args: Any, **options: Any) -> Any:
+            requests.append(name)
+            return request(*args, **options)
+
+        return send
+
+    for name in ("read", "read_many", "read_versioned", "children", "children_into", "exists", "multi"):
+        setattr(zookeeper, name, counted(name, getattr(zookeeper, name)))
+    return requests
+
+
+@pytest.mark.parametrize("priorities", [1, 3])
+def test_a_message_of_a_queue_with_a_thousand_shards_costs_a_few_requests(priorities: int) -> None:
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        producer, consumer = sessions
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(shards=1024, bundle=1))
+        for number in range(MESSAGES):
+            await jobs.put(b"%d" % number, priority=number % priorities)
+        requests = count_requests(consumer)
+        taken: list[int] = []
+        while len(taken) < MESSAGES:
+            async with consumer.transaction() as tx:
+                message = await tx.take(consumer.queue("jobs"), timeout=1)
+                assert message is not None
+                taken.append(int(message.body))
+        assert len(requests) < 12 * MESSAGES + 200
+        assert sorted(taken) == list(range(MESSAGES))
+        urgency = [number % priorities for number in taken]
+        assert urgency == sorted(urgency)
+        await jobs.put(b"late")
+        async with consumer.transaction() as tx:
+            message = await tx.take(consumer.queue("jobs"), timeout=1)
+            assert message is not None
+            assert message.body == b"late"
+
+    play(program, 2)
