@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper.auth import Auth
     from aiozkqueue.zookeeper.hosts import Ensemble, Server
+    from aiozkqueue.zookeeper.interface import ZooKeeper
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ class Session:
         self._failure: ZooKeeperError | None = None
         self._task: asyncio.Task[None] | None = None
         self._outage: Outage | None = None
+        self._warned = False  # of this outage
+        self._main: ZooKeeper | None = None
 
     # State
 
@@ -186,6 +189,10 @@ class Session:
                     raise
 
     # Life
+
+    def log_outages_with(self, main: ZooKeeper) -> None:
+        """Log only those outages that ``main``, another client of this process with these servers, does not log."""
+        self._main = main
 
     def start(self) -> None:
         """Start to connect, in a task of this session's own, so that the caller is never cancelled."""
@@ -325,6 +332,9 @@ class Session:
         _log.debug("%s: %s", server, why)
         now = asyncio.get_running_loop().time()
         if self._outage is not None and self._outage.must_log(now):
+            if self._main is not None and self._main.state is not State.CONNECTED:
+                return
+            self._warned = True
             lasted = self._outage.lasted(now)
             _log.warning("no connection to %s for %.0f s; last error: %s: %s", self.ensemble, lasted, server, why)
 
@@ -379,7 +389,8 @@ class Session:
         self._connection = connection
         self.attempts.clear()
         assert self._outage is not None  # noqa: S101 - until now
-        _log.info(
+        _log.log(
+            logging.INFO if self._main is None or self._warned else logging.DEBUG,
             "%s session 0x%x at %s, timeout %.1f s, after %.1f s without a connection",
             "new" if new_session else "resumed",
             self.session_id,
@@ -387,7 +398,7 @@ class Session:
             self.timeout,
             self._outage.lasted(asyncio.get_running_loop().time()),
         )
-        self._outage = None
+        self._outage, self._warned = None, False
         first = self.states.generation == 0
         self.states.move(State.CONNECTED, new_session=new_session)
         if not first:
@@ -396,7 +407,7 @@ class Session:
     def _lost(self, connection: Connection) -> None:
         if connection is not self._connection:
             return
-        _log.info("%s", connection.loss)
+        _log.log(logging.INFO if self._main is None else logging.DEBUG, "%s", connection.loss)
         self._outage = Outage(asyncio.get_running_loop().time())
         self._zxid, self._heard = self.last_zxid, self.last_heard
         self._connection = None
