@@ -1,7 +1,7 @@
 """The options of ``.option(...)``, checked before any job runs. Pure.
 
 Options appear in plans, logs and pickles, so they contain no secrets. Each process reads credentials from the file
-``authFile`` or from the environment variable ``AIOZKQUEUE_AUTH``.
+``authFile``, or from the environment (``AIOZKQUEUE_AUTH`` or ``AIOZKQUEUE_AUTH_FILE``).
 """
 
 from __future__ import annotations
