@@ -21,7 +21,7 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
-from aiozkqueue.cli.signals import draining
+from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.session.credentials import AUTH, AUTH_FILE
 from aiozkqueue.session.internals import settle_failed, work_of
 
@@ -102,14 +102,14 @@ async def consume(
             filters=condition,
         )
         async with consumer as deliveries:
-            with draining(deliveries.stop):
-                async for delivery in deliveries:
-                    if await _settle(delivery, handler):
-                        done += 1
-                    else:
-                        failed += 1
-                    if done + failed == limit:
-                        break
+            drain_on_signals(deliveries.stop)
+            async for delivery in deliveries:
+                if await _settle(delivery, handler):
+                    done += 1
+                else:
+                    failed += 1
+                if done + failed == limit:
+                    break
         if not (follow or done + failed):
             await _note_pause(target, queue)
     if follow and not failed:

@@ -14,7 +14,7 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.logs import start_logs
-from aiozkqueue.cli.signals import draining
+from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.schedule import Job, Jobs, Scheduler
 
@@ -138,8 +138,8 @@ async def run(
     start_logs(log_level, log_format, log_config)
     async with connection.open() as session:
         scheduler = Scheduler(session)
-        with draining(scheduler.stop):
-            await scheduler.run()
+        drain_on_signals(scheduler.stop)
+        await scheduler.run()
     return Exit.OK
 
 

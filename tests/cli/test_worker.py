@@ -96,6 +96,16 @@ async def several(session):
     print("closed", flush=True)
 
 
+@asynccontextmanager
+async def lingering(session):
+    yield session.listener(session.queue("orders", Order), slow)
+    print("closing", flush=True)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        print("cut short", flush=True)
+
+
 def nothing(session):
     return []
 
@@ -352,6 +362,31 @@ def test_a_second_signal_cancels_the_handlers_and_releases_their_messages(cli: C
     [stats] = cli("stats", "orders", "--json").records
     assert (stats["size"], stats["in_flight"]) == (1, 0)
     assert "there is no queue 'done'" in cli("stats", "done").stderr
+
+
+def test_a_second_signal_while_the_worker_closes_ends_it_without_killing_it(cli: Cli, go: Path) -> None:
+    go.touch()
+    cli("put", "orders", '{"id": 1}')
+    worker = cli.start("worker", "shop:lingering", "--session-timeout", "20")
+    assert _line(worker) == "started 1"
+    _stop(worker)
+    assert _line(worker) == "closing"
+    worker.send_signal(signal.SIGTERM)
+    rest, log = worker.communicate(timeout=90)
+    assert (worker.returncode, rest) == (0, b"cut short\n"), log
+    [stats] = cli("stats", "orders", "--json").records
+    assert stats["consumers"] == 0, "its session has ended with it, not 20 s later"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_worker_that_is_stopped_before_it_has_begun_exits_with_0(cli: Cli, go: Path, number: signal.Signals) -> None:
+    assert not go.exists()
+    unreachable = ("--hosts", "127.0.0.1:1", "--connect-timeout", "300")
+    worker = cli.start("worker", "shop:listener", "--health-port", "0", *unreachable)
+    _until_answered(_health_port(worker), "/ready", (503, "connecting"))
+    worker.send_signal(number)
+    _, log = worker.communicate(timeout=90)
+    assert worker.returncode == 0, log
 
 
 def test_a_worker_is_ready_until_it_is_signalled_and_live_until_it_exits(cli: Cli, go: Path) -> None:

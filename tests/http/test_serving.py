@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import socket
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,31 @@ async def test_a_second_signal_aborts_requests_and_still_ends_the_application(
             assert await asyncio.to_thread(server.wait) == 0
         asking.transport.abort()
     assert "lifespan" not in (await asyncio.to_thread(capfd.readouterr)).err
+
+
+async def test_a_server_that_is_stopped_while_it_connects_exits_cleanly(queue_root: str) -> None:
+    port, _ = free_ports()
+    command = [sys.executable, "-m", "aiozkqueue.cli", "serve", "--port", str(port), "--root", queue_root]
+    unreachable = ("--hosts", "127.0.0.1:1", "--connect-timeout", "300")
+    server = await asyncio.create_subprocess_exec(*command, *unreachable, stderr=asyncio.subprocess.DEVNULL)
+    try:
+
+        async def listens() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return False
+            writer.close()
+            return True
+
+        await eventually(listens, 60)
+        server.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            assert await server.wait() == 0
+    finally:
+        if server.returncode is None:
+            server.kill()
+            await server.wait()
 
 
 async def test_a_server_that_lost_zookeeper_can_be_stopped(zookeeper_proxy: ZooKeeperProxy, queue_root: str) -> None:
