@@ -16,7 +16,8 @@ import typer
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, LogConfig, LogFormat, LogLevel
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.exits import CommandFailedError, Exit
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.listening import listening_at
 from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.extras import needs
 from aiozkqueue.http.core.keys import Keys
@@ -223,11 +224,8 @@ class _Stopping:
 
 def _listening(option: str, host: str, port: int) -> socket.socket:
     """Return a socket that listens on the address. Raises: CommandFailedError."""
-    try:
+    with listening_at(f"--host {host} {option} {port}"):
         return listen(host, port)
-    except OSError as error:
-        msg = f"--host {host} {option} {port}: {error.strerror}"
-        raise CommandFailedError(msg) from error
 
 
 @contextmanager

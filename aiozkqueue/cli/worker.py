@@ -18,6 +18,7 @@ from aiozkqueue.cli.arguments import LogConfig, LogFormat, LogLevel
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit, status_of_child
+from aiozkqueue.cli.listening import listening_at
 from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.extras import needs
 from aiozkqueue.session.handler import check_handler
@@ -159,7 +160,8 @@ async def _run(
     async with AsyncExitStack() as stack:
         health = Health(host, port or 0)
         if port is not None:
-            await stack.enter_async_context(health)
+            with listening_at(f"--health-host {host} --health-port {port}"):
+                await stack.enter_async_context(health)
             output.note(f"health at http://{health.address}")
         stack.enter_context(dumping())
         session = await stack.enter_async_context(opening)

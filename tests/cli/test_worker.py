@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -406,6 +407,24 @@ def test_a_worker_is_ready_until_it_is_signalled_and_live_until_it_exits(cli: Cl
     go.touch()
     rest, _ = worker.communicate(timeout=90)
     assert (worker.returncode, rest) == (0, b"closed\n")
+
+
+def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message(cli: Cli, go: Path) -> None:
+    go.touch()
+    cli("put", "orders", '{"id": 1}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = cli.anew("worker", "shop:listener", "--health-port", str(port))
+        refused = f"--health-host 127.0.0.1 --health-port {port}: Address already in use; another process uses it: "
+        assert (done.status, done.stderr.startswith(f"aiozkqueue: {refused}choose another port")) == (1, True), (
+            done.stderr
+        )
+        assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 1}']
+        several = cli.anew("worker", "shop:listener", "--health-port", str(port), "--processes", "2")
+        assert (several.status, refused in several.stderr) == (1, True), several.stderr
+    nowhere = cli.anew("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
+    assert (nowhere.status, "--health-host nowhere.invalid --health-port 0: " in nowhere.stderr) == (1, True)
+    assert "Traceback" not in nowhere.stderr
 
 
 def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: Path) -> None:
