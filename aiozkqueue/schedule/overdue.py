@@ -12,7 +12,7 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.wording import counted
 
 from .cron import load
-from .jobs import read_jobs, readable
+from .jobs import JOBS, read_jobs, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ async def overdue_jobs(session: QueueSession, clock_offset: float) -> list[Findi
     """
     runtime = core_of(session)
     paths = SchedulePaths(runtime.root)
-    with readable(paths.base):
+    with readable(JOBS, paths.base):
         jobs = {name: job for name, (job, _) in (await read_jobs(runtime, paths, None)).items() if not job.paused}
     if not jobs:
         return []
