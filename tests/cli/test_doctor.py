@@ -90,6 +90,7 @@ async def test_doctor_finds_jobs_that_no_scheduler_serves(cli: Cli, server_view:
         added = await asyncio.to_thread(cli, "jobs", "add", name, "* * * * *", "q", "body")
         assert added.status == 0, added.stderr
     await asyncio.to_thread(cli, "jobs", "pause", "idle")
+    assert (await asyncio.to_thread(cli, "jobs", "list")).stderr == ""
     assert not any("jobs:" in text for text in found(await asyncio.to_thread(cli, "doctor", "--json"), "warning"))
     for name in ("report", "idle"):
         path = f"{queue_root}/.schedule/{name}"
@@ -97,6 +98,11 @@ async def test_doctor_finds_jobs_that_no_scheduler_serves(cli: Cli, server_view:
         await server_view.set(path, json.dumps({**job, "last": job["last"] - 600_000}).encode())
     told = found(await asyncio.to_thread(cli, "doctor", "--json"), "warning")
     assert "jobs: 1 job overdue: report. No scheduler seems to run" in told
+    listed = await asyncio.to_thread(cli, "jobs", "list")
+    advice = "run `aiozkqueue jobs run`, or a Scheduler in a worker"
+    assert listed.stderr == f"aiozkqueue: 1 job overdue: report. No scheduler seems to run: {advice}\n"
+    records = (await asyncio.to_thread(cli, "jobs", "list", "--json")).records
+    assert {record["name"]: record["overdue"] for record in records} == {"report": True, "idle": False}
 
 
 async def test_doctor_leaves_nothing_behind(cli: Cli, server_view: Observer, queue_root: str) -> None:
