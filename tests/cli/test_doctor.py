@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from aiozkqueue.zookeeper import handshake
 from aiozkqueue.zookeeper.hosts import Server
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer
@@ -232,10 +233,39 @@ async def test_a_server_without_a_quorum_is_a_warning_while_others_serve(cli: Cl
     assert not [text for text in found(done, "info") if text.startswith(address)]
 
 
+async def test_a_server_at_its_limit_of_connections_is_not_taken_for_one_that_does_not_allow_srvr(cli: Cli) -> None:
+    options = ServerOptions(fsync=False, settings={"maxClientCnxns": 1})
+    try:
+        server = await EmbeddedZooKeeper(options).__aenter__()
+    except ServerUnavailableError as error:
+        pytest.skip(str(error))  # it names the part that is missing
+    async with server:
+        full = server.hosts
+        done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_HOSTS=full))
+    [finding] = [finding for finding in of_kind(done, "finding") if finding["subject"] == full]
+    assert (finding["severity"], "closes them without an answer" in finding["text"]) == ("warning", True)
+    assert finding["advice"].startswith("raise its maxClientCnxns")
+
+
+async def test_a_server_that_does_not_allow_srvr_is_reported_with_the_setting(cli: Cli) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        word = (await reader.read(4)).decode("latin-1")
+        writer.write(f"{word} is not executed because it is not in the whitelist.\n".encode())  # ZooKeeper's own words
+        writer.close()
+
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as strict:
+        address = f"127.0.0.1:{strict.sockets[0].getsockname()[1]}"
+        hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},{address}"
+        done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts))
+    [finding] = [finding for finding in of_kind(done, "finding") if finding["subject"] == address]
+    assert (finding["severity"], finding["text"]) == ("info", "does not report its version")
+    assert "4lw.commands.whitelist" in finding["advice"]
+
+
 async def test_a_server_that_hides_its_version_still_counts_as_reached() -> None:
     async def silent(peer: Peer) -> None:
         await peer.keep_alive()
 
-    async with ScriptedServer(silent) as server:  # answers `srvr` with nothing, as one does that does not allow it
+    async with ScriptedServer(silent) as server:  # answers `srvr` with nothing, as one does that is full
         host, _, port = server.hosts.rpartition(":")
         assert await handshake.ask(Server(host, int(port)), "srvr", None) == ""
