@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -76,6 +77,13 @@ def _address(server: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _credentials(options: Mapping[str, str]) -> str:
+    """Return the text of the credentials. Raises: OSError: their file cannot be read; UnicodeDecodeError."""
+    if "--auth-file" in options:
+        return Path(options["--auth-file"]).read_text(encoding="utf-8")
+    return options.get("--auth", "")
+
+
 class _Connection:
     """A session with a server, which ends with the block."""
 
@@ -87,7 +95,7 @@ class _Connection:
             self._rest = b""
             self._send(struct.pack(">iqiqi16s?", 0, 0, _SESSION_MS, 0, 16, b"", True))  # noqa: FBT003 - a field
             self._receive()
-            for one in _BETWEEN.split(options.get("--auth", "").strip()):
+            for one in _BETWEEN.split(_credentials(options).strip()):
                 scheme, _, secret = one.partition(":")
                 if scheme == "digest":
                     self._send(struct.pack(">iii", _AUTH_XID, _AUTH, 0) + _buffer(b"digest") + _buffer(secret.encode()))

@@ -14,8 +14,9 @@ _TABLE: Final = Path(__file__).parent / "commands.json"
 #: The options of a connection that are also environment variables.
 _VARIABLES: Final = {
     f"--{name}": f"AIOZKQUEUE_{name.upper().replace('-', '_')}"
-    for name in ("hosts", "root", "tls-ca", "tls-cert", "tls-key", "tls", "auth")
+    for name in ("hosts", "root", "tls-ca", "tls-cert", "tls-key", "tls", "auth", "auth-file")
 }
+_CREDENTIALS: Final = frozenset({"--auth", "--auth-file"})
 _NO: Final = frozenset({"0", "f", "false", "n", "no", "off"})
 #: Kinds of names that `servers` reads.
 _STORED: Final = frozenset({"queue", "job", "bus"})
@@ -44,6 +45,8 @@ def candidates(before: Sequence[str], begun: str, environment: Mapping[str, str]
     options = {name: environment[variable] for name, variable in _VARIABLES.items() if environment.get(variable)}
     if options.get("--tls", "").lower() in _NO:
         del options["--tls"]
+    if not line.given.keys().isdisjoint(_CREDENTIALS):  # they replace the variables
+        options = {name: value for name, value in options.items() if name not in _CREDENTIALS}
     options |= line.given
     if line.open is not None:
         return _values(line.open["values"], begun, options)

@@ -76,8 +76,8 @@ def fenced_puts(transaction_id: str, puts: Sequence[Put], fence: Fence, progress
 
     It fails with a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
     """
-    is_pending = FixedOperations(fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
-    recorded = FixedOperations((progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
+    is_pending = FixedOperations(fence.path, fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
+    recorded = FixedOperations(progress.path, (progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
     return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts))))
 
 

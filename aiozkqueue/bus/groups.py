@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import AccessDeniedError, ConflictError, NotFoundError, PayloadError, QueueError
+from aiozkqueue.errors import ConflictError, NotFoundError, PayloadError, QueueError
+from aiozkqueue.layout import name_at
 from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import OPERATION_WEIGHT, AtomicWrite, Part
+from aiozkqueue.queue.runtime.acl_errors import right_denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -77,11 +79,17 @@ class Groups:
                 return
             operation = SetData(self._paths.base, replace(self._record, groups=groups).encode(), self._version)
             try:
-                await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations([operation], self._explain)))
+                await runtime.settle(
+                    AtomicWrite(runtime.ids.next(), FixedOperations(self._subject, [operation], self._explain))
+                )
             except GroupsChangedError:
                 continue
             self.forget()
             return
+
+    @property
+    def _subject(self) -> str:
+        return f"bus {self._paths.name!r}"
 
     def _explain(self, error: ZooKeeperError) -> QueueError:
         if isinstance(error, BadVersionError | NoNodeError):
@@ -96,8 +104,7 @@ class Groups:
         except NoNodeError:
             await zookeeper.ensure(base)
         except NoAuthError as error:
-            msg = f"{base}: {error}; {error.advice}"
-            raise AccessDeniedError(msg) from error
+            raise right_denied(self._subject, f"read {base}", error) from error
         except MalformedError as error:
             msg = f"{base}: {error}"
             raise PayloadError(msg) from error
@@ -126,8 +133,7 @@ class GroupsCheck(Part):
         Raises: GroupsChangedError, AccessDeniedError.
         """
         if isinstance(error, NoAuthError):
-            msg = f"{self._path}: {error}; {error.advice}"
-            raise AccessDeniedError(msg) from error
+            raise right_denied(f"bus {name_at(self._path)!r}", f"read {self._path}", error) from error
         self._changed()
         raise GroupsChangedError(
             f"{operation.path}: a group joined or left the bus while an event was posted ({error}); "

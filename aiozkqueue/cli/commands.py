@@ -69,7 +69,11 @@ COMMANDS: Final = (
         "jobs",
         "Manage recurring jobs by cron expressions.",
         (
-            Command("list", "jobs:list_", "List the recurring jobs and the next occurrence of each."),
+            Command(
+                "list",
+                "jobs:list_",
+                "List the recurring jobs and the next occurrence of each; note jobs that no scheduler seems to serve.",
+            ),
             Command(
                 "add", "jobs:add", "Add a job that puts BODY to QUEUE at the times of CRON while a scheduler runs."
             ),

@@ -21,6 +21,7 @@ from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.operations.similar import ALIKE, absence, similar_queue
+from aiozkqueue.session.credentials import AUTH, AUTH_FILE, credentials_of_environment, credentials_of_file
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import parse_hosts
 
@@ -42,8 +43,7 @@ TLS_CA: Final = "AIOZKQUEUE_TLS_CA"
 TLS_CERT: Final = "AIOZKQUEUE_TLS_CERT"
 TLS_KEY: Final = "AIOZKQUEUE_TLS_KEY"
 TLS: Final = "AIOZKQUEUE_TLS"
-AUTH: Final = "AIOZKQUEUE_AUTH"
-VARIABLES: Final = (HOSTS, ROOT, SESSION_TIMEOUT, CONNECT_TIMEOUT, TLS_CA, TLS_CERT, TLS_KEY, TLS, AUTH)
+VARIABLES: Final = (HOSTS, ROOT, SESSION_TIMEOUT, CONNECT_TIMEOUT, TLS_CA, TLS_CERT, TLS_KEY, TLS, AUTH, AUTH_FILE)
 
 _PANEL: Final = "Connection"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -249,23 +249,36 @@ def connection(
             rich_help_panel=_PANEL,
         ),
     ] = None,
+    auth_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help=f"A file with such credentials, such as a secret of Docker. [dim]\\[env var: {AUTH_FILE}][/dim]",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
 ) -> Connection:
     """Return the connection of these options. Raises: typer.BadParameter, which never shows a password."""
-    credentials = _credentials(auth)
+    credentials = _credentials(auth, auth_file)
     return Connection(hosts, root, session_timeout, connect_timeout, tls_ca, tls_cert, tls_key, tls, credentials)
 
 
-def _credentials(given: list[str] | None) -> tuple[zq.Auth, ...]:
-    """Return the credentials of the options, or else of the variable.
+def _credentials(given: list[str] | None, file: Path | None) -> tuple[zq.Auth, ...]:
+    """Return the credentials of the options, or else of the variables.
 
-    Typer would split the variable at the spaces in a password.
+    Typer would split a variable at the spaces in a password.
     """
+    if given and file is not None:
+        message = "give --auth or --auth-file, not both"
+        raise typer.BadParameter(message)
     try:
-        if given:
-            return tuple(map(zq.Auth.parse, given))
-        return tuple(zq.Auth.parse_all(os.environ.get(AUTH, "")))
+        if file is not None:
+            return tuple(credentials_of_file(file, "--auth-file"))
+        return tuple(map(zq.Auth.parse, given) if given else credentials_of_environment())
     except zq.InvalidOptionError as error:
-        message = f"--auth: {error}"
+        message = f"--auth: {error}" if given else str(error)
         raise typer.BadParameter(message) from None
 
 

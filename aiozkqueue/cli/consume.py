@@ -18,10 +18,11 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.asked import AskedQueue, asks_queue
-from aiozkqueue.cli.connection import AUTH, Connection, connected
+from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
-from aiozkqueue.cli.signals import draining
+from aiozkqueue.cli.signals import drain_on_signals
+from aiozkqueue.session.credentials import AUTH, AUTH_FILE
 from aiozkqueue.session.internals import settle_failed, work_of
 
 _PREFETCH: Final = 32
@@ -72,7 +73,7 @@ async def consume(
     """Take messages and print or process each in its own transaction.
 
     Prints each payload and a newline, and commits; or runs a command with the payload on its stdin, and
-    AIOZKQUEUE_MESSAGE_ID and AIOZKQUEUE_ATTEMPT in its environment, but not AIOZKQUEUE_AUTH: exit status 0 commits,
+    AIOZKQUEUE_MESSAGE_ID and AIOZKQUEUE_ATTEMPT in its environment, but no AIOZKQUEUE_AUTH: exit status 0 commits,
     any other status redelivers the message. Messages match all filters, and both options may be repeated.
     SIGTERM or SIGINT: finish the current message, then exit.
     A second signal exits immediately, and the message is redelivered.
@@ -101,14 +102,14 @@ async def consume(
             filters=condition,
         )
         async with consumer as deliveries:
-            with draining(deliveries.stop):
-                async for delivery in deliveries:
-                    if await _settle(delivery, handler):
-                        done += 1
-                    else:
-                        failed += 1
-                    if done + failed == limit:
-                        break
+            drain_on_signals(deliveries.stop)
+            async for delivery in deliveries:
+                if await _settle(delivery, handler):
+                    done += 1
+                else:
+                    failed += 1
+                if done + failed == limit:
+                    break
         if not (follow or done + failed):
             await _note_pause(target, queue)
     if follow and not failed:
@@ -155,7 +156,7 @@ async def _execute(command: str, delivery: zq.Delivery[bytes]) -> str | None:
     process = await asyncio.create_subprocess_shell(
         command,
         stdin=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name != AUTH}
+        env={name: value for name, value in os.environ.items() if name not in {AUTH, AUTH_FILE}}
         | {"AIOZKQUEUE_MESSAGE_ID": delivery.id, "AIOZKQUEUE_ATTEMPT": str(delivery.attempt)},
         # A separate process group, so that the Ctrl-C for this process does not reach the command.
         process_group=0,

@@ -14,16 +14,18 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.logs import start_logs
-from aiozkqueue.cli.signals import draining
+from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.schedule import Job, Jobs, Scheduler
+from aiozkqueue.schedule.overdue import findings_about, is_overdue
+from aiozkqueue.session.internals import core_of
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.")]
 
 
 @connected
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """List the recurring jobs and the next occurrence of each.
+    """List the recurring jobs and the next occurrence of each; note jobs that no scheduler seems to serve.
 
     Exit status 1: there are none.
 
@@ -32,9 +34,11 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     """
     async with connection.open() as session:
         jobs = await Jobs(session).list()
+        now = core_of(session).clock.time()
+    overdue = [job.name for job in jobs if is_overdue(job, now)]
     if as_json:
         for job in jobs:
-            output.print_json(_record(job))
+            output.print_json(_record(job) | {"overdue": job.name in overdue})
     elif jobs:
         output.print_table(
             ["name", "cron", "zone", "queue", "missed", "last", "next", "payload"],
@@ -43,6 +47,8 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
                 for j in jobs
             ],
         )
+    for finding in findings_about(overdue):
+        output.note(f"{finding.text}: {finding.advice}")
     return Exit.OK if jobs else Exit.NOTHING
 
 
@@ -138,8 +144,8 @@ async def run(
     start_logs(log_level, log_format, log_config)
     async with connection.open() as session:
         scheduler = Scheduler(session)
-        with draining(scheduler.stop):
-            await scheduler.run()
+        drain_on_signals(scheduler.stop)
+        await scheduler.run()
     return Exit.OK
 
 

@@ -90,12 +90,11 @@ async def put(
 
     Examples:
     [dim]$ aiozkqueue put orders '{"id": 1}'
-    $ aiozkqueue put orders '{"id": 2}' --priority -5
+    $ aiozkqueue put orders '{"id": 2}' --priority -5 --header source=shop
     $ aiozkqueue put reminders 'call back' --delay 15m
     $ aiozkqueue put payments '{"id": 3}' --group 'customer 7'
     $ aiozkqueue put reminders 'pay up' --key invoice-7 --unique ignore --ttl 1h
     $ aiozkqueue put renders --tag performance_class=standard scene.blend
-    $ aiozkqueue put orders '{"id": 4}' --header source=shop
     $ tail -f orders.jsonl | aiozkqueue put orders --lines --timeout 60[/dim]
     """
     if body is not None and (file is not None or lines):

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 from urllib.parse import urlsplit
 
 import typer
@@ -16,7 +16,8 @@ import typer
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, LogConfig, LogFormat, LogLevel
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.exits import CommandFailedError, Exit
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.listening import listening_at
 from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.extras import needs
 from aiozkqueue.http.core.keys import Keys
@@ -25,6 +26,8 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.worker.heap import settled_heap
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from aiozkqueue.http.server import Server
 from aiozkqueue.http.core.tokens import MessageIds
 
@@ -145,39 +148,40 @@ async def serve(
         separate_purge=separate_purge,
     )
     # Open the sockets and the session first: uvicorn ends the process if its own startup fails.
-    async with AsyncExitStack() as stack:
-        stop = stack.enter_context(_stopping())
-        listening = stack.enter_context(_listening("--port", host, port))
-        asking = stack.enter_context(_admin_listening(host, port, admin_port))
-        session = await stack.enter_async_context(connection.open())
-        lister = await stack.enter_async_context(connection.open())
-        address = address_of(listening)
-        app = create_app(lambda: nullcontext(session), settings, listing=lambda: nullcontext(lister))
-        main = servers.server(
-            app,
-            host=host,
-            port=port,
-            root_path=root_path,
-            keep_alive=keep_alive,
-            forwarded_allow_ips=forwarded_allow_ips,
-        )
-        stop.append(main.stop)
-        serving = asyncio.create_task(main.serve([listening]))
-        await _started(main, serving)
-        if main.started and asking is not None:
-            admin = servers.admin_server(app)
-            stack.push_async_callback(_ended, admin, asyncio.create_task(admin.serve([asking])))
-        if main.started and cluster is not None:
-            own = advertise or address
-            admin_address = address if asking is None else address_of(asking)
-            registration = Registration(cluster, own, advertise_admin or _as_seen(own, admin_address))
-            main.withdraw = await stack.enter_async_context(registered(core_of(session), registration))
-        if main.started:
-            stack.enter_context(settled_heap())
-            sys.stdout.write(f"http://{address}\n")
-            sys.stdout.flush()
-        await serving
-    return Exit.OK if main.started else Exit.NOTHING
+    with _Stopping() as stopping:
+        async with AsyncExitStack() as stack:
+            listening = stack.enter_context(_listening("--port", host, port))
+            asking = stack.enter_context(_admin_listening(host, port, admin_port))
+            session = await stack.enter_async_context(connection.open())
+            lister = await stack.enter_async_context(connection.open())
+            address = address_of(listening)
+            app = create_app(lambda: nullcontext(session), settings, listing=lambda: nullcontext(lister))
+            main = servers.server(
+                app,
+                host=host,
+                port=port,
+                root_path=root_path,
+                keep_alive=keep_alive,
+                forwarded_allow_ips=forwarded_allow_ips,
+            )
+            stopping.call = main.stop
+            serving = asyncio.create_task(main.serve([listening]))
+            await _started(main, serving)
+            if main.started and asking is not None:
+                admin = servers.admin_server(app)
+                stack.push_async_callback(_ended, admin, asyncio.create_task(admin.serve([asking])))
+            if main.started and cluster is not None:
+                own = advertise or address
+                admin_address = address if asking is None else address_of(asking)
+                registration = Registration(cluster, own, advertise_admin or _as_seen(own, admin_address))
+                main.withdraw = await stack.enter_async_context(registered(core_of(session), registration))
+            if main.started:
+                stack.enter_context(settled_heap())
+                sys.stdout.write(f"http://{address}\n")
+                sys.stdout.flush()
+            await serving
+            return Exit.OK if main.started else Exit.NOTHING
+    return Exit.OK  # a signal has stopped it before it began
 
 
 async def _started(server: Server, serving: asyncio.Task[None]) -> None:
@@ -190,33 +194,38 @@ async def _ended(server: Server, serving: asyncio.Task[None]) -> None:
     await serving
 
 
-@contextmanager
-def _stopping() -> Iterator[list[Callable[[], None]]]:
-    """Handle SIGTERM and SIGINT: call the functions of the list, or cancel the task while the list is empty."""
-    loop, task, calls = asyncio.get_running_loop(), asyncio.current_task(), list[Callable[[], None]]()
+class _Stopping:
+    """Handles SIGTERM and SIGINT during its block: each calls ``call``, or ends the block as long as there is none."""
 
-    def received() -> None:
-        for call in calls:
-            call()
-        if not calls and task is not None:
-            task.cancel()
+    def __init__(self) -> None:
+        self.call: Callable[[], None] | None = None
+        self._cancelled = False
+        self._task = asyncio.current_task()
 
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(kind, received)
-    try:
-        yield calls
-    finally:
-        for kind in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(kind)
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._received)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+        return self._cancelled and isinstance(error, asyncio.CancelledError)
+
+    def _received(self) -> None:
+        if self.call is not None:
+            self.call()
+        elif self._task is not None:
+            self._cancelled = True
+            self._task.cancel()
 
 
 def _listening(option: str, host: str, port: int) -> socket.socket:
     """Return a socket that listens on the address. Raises: CommandFailedError."""
-    try:
+    with listening_at(f"--host {host} {option} {port}"):
         return listen(host, port)
-    except OSError as error:
-        msg = f"--host {host} {option} {port}: {error.strerror}"
-        raise CommandFailedError(msg) from error
 
 
 @contextmanager

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 
-@contextmanager
-def draining(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` at the first signal, and cancel the current task at the second."""
+def drain_on_signals(stop: Callable[[], None]) -> None:
+    """Call ``stop`` at the first signal from now on, and cancel the current task at each further one.
+
+    This holds until the event loop is closed: a signal that comes while the command closes its session must not kill
+    it, because its locks would then stay for a session timeout.
+    """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     stopping = False
@@ -22,11 +24,5 @@ def draining(stop: Callable[[], None]) -> Iterator[None]:
         stopping = True
         stop()
 
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    for kind in kinds:
+    for kind in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(kind, received)
-    try:
-        yield
-    finally:
-        for kind in kinds:
-            loop.remove_signal_handler(kind)

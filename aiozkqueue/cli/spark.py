@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.connection import AUTH, DEFAULT_HOSTS, Connection
+from aiozkqueue.cli.connection import DEFAULT_HOSTS, Connection
 from aiozkqueue.cli.exits import CommandFailedError
 from aiozkqueue.extras import missing
+from aiozkqueue.session.credentials import AUTH, AUTH_FILE
 from aiozkqueue.testing.spark import java_home
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def options_of(connection: Connection) -> dict[str, str]:
     """
     if connection.auth:
         os.environ[AUTH] = connection.credentials()
+        os.environ.pop(AUTH_FILE, None)
     options = {
         "hosts": DEFAULT_HOSTS if connection.hosts is None else connection.hosts,
         "root": connection.root,

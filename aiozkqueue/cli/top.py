@@ -23,7 +23,7 @@ from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.keyboard import keys
 from aiozkqueue.cli.output import Json
-from aiozkqueue.cli.signals import draining
+from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.cli.top_screen import Figures, Screen
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.session.internals import core_of
@@ -61,22 +61,22 @@ async def top(
     ends = asyncio.Event()
     async with connection.open() as session:
         figures = _Figures(session, queues)
-        with draining(ends.set):
-            if as_json and not once:
-                while not ends.is_set():
-                    _print(await figures.read(), as_json=True)
-                    await _wait(ends, interval)
-            elif once or not sys.stdout.isatty():
-                if await figures.read():
-                    await _wait(ends, interval)
-                rows = await figures.read()
-                _print(rows, as_json=as_json)
-                if queues and any("unreadable" in row for row in rows):
-                    return Exit.NOTHING
-            else:
-                servers = connection.hosts or DEFAULT_HOSTS
-                header = f"aiozkqueue top   {servers}   {connection.root}   every {interval:g} s"
-                await _live(figures, header, interval, ends)
+        drain_on_signals(ends.set)
+        if as_json and not once:
+            while not ends.is_set():
+                _print(await figures.read(), as_json=True)
+                await _wait(ends, interval)
+        elif once or not sys.stdout.isatty():
+            if await figures.read():
+                await _wait(ends, interval)
+            rows = await figures.read()
+            _print(rows, as_json=as_json)
+            if queues and any("unreadable" in row for row in rows):
+                return Exit.NOTHING
+        else:
+            servers = connection.hosts or DEFAULT_HOSTS
+            header = f"aiozkqueue top   {servers}   {connection.root}   every {interval:g} s"
+            await _live(figures, header, interval, ends)
     return Exit.OK
 
 

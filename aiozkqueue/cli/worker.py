@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import signal
 import sys
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
@@ -19,12 +18,14 @@ from aiozkqueue.cli.arguments import LogConfig, LogFormat, LogLevel
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit, status_of_child
+from aiozkqueue.cli.listening import listening_at
 from aiozkqueue.cli.logs import start_logs
 from aiozkqueue.extras import needs
 from aiozkqueue.session.handler import check_handler
 from aiozkqueue.worker import (
     Announced,
     Health,
+    Stops,
     dumping,
     load,
     opened,
@@ -138,17 +139,30 @@ async def _serve(
     drain_timeout: float,
 ) -> Exit:
     """Run the services of a session until a signal arrives."""
+    stops = Stops()
+    stops.handle()  # before there are services, too: the first process of a container only ends by handled signals
+    try:
+        await _run(opening, factory, health_at, drain_timeout, stops)
+    except asyncio.CancelledError:
+        if not stops.requested:
+            raise
+    return Exit.OK
+
+
+async def _run(
+    opening: AbstractAsyncContextManager[zq.QueueSession],
+    factory: Callable[[zq.QueueSession], object],
+    health_at: tuple[str, int | None],
+    drain_timeout: float,
+    stops: Stops,
+) -> None:
     host, port = health_at
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - this is a coroutine
     async with AsyncExitStack() as stack:
         health = Health(host, port or 0)
         if port is not None:
-            await stack.enter_async_context(health)
+            with listening_at(f"--health-host {host} --health-port {port}"):
+                await stack.enter_async_context(health)
             output.note(f"health at http://{health.address}")
-        # Until services run, no message is being handled; the first process of a container only ends by signals that it
-        # handles.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         stack.enter_context(dumping())
         session = await stack.enter_async_context(opening)
         services = await stack.enter_async_context(opened(factory, session))
@@ -157,8 +171,10 @@ async def _serve(
             health.measure(_metrics(session))
         stack.enter_context(settled_heap())
         announced = (health.reporting(Announced(service)) for service in services)
-        await zq.run(*announced, signals=stop_signals(), drain_timeout=drain_timeout)
-    return Exit.OK
+        try:
+            await zq.run(*announced, signals=stop_signals(), drain_timeout=drain_timeout)
+        finally:
+            stops.handle()
 
 
 def _own_command(*without: str) -> list[str]:

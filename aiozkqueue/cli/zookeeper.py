@@ -12,7 +12,7 @@ import typer
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.signals import draining
+from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper
 
 # Seconds between two checks that the servers still run.
@@ -49,18 +49,18 @@ def zookeeper(
 
 async def _serve(servers: EmbeddedEnsemble, *, as_json: bool) -> Exit:
     stop = asyncio.Event()
-    with draining(stop.set):
-        async with servers:
-            if as_json:
-                output.print_json({"hosts": servers.hosts})
-            else:
-                sys.stdout.write(f"{servers.hosts}\n")
-                sys.stdout.flush()
-            while all(node.running for node in servers.nodes):
-                try:
-                    await asyncio.wait_for(stop.wait(), _LOOK)
-                except TimeoutError:
-                    continue
-                return Exit.OK
-            output.note("a server stopped unexpectedly")
-            return Exit.NOTHING
+    drain_on_signals(stop.set)
+    async with servers:
+        if as_json:
+            output.print_json({"hosts": servers.hosts})
+        else:
+            sys.stdout.write(f"{servers.hosts}\n")
+            sys.stdout.flush()
+        while all(node.running for node in servers.nodes):
+            try:
+                await asyncio.wait_for(stop.wait(), _LOOK)
+            except TimeoutError:
+                continue
+            return Exit.OK
+        output.note("a server stopped unexpectedly")
+        return Exit.NOTHING

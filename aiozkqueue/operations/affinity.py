@@ -64,7 +64,7 @@ async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int
     if config.affinity != "producer":
         return 0
     after = REAP_AFTER if config.reap_after is None else config.reap_after
-    latest = await server_time(handle.runtime) - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
+    latest = await server_time(handle.runtime, f"queue {handle.state.name!r}") - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
     most = limit or config.reap_limit or REAP_LIMIT
     locked = await locked_ids(handle)
     late: list[ItemSnapshot] = []

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from aiozkqueue.errors import (
-    AccessDeniedError,
     AlreadyExistsError,
     InvalidOptionError,
     InvalidScheduleError,
@@ -26,6 +25,7 @@ from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.put.prepare import check
+from aiozkqueue.queue.runtime.acl_errors import right_denied
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import (
     BadVersionError,
@@ -37,6 +37,7 @@ from aiozkqueue.zookeeper import (
     SetData,
     below,
     changes,
+    parent_of,
     read_latest,
     reads,
 )
@@ -60,6 +61,8 @@ log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: All jobs, in errors.
+JOBS: Final = "recurring jobs"
 #: Jobs read at a time.
 _PAGE = 100
 
@@ -225,9 +228,9 @@ class Jobs:
         path = self._paths.job(name)
 
         def explain(error: ZooKeeperError) -> QueueError:
-            return _not_found(name) if isinstance(error, NoNodeError) else QueueError(f"{path}: {error}")
+            return _not_found(name) if isinstance(error, NoNodeError) else QueueError(f"{_job(name)}: {error}")
 
-        await apply(core_of(self._session), [Delete(path)], explain)
+        await apply(core_of(self._session), _job(name), [Delete(path)], explain)
 
     @reads
     async def get(self, name: str) -> Job:
@@ -247,7 +250,7 @@ class Jobs:
 
         Raises: MissingExtraError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
-        with readable(self._paths.base):
+        with readable(JOBS, self._paths.base):
             records = await read_jobs(core_of(self._session), self._paths, None)
         shown: list[Job] = []
         for name, (record, _) in sorted(records.items()):
@@ -263,16 +266,15 @@ class Jobs:
         runtime = core_of(self._session)
         path = self._paths.job(name)
         record = await _record(runtime, cron, queue, value, **options)
-        record = replace(record, last=await server_time(runtime))
-        with readable(self._paths.base):
-            await runtime.zookeeper.ensure(self._paths.base)
+        record = replace(record, last=await server_time(runtime, _job(name)))
+        await ensure_folder(runtime, _job(name), self._paths.base)
 
         def explain(error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
                 return AlreadyExistsError(f"job {name!r} already exists; change it, or remove it first")
-            return QueueError(f"{path}: {error}")
+            return QueueError(f"{_job(name)}: {error}")
 
-        await apply(runtime, [Create(path, record.encode())], explain)
+        await apply(runtime, _job(name), [Create(path, record.encode())], explain)
         return await _shown(name, record)
 
     @changes
@@ -294,7 +296,7 @@ class Jobs:
 
     async def _read(self, name: str) -> tuple[JobRecord, int]:
         path = self._paths.job(name)
-        with readable(path):
+        with readable(_job(name), path):
             try:
                 node = await read_latest(core_of(self._session).zookeeper, path)
             except NoNodeError:
@@ -307,8 +309,8 @@ class Jobs:
 
         def explain(error: ZooKeeperError) -> QueueError:
             if isinstance(error, NoNodeError | BadVersionError):
-                return JobChangedError(f"{path}: {error}")
-            return QueueError(f"{path}: {error}")
+                return JobChangedError(f"{_job(name)}: {error}")
+            return QueueError(f"{_job(name)}: {error}")
 
         await runtime.zookeeper.sync(path)  # another session may have changed it before this call
         while True:
@@ -318,32 +320,39 @@ class Jobs:
             if new == old:
                 return await _shown(name, old)
             if (new.cron, new.zone) != (old.cron, old.zone) or old.paused:
-                new = replace(new, last=max(old.last, await server_time(runtime)))
+                new = replace(new, last=max(old.last, await server_time(runtime, _job(name))))
             try:
-                await apply(runtime, [SetData(path, new.encode(), version)], explain)
+                await apply(runtime, _job(name), [SetData(path, new.encode(), version)], explain)
             except JobChangedError:
                 continue
             return await _shown(name, new)
 
 
 @contextmanager
-def readable(path: str) -> Iterator[None]:
-    """Name the znode in the error when it cannot be read. Raises: AccessDeniedError, PayloadError."""
+def readable(subject: str, path: str) -> Iterator[None]:
+    """Name the subject and its znode in the error when it cannot be read. Raises: AccessDeniedError, PayloadError."""
     try:
         yield
     except NoAuthError as error:
-        msg = f"{path}: {error}; {error.advice}"
-        raise AccessDeniedError(msg) from error
+        raise right_denied(subject, f"read {path}", error) from error
     except MalformedError as error:
         msg = f"{path}: {error}"
         raise PayloadError(msg) from error
 
 
+async def ensure_folder(runtime: SessionCore, subject: str, path: str) -> None:
+    """Create a folder below the root if it does not exist. Raises: AccessDeniedError: it names the subject."""
+    try:
+        await runtime.zookeeper.ensure(path)
+    except NoAuthError as error:
+        raise right_denied(subject, f"create children of {parent_of(path)}", error) from error
+
+
 async def apply(
-    runtime: SessionCore, operations: list[Operation], explain: Callable[[ZooKeeperError], QueueError]
+    runtime: SessionCore, subject: str, operations: list[Operation], explain: Callable[[ZooKeeperError], QueueError]
 ) -> None:
     """Apply operations exactly once. Raises: the result of ``explain`` for a refusal; as `Queue.put`."""
-    await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations(operations, explain)))
+    await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations(subject, operations, explain)))
 
 
 async def read_jobs(
@@ -458,6 +467,10 @@ def _tolerance(tolerance: Seconds) -> float:
         msg = f"tolerance={tolerance!r}: give at least {LEAST_TOLERANCE:g} second: every occurrence is a little late"
         raise InvalidOptionError(msg)
     return number
+
+
+def _job(name: str) -> str:
+    return f"job {name!r}"
 
 
 def _not_found(name: str) -> NotFoundError:

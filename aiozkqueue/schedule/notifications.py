@@ -47,7 +47,7 @@ from aiozkqueue.session.internals import core_of, state_of, work_of
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData, changes, reads
 
-from .jobs import apply, readable
+from .jobs import apply, ensure_folder, readable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -134,25 +134,25 @@ class Notifications:
         queue = NotificationQueue(self._session, service, name, type)
         state = state_of(queue.queue)
         config = QueueConfig(policy=policy, history=History(payload=True) if history else None)
-        with readable(self._base):
-            await runtime.zookeeper.ensure(self._base)
+        subject = _subject(service, name)
+        await ensure_folder(runtime, subject, self._base)
 
         def explain(error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
                 return _exists_already(service, name)
             if isinstance(error, BadVersionError | NoNodeError):
                 return ConflictError(f"{state.paths.base}: {error}")
-            return QueueError(f"{path}: {error}")
+            return QueueError(f"{subject}: {error}")
 
         while True:
-            with readable(path):
+            with readable(subject, path):
                 if await runtime.zookeeper.exists(path) is not None:
                     raise _exists_already(service, name)
             await state.open_or_create()
             check_change(state.name, state.config, config)
             settings = SetData(state.paths.base, state.config.changed(config).encode(), state.version)
             try:
-                await apply(runtime, [Create(path), settings], explain)
+                await apply(runtime, subject, [Create(path), settings], explain)
             except ConflictError:  # the queue's configuration has just been changed by another
                 state.invalidate()
                 continue
@@ -167,7 +167,7 @@ class Notifications:
         SessionClosedError, WrongLoopError.
         """
         path = self._path(service, name)
-        with readable(path):
+        with readable(_subject(service, name), path):
             zookeeper = core_of(self._session).zookeeper
             if await zookeeper.exists(path) is None:
                 await zookeeper.sync(path)  # a lagging server may not know a new one
@@ -183,7 +183,7 @@ class Notifications:
         Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
         runtime = core_of(self._session)
-        with readable(self._base):
+        with readable("notification queues", self._base):
             stat = await runtime.zookeeper.exists(self._base)
             names = [] if stat is None else await runtime.zookeeper.children(self._base)
         return sorted((service, name) for service, _, name in (full_name.partition(":") for full_name in names))
@@ -350,7 +350,7 @@ class NotificationQueue(Generic[T]):
         SessionClosedError, WrongLoopError.
         """
         runtime, state = core_of(self._session), state_of(self._queue)
-        now = await server_time(runtime)
+        now = await server_time(runtime, f"queue {state.name!r}")
         moment = now if at is None else _ms(at)
         if not await state.open_existing():
             return 0
@@ -495,6 +495,10 @@ class NotificationQueue(Generic[T]):
             "in processing" if found.in_flight else "future",
             attempts_of(found.meta),
         )
+
+
+def _subject(service: str, name: str) -> str:
+    return f"notification queue {name!r} of service {service!r}"
 
 
 def _exists_already(service: str, name: str) -> AlreadyExistsError:

@@ -1,4 +1,4 @@
-"""Jobs without a running scheduler, as findings for `aiozkqueue doctor`."""
+"""Jobs without a running scheduler, as findings for `aiozkqueue doctor` and `aiozkqueue jobs list`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import InvalidScheduleError, MissingExtraError
 from aiozkqueue.layout.jobs import SchedulePaths
-from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.moments import milliseconds_at, milliseconds_in
 from aiozkqueue.operations.doctor.diagnosis import Finding, Severity
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.wording import counted
 
 from .cron import load
-from .jobs import read_jobs, readable
+from .jobs import JOBS, read_jobs, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiozkqueue.layout.jobs import JobRecord
     from aiozkqueue.session.session import QueueSession
+
+    from .jobs import Job
 
 #: How late an occurrence is when no scheduler seems to run, milliseconds.
 LATE: Final = 60_000
@@ -34,7 +36,7 @@ async def overdue_jobs(session: QueueSession, clock_offset: float) -> list[Findi
     """
     runtime = core_of(session)
     paths = SchedulePaths(runtime.root)
-    with readable(paths.base):
+    with readable(JOBS, paths.base):
         jobs = {name: job for name, (job, _) in (await read_jobs(runtime, paths, None)).items() if not job.paused}
     if not jobs:
         return []
@@ -43,7 +45,12 @@ async def overdue_jobs(session: QueueSession, clock_offset: float) -> list[Findi
         late = [name for name, job in jobs.items() if await _is_late(job, now)]
     except MissingExtraError as error:
         return [Finding(Severity.INFO, "jobs", f"cannot check {counted(len(jobs), 'job')}", str(error))]
-    return [*_found(late)]
+    return [*findings_about(late)]
+
+
+def is_overdue(job: Job, now: float) -> bool:
+    """Return whether the next occurrence of a job passed so long before ``now`` that no scheduler seems to run."""
+    return not job.paused and job.next is not None and milliseconds_at(job.next) + LATE < milliseconds_in(now)
 
 
 async def _is_late(job: JobRecord, now: int) -> bool:
@@ -55,7 +62,8 @@ async def _is_late(job: JobRecord, now: int) -> bool:
     return due is not None and due + LATE < now
 
 
-def _found(late: list[str]) -> Iterator[Finding]:
+def findings_about(late: list[str]) -> Iterator[Finding]:
+    """Return the finding about overdue jobs; none if there are none."""
     if late:
         names = ", ".join(late[:_SHOWN]) + (", …" if len(late) > _SHOWN else "")
         yield Finding(

@@ -34,7 +34,7 @@ from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import SetData, parent_of
 
 from .cron import load, to_put
-from .jobs import left_alone, occurrence_options, read_jobs, readable
+from .jobs import JOBS, ensure_folder, left_alone, occurrence_options, read_jobs, readable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -126,8 +126,8 @@ class Scheduler:
     async def _serve_jobs(self) -> None:
         runtime = core_of(self._session)
         self._changed = None
-        with readable(self._paths.base):
-            await runtime.zookeeper.ensure(self._paths.base)
+        await ensure_folder(runtime, JOBS, self._paths.base)
+        with readable(JOBS, self._paths.base):
             watch = await runtime.zookeeper.watch(self._paths.base, self._hear, recursive=True)
         try:
             while not self._stopped:
@@ -152,9 +152,9 @@ class Scheduler:
         """Put the due messages; return the seconds until the next check."""
         runtime = core_of(self._session)
         names, self._changed = self._changed, set()
-        with readable(self._paths.base):
+        with readable(JOBS, self._paths.base):
             read = await read_jobs(runtime, self._paths, names)
-        now = await server_time(runtime)
+        now = await server_time(runtime, JOBS)
         for name in self._jobs if names is None else names:
             if name not in read:
                 self._jobs = {other: job for other, job in self._jobs.items() if other != name}

@@ -20,6 +20,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``background`` ``run`` ``alarms``   services, what runs them, and what is called with messages that are given up
 ``interruptions``      the cancellation of running handlers with their messages
 ``core``               builds what a session consists of, and closes it
+``credentials``        credentials from the environment or a file
 ``connection_state`` ``tracing``   the state of the connection, and the tracer's interface
 
 Data enters through `Queue.put` and `Transaction.put`, and leaves through `Transaction.take`, `Queue.consume` and

@@ -60,13 +60,15 @@ async def run(
             service.stop()
         await _drain(services, served, aborting, limit)
     finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
         stopping.cancel()
         aborting.cancel()
         for service in services:
             service.abort()
-        outcomes = await asyncio.gather(*served, return_exceptions=True)
+        try:
+            outcomes = await asyncio.gather(*served, return_exceptions=True)
+        finally:  # until here, a further signal would kill the process while it releases messages
+            for number in signals:
+                loop.remove_signal_handler(number)
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
             raise outcome

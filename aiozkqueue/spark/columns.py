@@ -121,6 +121,8 @@ class Layout:
         known = _COLUMNS[options.content]
         plain = {field.name for field in schema.fields} <= known.keys() and "body" in schema.fieldNames()
         plain = plain or schema == default_schema(options.content)
+        if not plain:
+            _require_case(schema.fieldNames(), known, options.corrupt)
         #: The columns that contain a property of the message instead of its payload, with that property.
         self.of_message: dict[str, str] = {}
         self._makers: list[Maker] = []
@@ -185,6 +187,21 @@ def _require_distinct(names: Sequence[str]) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         msg = f"column {twice[0]!r} is in the schema twice"
         raise InvalidOptionError(msg)
+
+
+def _require_case(names: Sequence[str], known: Mapping[str, DataType], corrupt: str) -> None:
+    """Refuse a column that Spark treats as one of ours, and that would be a null field of the payload.
+
+    Raises: InvalidOptionError.
+    """
+    lower = {name.lower() for name in names}
+    ours = {*known} if lower <= known.keys() and "body" in lower else {f"_{name}" for name in known}
+    exact = {name.lower(): name for name in (*ours, corrupt)}
+    for name in names:
+        meant = exact.get(name.lower(), name)
+        if meant != name:
+            msg = f"column {name!r}: the column of each message is `{meant}`, in exactly this case; rename it"
+            raise InvalidOptionError(msg)
 
 
 def body_of(values: Mapping[str, object]) -> bytes | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 import time
 from concurrent.futures import wait
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, TypeVarTuple
 
 from anyio.from_thread import start_blocking_portal
@@ -17,6 +15,7 @@ from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundE
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.session.connect import connect
+from aiozkqueue.session.credentials import credentials_of_environment, credentials_of_file
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError, State
 
@@ -39,9 +38,6 @@ log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
-
-#: Credentials in the format of the command: ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, separated by spaces.
-AUTH: Final = "AIOZKQUEUE_AUTH"
 
 
 class Link(NamedTuple):
@@ -156,18 +152,11 @@ async def _zookeeper_of(session: QueueSession) -> ZooKeeper:
 
 def _auth(servers: Servers) -> list[Auth]:
     if servers.auth_file is None:
-        text, where = os.environ.get(AUTH, ""), AUTH
-    else:
-        where = f"authFile {servers.auth_file}"
-        try:
-            text = Path(servers.auth_file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            msg = f"{where} cannot be read here: {type(error).__name__}; it must be on the driver and every executor"
-            raise InvalidOptionError(msg) from None
+        return credentials_of_environment()
     try:
-        return Auth.parse_all(text)
+        return credentials_of_file(servers.auth_file, "authFile")
     except InvalidOptionError as error:
-        msg = f"{where}: {error}"
+        msg = f"{error}; the file must be on the driver and every executor"
         raise InvalidOptionError(msg) from None
 
 

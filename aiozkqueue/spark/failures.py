@@ -23,6 +23,9 @@ _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")
 # The last line of a traceback in a task or in a planner, which puts the name into quotes.
 _RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")
 
+# Hadoop's words.
+_NO_FILE_SYSTEM: Final = re.compile(r'No FileSystem for scheme:? ?"?([A-Za-z0-9+.-]+)')
+
 
 @contextmanager
 def plainly() -> Iterator[None]:
@@ -46,6 +49,12 @@ def condition_of(error: Exception) -> tuple[str, str]:
         return "", str(error).partition("\n")[0]
     (condition, line), *causes = found
     return condition, causes[0][1] if causes and condition == "FAILED_READ_FILE" else line
+
+
+def unknown_scheme(error: Exception) -> str | None:
+    """Return the scheme of a path for which Spark has no file system; None if that is not the error."""
+    found = _NO_FILE_SYSTEM.search(str(error))
+    return None if found is None else found[1]
 
 
 def cause_of(error: Exception) -> QueueError | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.spark.failures import SPARK_ERRORS, unknown_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ class Files(Protocol):
 
 
 def files_of(spark: SparkSession, path: str) -> Files:
-    """Return the files of a folder. Raises: InvalidOptionError: PyArrow cannot reach its file system."""
+    """Return the files of a folder. Raises: InvalidOptionError: its file system cannot be reached."""
     if type(spark).__module__.startswith(_CONNECT):
         return ArrowFiles(path)
     return HadoopFiles(spark, path)
@@ -73,7 +74,13 @@ class HadoopFiles:
         java: Any = spark.sparkContext._jsc  # noqa: SLF001 - so too
         self._path = jvm.org.apache.hadoop.fs.Path
         hadoop_path = self._path(path)
-        self._system = hadoop_path.getFileSystem(java.hadoopConfiguration())
+        try:
+            self._system = hadoop_path.getFileSystem(java.hadoopConfiguration())
+        except SPARK_ERRORS as error:
+            if (unknown := unknown_scheme(error)) is None:
+                raise
+            msg = f"{path}: Spark knows no file system of the scheme {unknown!r}; add its package to Spark"
+            raise InvalidOptionError(msg) from error
         self.path: str = str(self._system.makeQualified(hadoop_path))
 
     def exists(self, place: str) -> bool:

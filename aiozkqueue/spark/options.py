@@ -1,7 +1,7 @@
 """The options of ``.option(...)``, checked before any job runs. Pure.
 
 Options appear in plans, logs and pickles, so they contain no secrets. Each process reads credentials from the file
-``authFile`` or from the environment variable ``AIOZKQUEUE_AUTH``.
+``authFile``, or from the environment (``AIOZKQUEUE_AUTH`` or ``AIOZKQUEUE_AUTH_FILE``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import enum
 import re
 from dataclasses import asdict, dataclass
 from datetime import timedelta, timezone
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -92,6 +93,40 @@ _KNOWN: Final = {
         "failOnDataLoss",
         "maxBatchAttempts",
     )
+}
+
+
+class Direction(enum.Enum):
+    """A use of the format, as errors and logs name it."""
+
+    READ = "a batch read"
+    STREAM = "a stream"
+    WRITE = "a batch write"
+    SINK = "a stream sink"
+    REJECTION = "a write of rejections"
+
+
+_READS: Final = (Direction.READ, Direction.STREAM)
+_WRITES: Final = (Direction.WRITE, Direction.SINK)
+#: The options that only some uses have.
+_USES: Final[dict[str, tuple[Direction, ...]]] = {
+    "minPartitions": _READS,
+    "mode": _READS,
+    "columnNameOfCorruptRecord": _READS,
+    "timeZone": _READS,
+    "pushDown": (Direction.READ,),
+    "maxOffsetsPerTrigger": (Direction.STREAM,),
+    "maxBytesPerTrigger": (Direction.STREAM,),
+    "startingOffsets": (Direction.STREAM,),
+    "failOnDataLoss": (Direction.STREAM,),
+    "maxBatchAttempts": (Direction.STREAM,),
+    "group": (Direction.STREAM, Direction.REJECTION),
+    "writeId": (Direction.WRITE,),
+    "txnAppId": (Direction.WRITE,),
+    "txnVersion": (Direction.WRITE,),
+    "idColumn": _WRITES,
+    "rowsPerTransaction": _WRITES,
+    "putTimeout": _WRITES,
 }
 _MOST_ROWS: Final = 900
 _MOST_PARTITIONS: Final = 10_000
@@ -210,6 +245,17 @@ def parse_options(given: Mapping[str, str]) -> Options:
     )
 
 
+def unused_options(given: Mapping[str, str], direction: Direction) -> list[str]:
+    """Return a sentence about each option that this use of the format ignores."""
+    known = {name.lower(): (name, uses) for name, uses in _USES.items()}
+    found = [known[name.lower()] for name in given if name.lower() in known]
+    return [
+        f"the option {name} has no effect on {direction.value}: it is for {' and '.join(use.value for use in uses)}"
+        for name, uses in found
+        if direction not in uses
+    ]
+
+
 def _transaction(options: Mapping[str, str]) -> tuple[str | None, int]:
     """Return the application and the number of a write; 0 if it has none."""
     if ("txnappid" in options) != ("txnversion" in options):
@@ -231,7 +277,9 @@ def _checked(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, st
                 "every node and name it with `authFile`, or set the environment variable AIOZKQUEUE_AUTH"
             )
         if name not in known:
-            raise InvalidOptionError(f"no option {name!r}; there are {', '.join(known.values())}")
+            near = get_close_matches(name, known, n=1)
+            meant = f", did you mean {known[near[0]]!r}?" if near else ";"
+            raise InvalidOptionError(f"no option {name!r}{meant} there are {', '.join(known.values())}")
     return options
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
@@ -11,7 +12,7 @@ from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import key_hash
 
 from .columns import default_schema
-from .options import Content, parse_options
+from .options import Content, Direction, parse_options, unused_options
 from .reading import FilteringReader, QueueReader
 from .rejecting import DeadLetterWriter
 from .sink import QueueStreamWriter
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from .options import Options
+
+
+log: Final = logging.getLogger(__name__)
 
 
 class AiozkqueueDataSource(DataSource):
@@ -39,7 +43,7 @@ class AiozkqueueDataSource(DataSource):
 
     def reader(self, schema: StructType) -> QueueReader:
         """Return the reader of a queue's current contents. Raises: as `schema`."""
-        options = parse_options(self.options)
+        options = self._parsed(Direction.READ)
         return (FilteringReader if options.push_down else QueueReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802 - Spark's name
@@ -51,24 +55,32 @@ class AiozkqueueDataSource(DataSource):
             CheckpointError: the checkpoint does not belong to the ledger of this group.
             UnreadBatchError: Spark committed a batch that no task has read, and asks for the next.
         """
-        return QueueStreamReader(schema, parse_options(self.options))
+        return QueueStreamReader(schema, self._parsed(Direction.STREAM))
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueWriter | DeadLetterWriter:  # noqa: FBT001 - Spark's
         """Return the writer of a batch, or of decisions if ``content`` is ``deadLetters``. Raises: as `schema`."""
-        options = parse_options(self.options)
+        rejects = parse_options(self.options).content is Content.DEAD_LETTERS
+        options = self._parsed(Direction.REJECTION if rejects else Direction.WRITE)
         refuse_overwriting(overwrite=overwrite)
-        if options.content is Content.DEAD_LETTERS:
+        if rejects:
             return DeadLetterWriter(schema, options)
         _require_items(options)
         return QueueWriter(schema, options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: FBT001, N802 - Spark's
         """Return the writer of a stream. Raises: as `schema`."""
-        options = parse_options(self.options)
+        options = self._parsed(Direction.SINK)
         refuse_overwriting(overwrite=overwrite)
         _require_items(options)
         origin = key_hash(json.dumps([sorted(self.options.items()), schema.json()]))
         return QueueStreamWriter(schema, options, origin)
+
+    def _parsed(self, direction: Direction) -> Options:
+        """Parse the options, and warn of those that have no effect: the same ones are often given to several uses."""
+        options = parse_options(self.options)
+        for unused in unused_options(self.options, direction):
+            log.warning("queue %s: %s", options.queue, unused, extra={"queue": options.queue})
+        return options
 
 
 def refuse_overwriting(*, overwrite: bool) -> None:

@@ -2,8 +2,8 @@
 
 `target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks`
 describes where handlers wait, `dumps` requests that, `reload` restarts the worker when files change, `processes` runs
-several, `stops` names the signals that stop them, `heap` reduces garbage collection, and `starting` logs the start and
-the end of each service. All of it uses the public API only.
+several, `stops` handles the signals that stop them, `heap` reduces garbage collection, and `starting` logs the start
+and the end of each service. All of it uses the public API only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from .processes import supervise
 from .reload import reloading
 from .stacks import dump, dumping
 from .starting import Announced
-from .stops import stop_signals
+from .stops import Stops, stop_signals
 from .target import load, opened, type_of_deliveries
 
 __all__ = [
     "Announced",
     "Health",
+    "Stops",
     "ask",
     "dump",
     "dumping",

@@ -18,8 +18,6 @@ log: Final = logging.getLogger(__name__)
 
 #: Seconds until a killed process is replaced: it may be killed again at once.
 AGAIN: Final = 1.0
-#: The status of a worker that was stopped before it had begun.
-NOT_BEGUN: Final = 130
 
 
 async def supervise(commands: Sequence[Sequence[str]]) -> int:
@@ -48,7 +46,6 @@ class _Processes:
         return next((status for task in serving if (status := task.result())), 0)
 
     async def _serve(self, command: Sequence[str]) -> int:
-        replaced = False
         while True:
             # In a separate process group: a terminal's Ctrl-C arrives only here, and is passed on once.
             process = await asyncio.create_subprocess_exec(*command, process_group=0)
@@ -64,14 +61,13 @@ class _Processes:
             finally:
                 self._running.discard(process)
             if self._stopping.is_set():
-                return 0 if replaced and status == NOT_BEGUN else max(status, 0)
+                return max(status, 0)
             if status >= 0:
                 if status:
                     log.error("process %d ended with status %d: stopping the others", process.pid, status)
                     self._stop()
                 return status
             log.error("process %d was killed by %s: another starts", process.pid, _signal_name(-status))
-            replaced = True
             try:
                 await asyncio.wait_for(self._stopping.wait(), AGAIN)
             except TimeoutError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 
@@ -14,3 +15,26 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return signal.SIGTERM, signal.SIGINT
     return signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+
+
+class Stops:
+    """Cancels the current task at each signal that stops a worker, while no service of it runs.
+
+    `aiozkqueue.run` handles the signals itself and then removes its handlers. Without others, a signal would kill the
+    worker while it closes its session, and the locks of its messages would stay for a session timeout.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        """Whether a signal has cancelled the task."""
+        self._task = asyncio.current_task()
+
+    def handle(self) -> None:
+        """Handle the signals from now on, until other handlers are set or the event loop is closed."""
+        for number in stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, self._received)
+
+    def _received(self) -> None:
+        self.requested = True
+        if self._task is not None:
+            self._task.cancel()

@@ -7,8 +7,8 @@ The modules, from the outside in:
   no server answers.
 - `client` implements it; `connect` opens a client.
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` makes
-  a connection carry it, `heartbeat` keeps it alive, `watches` holds the watches to arm again, and `outage` decides when
-  to log a lasting loss.
+  a connection carry it, `heartbeat` keeps it alive, `watches` holds the watches to arm again, and `outage` logs the
+  time without a connection.
 - `connection` is one socket: frames in, frames out, requests pipelined in a FIFO.
 - `wire` and `records` encode and decode requests, `listings` decodes a long reply while it arrives, `sasl` is one
   authentication exchange, `hosts` and `auth` are options, and `paths` has the parents of paths. All of these are pure.

@@ -27,6 +27,7 @@ from aiozkqueue.zookeeper.interface import (
     State,
     Versioned,
     WatchEvent,
+    ZooKeeper,
 )
 from aiozkqueue.zookeeper.paths import parent_of
 from aiozkqueue.zookeeper.session import Session
@@ -268,6 +269,10 @@ class ZooKeeperClient:
     async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
         """Wait until connected and return the generation; see `ZooKeeper.wait_connected`."""
         return await self._session.wait_connected(generation=generation, after=after)
+
+    def log_outages_with(self, main: ZooKeeper) -> None:
+        """Log only those outages that ``main``, another client of this process with these servers, does not log."""
+        self._session.log_outages_with(main)
 
     def kill(self) -> None:
         """Drop the connection at once and open no other; the server ends the session at its timeout. Idempotent."""

@@ -296,6 +296,10 @@ class ZooKeeper(Protocol):
         """
         ...
 
+    def log_outages_with(self, main: ZooKeeper) -> None:
+        """Log only those outages that ``main``, another client of this process with these servers, does not log."""
+        ...
+
     def kill(self) -> None:
         """Drop the connection at once and open no other; the server ends the session at its timeout. Idempotent."""
         ...

@@ -27,7 +27,7 @@ from aiozkqueue.zookeeper.errors import (
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.interface import State
-from aiozkqueue.zookeeper.outage import Outage
+from aiozkqueue.zookeeper.outage import OutageLog
 from aiozkqueue.zookeeper.states import StateMachine
 from aiozkqueue.zookeeper.watches import WatchRegistry
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper.auth import Auth
     from aiozkqueue.zookeeper.hosts import Ensemble, Server
+    from aiozkqueue.zookeeper.interface import ZooKeeper
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class Session:
         self._closing = False
         self._failure: ZooKeeperError | None = None
         self._task: asyncio.Task[None] | None = None
-        self._outage: Outage | None = None
+        self._outages = OutageLog(ensemble)
 
     # State
 
@@ -187,6 +188,10 @@ class Session:
 
     # Life
 
+    def log_outages_with(self, main: ZooKeeper) -> None:
+        """Log only those outages that ``main``, another client of this process with these servers, does not log."""
+        self._outages.main = main
+
     def start(self) -> None:
         """Start to connect, in a task of this session's own, so that the caller is never cancelled."""
         if self._task is None:
@@ -276,7 +281,7 @@ class Session:
 
     async def _keep_connected(self) -> None:
         clock = asyncio.get_running_loop().time
-        self._outage = Outage(clock())
+        self._outages.begin()
         delay, previous, short_lived = 0.0, None, 0
         while self.states.state is not State.CLOSED:
             await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
@@ -322,11 +327,7 @@ class Session:
     def _failed(self, server: Server, error: Exception) -> None:
         why = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
         self.attempts[server] = why
-        _log.debug("%s: %s", server, why)
-        now = asyncio.get_running_loop().time()
-        if self._outage is not None and self._outage.must_log(now):
-            lasted = self._outage.lasted(now)
-            _log.warning("no connection to %s for %.0f s; last error: %s: %s", self.ensemble, lasted, server, why)
+        self._outages.tried(server, why)
 
     async def _establish(self, server: Server, address: str) -> Connection:
         opened: Connection | None = None
@@ -378,16 +379,9 @@ class Session:
         self.session_id = self._resumable.session_id
         self._connection = connection
         self.attempts.clear()
-        assert self._outage is not None  # noqa: S101 - until now
-        _log.info(
-            "%s session 0x%x at %s, timeout %.1f s, after %.1f s without a connection",
-            "new" if new_session else "resumed",
-            self.session_id,
-            connection.peer,
-            self.timeout,
-            self._outage.lasted(asyncio.get_running_loop().time()),
-        )
-        self._outage = None
+        kind = "new" if new_session else "resumed"
+        at = f"{connection.peer}, timeout {self.timeout:.1f} s"
+        self._outages.end(f"{kind} session 0x{self.session_id:x} at {at}")
         first = self.states.generation == 0
         self.states.move(State.CONNECTED, new_session=new_session)
         if not first:
@@ -396,8 +390,7 @@ class Session:
     def _lost(self, connection: Connection) -> None:
         if connection is not self._connection:
             return
-        _log.info("%s", connection.loss)
-        self._outage = Outage(asyncio.get_running_loop().time())
+        self._outages.begin(connection.loss)
         self._zxid, self._heard = self.last_zxid, self.last_heard
         self._connection = None
         self.states.move(State.SUSPENDED)

@@ -14,6 +14,8 @@ import pytest
 import aiozkqueue as zq
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Cli
     from tests.observer import Observer
 
@@ -38,6 +40,7 @@ VARIABLES = {
     "--tls-key": "AIOZKQUEUE_TLS_KEY",
     "--tls": "AIOZKQUEUE_TLS",
     "--auth": "AIOZKQUEUE_AUTH",
+    "--auth-file": "AIOZKQUEUE_AUTH_FILE",
 }
 
 
@@ -141,6 +144,61 @@ async def test_a_password_with_spaces_is_taken_from_the_variable(cli: Cli, zooke
         await session.queue("q").put(b"private")
     known = await asyncio.to_thread(lambda: cli("peek", "q", "--json", AIOZKQUEUE_AUTH="digest:owner:a pass  phrase"))
     assert [m["body"] for m in known.records] == ["private"]
+
+
+async def test_credentials_are_read_from_a_file_that_a_variable_or_an_option_names(
+    cli: Cli, zookeeper: str, queue_root: str, tmp_path: Path
+) -> None:
+    owner = zq.Auth.digest("owner", "a pass phrase")
+    async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=[zq.Acl.creator()]) as session:
+        await session.queue("q").put(b"private")
+    secret = tmp_path / "secret"
+    await asyncio.to_thread(secret.write_text, "digest:owner:a pass phrase\n")  # as editors and `echo` write it
+
+    peek = ("peek", "q", "--json")
+    option = ("--auth-file", str(secret))
+    for found in (
+        await asyncio.to_thread(lambda: cli(*peek, AIOZKQUEUE_AUTH_FILE=str(secret))),
+        await asyncio.to_thread(cli, *peek, *option),
+        await asyncio.to_thread(lambda: cli(*peek, *option, AIOZKQUEUE_AUTH="digest:mallory:wrong")),
+    ):
+        assert [message["body"] for message in found.records] == ["private"], found.stderr
+    shown = await asyncio.to_thread(
+        lambda: cli(
+            *("consume", "q", "--exec", 'test -z "$AIOZKQUEUE_AUTH_FILE$AIOZKQUEUE_AUTH"'),
+            AIOZKQUEUE_AUTH_FILE=str(secret),
+        )
+    )
+    assert shown.status == 0, shown.stderr
+
+
+def test_a_file_without_usable_credentials_is_refused_and_not_repeated(cli: Cli, tmp_path: Path) -> None:
+    missing, empty, wrong = (tmp_path / name for name in ("missing", "empty", "wrong"))
+    empty.write_text("\n")
+    wrong.write_text("hunter2")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    for file, reason in (
+        (missing, "No such file"),
+        (tmp_path, "Is a directory"),
+        (empty, "is empty; write digest:USER:PASSWORD"),
+        (wrong, "digest:USER:PASSWORD"),
+        (binary, "is not UTF-8"),
+    ):
+        put = cli("put", "q", "x", AIOZKQUEUE_AUTH_FILE=str(file))
+        assert (put.status, len(put.stderr.splitlines())) == (2, 1), put.stderr
+        assert f"AIOZKQUEUE_AUTH_FILE {file}" in put.stderr
+        assert reason in put.stderr
+        assert "hunter2" not in put.stderr
+
+
+def test_credentials_that_are_given_twice_are_refused(cli: Cli, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("digest:u:p")
+    both = cli("put", "q", "x", AIOZKQUEUE_AUTH="digest:u:p", AIOZKQUEUE_AUTH_FILE=str(secret))
+    assert (both.status, "both set" in both.stderr) == (2, True)
+    options = cli("put", "q", "x", "--auth", "digest:u:p", "--auth-file", str(secret))
+    assert (options.status, "not both" in options.stderr) == (2, True)
 
 
 def test_a_password_sent_over_an_unencrypted_network_causes_a_warning(cli: Cli) -> None:

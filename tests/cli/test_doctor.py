@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from aiozkqueue.zookeeper import handshake
 from aiozkqueue.zookeeper.hosts import Server
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer
@@ -90,6 +91,7 @@ async def test_doctor_finds_jobs_that_no_scheduler_serves(cli: Cli, server_view:
         added = await asyncio.to_thread(cli, "jobs", "add", name, "* * * * *", "q", "body")
         assert added.status == 0, added.stderr
     await asyncio.to_thread(cli, "jobs", "pause", "idle")
+    assert (await asyncio.to_thread(cli, "jobs", "list")).stderr == ""
     assert not any("jobs:" in text for text in found(await asyncio.to_thread(cli, "doctor", "--json"), "warning"))
     for name in ("report", "idle"):
         path = f"{queue_root}/.schedule/{name}"
@@ -97,6 +99,11 @@ async def test_doctor_finds_jobs_that_no_scheduler_serves(cli: Cli, server_view:
         await server_view.set(path, json.dumps({**job, "last": job["last"] - 600_000}).encode())
     told = found(await asyncio.to_thread(cli, "doctor", "--json"), "warning")
     assert "jobs: 1 job overdue: report. No scheduler seems to run" in told
+    listed = await asyncio.to_thread(cli, "jobs", "list")
+    advice = "run `aiozkqueue jobs run`, or a Scheduler in a worker"
+    assert listed.stderr == f"aiozkqueue: 1 job overdue: report. No scheduler seems to run: {advice}\n"
+    records = (await asyncio.to_thread(cli, "jobs", "list", "--json")).records
+    assert {record["name"]: record["overdue"] for record in records} == {"report": True, "idle": False}
 
 
 async def test_doctor_leaves_nothing_behind(cli: Cli, server_view: Observer, queue_root: str) -> None:
@@ -226,10 +233,39 @@ async def test_a_server_without_a_quorum_is_a_warning_while_others_serve(cli: Cl
     assert not [text for text in found(done, "info") if text.startswith(address)]
 
 
+async def test_a_server_at_its_limit_of_connections_is_not_taken_for_one_that_does_not_allow_srvr(cli: Cli) -> None:
+    options = ServerOptions(fsync=False, settings={"maxClientCnxns": 1})
+    try:
+        server = await EmbeddedZooKeeper(options).__aenter__()
+    except ServerUnavailableError as error:
+        pytest.skip(str(error))  # it names the part that is missing
+    async with server:
+        full = server.hosts
+        done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_HOSTS=full))
+    [finding] = [finding for finding in of_kind(done, "finding") if finding["subject"] == full]
+    assert (finding["severity"], "closes them without an answer" in finding["text"]) == ("warning", True)
+    assert finding["advice"].startswith("raise its maxClientCnxns")
+
+
+async def test_a_server_that_does_not_allow_srvr_is_reported_with_the_setting(cli: Cli) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        word = (await reader.read(4)).decode("latin-1")
+        writer.write(f"{word} is not executed because it is not in the whitelist.\n".encode())  # ZooKeeper's own words
+        writer.close()
+
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as strict:
+        address = f"127.0.0.1:{strict.sockets[0].getsockname()[1]}"
+        hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},{address}"
+        done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts))
+    [finding] = [finding for finding in of_kind(done, "finding") if finding["subject"] == address]
+    assert (finding["severity"], finding["text"]) == ("info", "does not report its version")
+    assert "4lw.commands.whitelist" in finding["advice"]
+
+
 async def test_a_server_that_hides_its_version_still_counts_as_reached() -> None:
     async def silent(peer: Peer) -> None:
         await peer.keep_alive()
 
-    async with ScriptedServer(silent) as server:  # answers `srvr` with nothing, as one does that does not allow it
+    async with ScriptedServer(silent) as server:  # answers `srvr` with nothing, as one does that is full
         host, _, port = server.hosts.rpartition(":")
         assert await handshake.ask(Server(host, int(port)), "srvr", None) == ""

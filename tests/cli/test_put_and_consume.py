@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
+from aiozkqueue.testing import ZooKeeperProxy
 from tests.cli.conftest import ANEW
 from tests.complaints import complaints
 
@@ -169,6 +170,22 @@ def test_a_signal_lets_the_running_command_finish(cli: Cli, tmp_path: Path) -> N
     assert consumer.wait(90) == 0
     stats = _stats(cli)
     assert (stats["size"], stats["in_flight"]) == (1, 0)
+
+
+async def test_a_second_signal_while_the_command_closes_its_session_does_not_kill_it(cli: Cli, zookeeper: str) -> None:
+    async with ZooKeeperProxy(zookeeper) as proxy:
+        await asyncio.to_thread(cli, "put", "q", "1")
+        consumer = await asyncio.to_thread(cli.start, "consume", "q", "--follow", "--hosts", proxy.hosts)
+        assert await asyncio.to_thread(_line, consumer) == "1"
+        while (await asyncio.to_thread(_stats, cli))["size"]:  # noqa: ASYNC110 - until it is committed
+            await asyncio.sleep(0.05)
+        proxy.stall()
+        consumer.send_signal(signal.SIGINT)
+        await asyncio.sleep(0.5)  # the session is being closed
+        # Of another kind: a second SIGINT before the first is heard would be the same.
+        consumer.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(consumer.wait, 90) == 130
+        proxy.heal()
 
 
 def test_a_second_signal_ends_the_command_and_keeps_the_message(cli: Cli) -> None:

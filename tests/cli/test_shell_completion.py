@@ -124,7 +124,7 @@ def test_names_of_queues_and_jobs_are_completed(complete: Complete) -> None:
 
 
 async def test_names_that_only_some_may_list_need_their_credentials(
-    complete: Complete, zookeeper: str, queue_root: str
+    complete: Complete, zookeeper: str, queue_root: str, tmp_path: Path
 ) -> None:
     owner = zq.Auth.digest("owner", "a pass phrase")
     async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=[zq.Acl.creator()]) as session:
@@ -134,6 +134,11 @@ async def test_names_that_only_some_may_list_need_their_credentials(
     assert await asyncio.to_thread(complete, "put", "--auth", "digest:owner:a pass phrase", "s") == ["secret"]
     one = "sasl:u:p digest:owner:a pass phrase"
     assert await asyncio.to_thread(lambda: complete("put", "s", AIOZKQUEUE_AUTH=one)) == ["secret"]
+    file = tmp_path / "credentials"
+    await asyncio.to_thread(file.write_text, f"{one}\n")
+    assert await asyncio.to_thread(lambda: complete("put", "s", AIOZKQUEUE_AUTH_FILE=str(file))) == ["secret"]
+    assert await asyncio.to_thread(complete, "put", "--auth-file", str(file), "s") == ["secret"]
+    assert await asyncio.to_thread(complete, "put", "--auth-file", f"{file}-missing", "s") == []
 
 
 def test_a_server_that_never_answers_is_given_up(complete: Complete) -> None:

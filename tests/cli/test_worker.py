@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -94,6 +95,16 @@ async def several(session):
     print("opened", flush=True)
     yield [session.listener(session.queue(name, Order), slow) for name in ("orders", "more")]
     print("closed", flush=True)
+
+
+@asynccontextmanager
+async def lingering(session):
+    yield session.listener(session.queue("orders", Order), slow)
+    print("closing", flush=True)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        print("cut short", flush=True)
 
 
 def nothing(session):
@@ -354,6 +365,31 @@ def test_a_second_signal_cancels_the_handlers_and_releases_their_messages(cli: C
     assert "there is no queue 'done'" in cli("stats", "done").stderr
 
 
+def test_a_second_signal_while_the_worker_closes_ends_it_without_killing_it(cli: Cli, go: Path) -> None:
+    go.touch()
+    cli("put", "orders", '{"id": 1}')
+    worker = cli.start("worker", "shop:lingering", "--session-timeout", "20")
+    assert _line(worker) == "started 1"
+    _stop(worker)
+    assert _line(worker) == "closing"
+    worker.send_signal(signal.SIGTERM)
+    rest, log = worker.communicate(timeout=90)
+    assert (worker.returncode, rest) == (0, b"cut short\n"), log
+    [stats] = cli("stats", "orders", "--json").records
+    assert stats["consumers"] == 0, "its session has ended with it, not 20 s later"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_worker_that_is_stopped_before_it_has_begun_exits_with_0(cli: Cli, go: Path, number: signal.Signals) -> None:
+    assert not go.exists()
+    unreachable = ("--hosts", "127.0.0.1:1", "--connect-timeout", "300")
+    worker = cli.start("worker", "shop:listener", "--health-port", "0", *unreachable)
+    _until_answered(_health_port(worker), "/ready", (503, "connecting"))
+    worker.send_signal(number)
+    _, log = worker.communicate(timeout=90)
+    assert worker.returncode == 0, log
+
+
 def test_a_worker_is_ready_until_it_is_signalled_and_live_until_it_exits(cli: Cli, go: Path) -> None:
     cli("put", "more", '{"id": 1}')
     worker = cli.start("worker", "shop:several", "--health-port", "0")
@@ -371,6 +407,24 @@ def test_a_worker_is_ready_until_it_is_signalled_and_live_until_it_exits(cli: Cl
     go.touch()
     rest, _ = worker.communicate(timeout=90)
     assert (worker.returncode, rest) == (0, b"closed\n")
+
+
+def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message(cli: Cli, go: Path) -> None:
+    go.touch()
+    cli("put", "orders", '{"id": 1}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = cli.anew("worker", "shop:listener", "--health-port", str(port))
+        refused = f"--health-host 127.0.0.1 --health-port {port}: Address already in use; another process uses it: "
+        assert (done.status, done.stderr.startswith(f"aiozkqueue: {refused}choose another port")) == (1, True), (
+            done.stderr
+        )
+        assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 1}']
+        several = cli.anew("worker", "shop:listener", "--health-port", str(port), "--processes", "2")
+        assert (several.status, refused in several.stderr) == (1, True), several.stderr
+    nowhere = cli.anew("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
+    assert (nowhere.status, "--health-host nowhere.invalid --health-port 0: " in nowhere.stderr) == (1, True)
+    assert "Traceback" not in nowhere.stderr
 
 
 def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: Path) -> None:

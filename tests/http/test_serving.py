@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ import httpx
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.http import Settings
+from aiozkqueue.http import Settings, create_app
 from aiozkqueue.http.client import QueueServiceClient
 from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.discovery import ROOT, Registration, folder
@@ -89,6 +91,31 @@ async def test_a_second_signal_aborts_requests_and_still_ends_the_application(
             assert await asyncio.to_thread(server.wait) == 0
         asking.transport.abort()
     assert "lifespan" not in (await asyncio.to_thread(capfd.readouterr)).err
+
+
+async def test_a_server_that_is_stopped_while_it_connects_exits_cleanly(queue_root: str) -> None:
+    port, _ = free_ports()
+    command = [sys.executable, "-m", "aiozkqueue.cli", "serve", "--port", str(port), "--root", queue_root]
+    unreachable = ("--hosts", "127.0.0.1:1", "--connect-timeout", "300")
+    server = await asyncio.create_subprocess_exec(*command, *unreachable, stderr=asyncio.subprocess.DEVNULL)
+    try:
+
+        async def listens() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return False
+            writer.close()
+            return True
+
+        await eventually(listens, 60)
+        server.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            assert await server.wait() == 0
+    finally:
+        if server.returncode is None:
+            server.kill()
+            await server.wait()
 
 
 async def test_a_server_that_lost_zookeeper_can_be_stopped(zookeeper_proxy: ZooKeeperProxy, queue_root: str) -> None:
@@ -185,6 +212,64 @@ async def test_without_zookeeper_a_server_is_not_healthy(
         for _ in range(5):
             assert (await client.post("/queue/1/q/send", json=1)).status_code == 503
         assert time.monotonic() - begun < 5, "refused at once while ZooKeeper is known to be away"
+
+
+async def test_an_outage_of_both_sessions_of_a_server_is_logged_once(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (1.5,))  # what comes after that takes five minutes
+    caplog.set_level(logging.INFO, "aiozkqueue.zookeeper")
+
+    def lines(text: str) -> list[str]:
+        return [line for record in caplog.records if text in (line := record.getMessage())]
+
+    async with serving(zookeeper_proxy.hosts, queue_root, Settings()):
+        caplog.clear()
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+
+        async def lasts() -> bool:
+            return bool(lines("no connection to "))
+
+        await eventually(lasts, 60)
+        await asyncio.sleep(3)  # each session has tried again
+        await zookeeper_proxy.listen()
+
+        async def back() -> bool:
+            return bool(lines("resumed session")) and zookeeper_proxy.connections == 2
+
+        await eventually(back, 60)
+        await asyncio.sleep(1)  # both are established
+        assert [len(lines(text)) for text in ("lost", "no connection to ", "resumed session")] == [1, 1, 1], caplog.text
+
+
+async def test_an_outage_of_the_session_for_listings_alone_is_logged(
+    zookeeper: str,
+    zookeeper_proxy: ZooKeeperProxy,
+    queue_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (1.5,))
+    caplog.set_level(logging.INFO, "aiozkqueue.zookeeper")
+    app = create_app(
+        lambda: zq.connect(zookeeper, root=queue_root, session_timeout=20),
+        listing=lambda: zq.connect(zookeeper_proxy.hosts, root=queue_root, session_timeout=20),
+    )
+    async with app.router.lifespan_context(app):
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+
+        async def lasts() -> bool:
+            return "no connection to " in caplog.text
+
+        await eventually(lasts, 60)
+        await zookeeper_proxy.listen()
+
+        async def back() -> bool:
+            return "resumed session" in caplog.text
+
+        await eventually(back, 60)
 
 
 async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(

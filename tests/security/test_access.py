@@ -302,6 +302,44 @@ async def test_an_access_error_without_a_queue_names_the_root(
             await asyncio.wait_for(stranger.queue("other").put(b"1"), 30)
 
 
+async def test_an_error_about_a_job_names_it_and_the_missing_right(zookeeper: str, queue_root: str) -> None:
+    owner, schedule = zq.Auth.digest("owner", "secret"), f"{queue_root}/.schedule"
+    readable = [zq.Acl.creator(), zq.Acl.read("world", "anyone")]
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        await session.queue("q").put(b"1")  # the folder of the commit slots is open to all
+        async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=readable) as owning:
+            await Jobs(owning).add("nightly", "0 3 * * *", "q", b"")
+        jobs = Jobs(session)
+        for act, right in (
+            (jobs.add("hourly", "0 * * * *", "q", b""), f"'hourly': .* no right to create children of {schedule};"),
+            (jobs.remove("nightly"), f"'nightly': .* no right to delete children of {schedule};"),
+            (jobs.pause("nightly"), f"'nightly': .* no right to write {schedule}/nightly;"),
+        ):
+            with pytest.raises(zq.AccessDeniedError, match=f"^job {right} use the credentials of"):
+                await act
+
+
+@pytest.mark.parametrize("readable", [False, True])
+async def test_an_error_about_a_job_names_it_if_the_user_may_write_nothing(
+    zookeeper: str, queue_root: str, *, readable: bool
+) -> None:
+    owner = zq.Auth.digest("owner", "secret")
+    acl = [zq.Acl.creator(), *([zq.Acl.read("world", "anyone")] if readable else [])]
+    async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=acl) as owning:
+        await Jobs(owning).add("nightly", "0 3 * * *", "q", b"")
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        jobs, denied = Jobs(session), f"an ACL gives this user no right to write below {queue_root}/.clients"
+        with pytest.raises(zq.AccessDeniedError, match=f"^job 'hourly': {denied}"):
+            await jobs.add("hourly", "0 * * * *", "q", b"")
+        with pytest.raises(zq.AccessDeniedError, match=f"^job 'nightly': {denied}"):
+            await jobs.remove("nightly")
+        if readable:
+            await jobs.list()
+        else:
+            with pytest.raises(zq.AccessDeniedError, match=f"^recurring jobs: .* no right to read {queue_root}/.sched"):
+                await jobs.list()
+
+
 async def test_users_that_one_acl_names_can_work_together(
     secured: EmbeddedZooKeeper, superuser: Superuser, root: str
 ) -> None:

@@ -191,7 +191,7 @@ def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(
         async with simulated() as cluster, cluster.connect() as session:
             await session.queue("jobs").put(b"starts the slots")
             committer, mended = session._runtime.committer, asyncio.get_running_loop().create_future()
-            atomic_write = AtomicWrite("t", FixedOperations((), lambda error: zq.NotCommittedError(str(error))))
+            atomic_write = AtomicWrite("t", FixedOperations("t", (), lambda error: zq.NotCommittedError(str(error))))
             close = committer.close
 
             async def mending() -> None:

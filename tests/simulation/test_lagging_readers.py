@@ -208,6 +208,34 @@ async def key_create(pair: Pair) -> None:
         await behind.create("second", ["queue|*|*"])
 
 
+async def key_caller(pair: Pair) -> None:
+    ahead, behind = Keys(core_of(pair.ahead)), Keys(core_of(pair.behind))
+    await ahead.create("first", ["queue|*|*"])
+    await behind.all()
+    pair.lag()
+    for name in ("second", "third"):  # the syncs for them are close to each other
+        key = await ahead.create(name, ["queue|*|*"])
+        caller = await behind.caller(key)
+        assert caller is not None
+        assert caller.name == name
+
+
+async def unknown_keys(pair: Pair) -> None:
+    """Any number of unknown keys causes few syncs."""
+    behind, zookeeper = Keys(core_of(pair.behind)), core_of(pair.behind).zookeeper
+    syncs, sync = 0, zookeeper.sync
+
+    async def counted(path: str) -> None:
+        nonlocal syncs
+        syncs += 1
+        await sync(path)
+
+    zookeeper.sync = counted  # type: ignore[method-assign]
+    callers = await asyncio.gather(*(behind.caller(f"aiozkqueue-{number}") for number in range(200)))
+    assert callers == [None] * 200
+    assert 1 <= syncs <= 2
+
+
 async def message_ids(pair: Pair) -> None:
     """The server signs with a secret that the other one does not know yet."""
     ahead, behind = MessageIds(core_of(pair.ahead)), MessageIds(core_of(pair.behind))
@@ -245,7 +273,9 @@ async def ledger_release(pair: Pair) -> None:
         bus_queues,
         move_status,
         key_revoke,
+        key_caller,
         key_create,
+        unknown_keys,
         message_ids,
         ledger_release,
     ],

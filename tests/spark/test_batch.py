@@ -239,6 +239,7 @@ def test_bad_options_and_columns_are_refused_before_any_job(spark: SparkSession,
             spark.read.format("aiozkqueue").options(**{**options, **more}).load()
 
     refused("InvalidOptionError.*no option 'colour'", colour="red")
+    refused("no option 'maxoffsetpertrigger', did you mean 'maxOffsetsPerTrigger'", maxOffsetPerTrigger="5")
     refused("InvalidOptionError.*content='all'", content="all")
     refused("InvalidNameError", queue="a/b")
     refused("minPartitions='0'", minPartitions="0")

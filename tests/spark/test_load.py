@@ -143,6 +143,18 @@ def test_a_load_refuses_bad_rows_with_a_clear_error(
     (tmp_path / "latin.jsonl").write_bytes(b'{"a": "\xe9"}')
     with pytest.raises(zq.PayloadError, match="is not a JSON object"):
         load(spark, [str(tmp_path / "latin.jsonl")], options)
+    file = written(tmp_path / "one.csv", "body", "x")
+    with pytest.raises(zq.InvalidOptionError, match=r"give a list of paths, such as \['.*one.csv'\]"):
+        load(spark, file, options)
+    with pytest.raises(zq.InvalidOptionError, match="a path is a str, not PosixPath"):
+        load(spark, [tmp_path / "one.csv"], options)  # type: ignore[list-item]
+    with pytest.raises(zq.InvalidOptionError, match=r"kind='csv': give a Kind, such as Kind\.CSV"):
+        load(spark, [file], options, kind="csv")  # type: ignore[arg-type]
+    scheme = "Spark knows no file system of the scheme 'nosuch'"
+    with pytest.raises(zq.InvalidOptionError, match=scheme):
+        load(spark, ["nosuch://bucket/a.csv"], options)
+    with pytest.raises(zq.InvalidOptionError, match=scheme):
+        unload(spark, "nosuch://bucket/orders", options)
     with pytest.raises(zq.InvalidOptionError, match="name a file"):
         load(spark, [], options)
     refused(zq.PayloadError, r"Malformed records .* \[1,null\]", "ragged.csv", "a,b", "1")

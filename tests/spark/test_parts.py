@@ -13,20 +13,30 @@ from typing import TYPE_CHECKING
 import pytest
 from kazoo.client import KazooClient
 from opentelemetry.sdk.trace import TracerProvider
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
+from pyspark.sql.datasource import DataSource, EqualTo, GreaterThan, In, LessThan, StringContains
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import ArrayType, DoubleType, MapType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DoubleType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 import aiozkqueue as zq
 from aiozkqueue.cli.transfer import load
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import messages_in
-from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.columns import Layout, default_schema
 from aiozkqueue.spark.connection import linked
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.parts import Batch, MarkedPart, Part
 from aiozkqueue.spark.reading import FilteringReader, QueueReader
 from aiozkqueue.spark.rows import Row, RowEncoder
+from aiozkqueue.spark.source import AiozkqueueDataSource
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.spark.writing import Written, complete, staging_of
 from aiozkqueue.tracing import OpenTelemetry
@@ -325,6 +335,57 @@ def test_the_help_of_load_names_each_column_that_is_a_put_option() -> None:
         RowEncoder(StructType([StructField(name, StringType()) for name in ("body", "colour")]))
     (columns,) = re.findall("the other columns may be (.*); drop this one", str(refused.value))
     assert set(columns.split(", ")) <= set(re.findall(r"\w+", load.__doc__ or ""))
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "meant"),
+    [
+        (["id", "_ID"], "_ID", "_id"),
+        (["id", "_Enqueued_At"], "_Enqueued_At", "_enqueued_at"),
+        (["ID", "body"], "ID", "id"),
+        (["id", "BODY"], "BODY", "body"),
+        (["name", "_Corrupt_record"], "_Corrupt_record", "_corrupt_record"),
+    ],
+)
+def test_a_column_of_messages_in_another_case_is_refused_and_not_read_as_null(
+    columns: list[str], name: str, meant: str
+) -> None:
+    """Spark treats it as ours."""
+    schema = StructType([StructField(column, StringType()) for column in columns])
+    with pytest.raises(zq.InvalidOptionError, match=f"column '{name}': the column of each message is `{meant}`"):
+        Layout(schema, parse_options({"hosts": "h:1", "queue": "q"}))
+
+
+@pytest.mark.parametrize("columns", [["Id"], ["id", "State"], ["ID", "body", "name"]])
+def test_a_field_of_the_payload_may_have_any_case(columns: list[str]) -> None:
+    schema = StructType([StructField(column, StringType()) for column in columns])
+    assert Layout(schema, parse_options({"hosts": "h:1", "queue": "q"})).of_message == {}
+
+
+def test_an_option_without_effect_is_reported_with_its_uses(caplog: pytest.LogCaptureFixture) -> None:
+    schema = StructType([StructField("body", BinaryType())])
+    given = {"hosts": "h:1", "queue": "q", "PUTTIMEOUT": "5", "maxOffsetsPerTrigger": "7", "pushDown": "true"}
+    source: DataSource = AiozkqueueDataSource(given)
+    expected = {
+        "a batch read": ["putTimeout", "maxOffsetsPerTrigger"],
+        "a stream": ["putTimeout", "pushDown"],
+        "a batch write": ["maxOffsetsPerTrigger", "pushDown"],
+        "a stream sink": ["maxOffsetsPerTrigger", "pushDown"],
+    }
+    uses = (
+        lambda: source.reader(schema),
+        lambda: source.streamReader(schema),
+        lambda: source.writer(schema, overwrite=False),
+        lambda: source.streamWriter(schema, overwrite=False),
+    )
+    for use, (name, unused) in zip(uses, expected.items(), strict=True):
+        caplog.clear()
+        use()
+        lines = [record.getMessage() for record in caplog.records]
+        assert [line.partition(":")[2].partition(":")[0] for line in lines] == [
+            f" the option {option} has no effect on {name}" for option in unused
+        ]
+    assert lines[0].endswith("it is for a stream")
 
 
 @pytest.mark.parametrize("name", ["Body", "BODY"])

@@ -38,6 +38,23 @@ def test_an_encrypted_key_is_refused_without_a_question_on_the_terminal(
         pass
 
 
+def test_credentials_are_read_from_the_file_that_the_environment_names(
+    zookeeper: str, queue_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "credentials"
+    secret.write_text("digest:owner:secret\n")
+    options = parse_options({"hosts": zookeeper, "root": queue_root, "queue": "orders"})
+    monkeypatch.setenv("AIOZKQUEUE_AUTH_FILE", str(secret))
+    with linked(options) as link:
+        assert link.zookeeper.authenticated
+    secret.write_text("")
+    with pytest.raises(zq.InvalidOptionError, match=r"AIOZKQUEUE_AUTH_FILE .* is empty"), linked(options):
+        pass
+    named = parse_options({"hosts": zookeeper, "root": queue_root, "queue": "orders", "authFile": str(secret)})
+    with pytest.raises(zq.InvalidOptionError, match=r"authFile .* is empty.* on the driver and every"), linked(named):
+        pass
+
+
 def test_driver_and_tasks_present_their_certificate_and_their_credentials(
     spark: SparkSession,
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper],

@@ -135,6 +135,7 @@ class Backend:
             self.leaving.clear()
             self._session = session
             self._listing = listing
+            core_of(listing).zookeeper.log_outages_with(core_of(session).zookeeper)
             self._gate = Gate(
                 Keys(core_of(session)), anonymous=settings.anonymous, hosts=settings.hosts, rate=settings.rate
             )

@@ -8,9 +8,11 @@ seconds: a revoked key is refused everywhere within `FRESH`.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which a key that was read is cached.
 FRESH: Final = 5.0
+#: Seconds between two syncs with the leader for unknown keys, of which anybody can send any number.
+SYNC_EVERY: Final = 1.0
 #: Keys remembered, including invalid ones.
 REMEMBERED: Final = 10_000
 PREFIX: Final = "aiozkqueue-"
@@ -83,6 +87,8 @@ class Keys:
         self._runtime = runtime
         self._base = f"{runtime.root}/.keys"
         self._known: OrderedDict[str, _Remembered] = OrderedDict()
+        self._syncing = asyncio.Lock()
+        self._synced = -math.inf  # when the last sync began
 
     async def create(self, name: str, allow: Sequence[str]) -> str:
         """Create a key and return it; it cannot be read again.
@@ -145,6 +151,9 @@ class Keys:
         known = self._known.get(digest)
         if known is None or time.monotonic() - known.at > FRESH:
             stored = await self._read(digest[:_NAME_DIGITS])
+            if stored is None and text.startswith(PREFIX):  # a lagging server may not know a new key
+                await self._catch_up()
+                stored = await self._read(digest[:_NAME_DIGITS])
             if stored is not None and not hmac.compare_digest(stored.hash, digest):
                 stored = None
             known = _Remembered(stored, _permissions(stored), time.monotonic())
@@ -153,6 +162,17 @@ class Keys:
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return None if known.stored is None else Caller(known.stored.name, known.permissions)
+
+    async def _catch_up(self) -> None:
+        """Let the server catch up with the leader as of this call. Calls share a sync, and syncs are rare."""
+        asked = time.monotonic()
+        async with self._syncing:
+            if self._synced > asked:
+                return
+            await asyncio.sleep(self._synced + SYNC_EVERY - time.monotonic())
+            began = time.monotonic()
+            await self._runtime.zookeeper.sync(self._base)
+            self._synced = began
 
     def knows(self, text: str) -> bool:
         """Whether this was a valid key when it was last read."""

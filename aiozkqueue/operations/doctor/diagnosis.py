@@ -81,6 +81,8 @@ class ServerFacts:
     """The size of its snapshots and transaction logs, bytes."""
     serving: bool = True
     """Whether it has contact with a quorum, as far as it reports this."""
+    answers: bool = True
+    """Whether it answers a four-letter command, if only that it is not allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +234,14 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
                 server.address,
                 "runs, but serves no client: it is starting, or has no contact with a quorum of the servers",
                 "check its log, and the network to the quorum and election ports of the other servers",
+            )
+        elif not server.answers:
+            yield Finding(
+                Severity.WARNING,
+                server.address,
+                "accepts connections, and closes them without an answer to `srvr`",
+                "raise its maxClientCnxns if this machine has that many connections to it (its log has `Too many "
+                "connections from`); otherwise see its log: it may be starting, or have no quorum",
             )
         elif server.version is None:
             yield Finding(

@@ -138,6 +138,7 @@ class _Examination:
                 _first(_MODE, answer),
                 _size_of_files(settings.get(address)),
                 serving=_is_serving(answer),
+                answers=answer != "",
             )
             for address, answer in answers.items()
         ]

@@ -25,6 +25,7 @@ from aiozkqueue.errors import (
     SessionExpiredError,
     TransactionTooLargeError,
 )
+from aiozkqueue.queue.runtime.acl_errors import right_denied
 from aiozkqueue.zookeeper import (
     AuthFailedError,
     NoAuthError,
@@ -287,11 +288,15 @@ class GroupCommitter:
             chains = {chain for atomic_write in batch for chain in atomic_write.part.chains}
             try:
                 await self._settle(slot, pending)
-            except (AuthFailedError, NoAuthError) as error:
-                advice = f"; {error.advice}" if isinstance(error, NoAuthError) else ""
+            except NoAuthError as error:
                 _separate(batch)
                 for atomic_write in batch:
-                    atomic_write.fail(AccessDeniedError(f"{slot.path}: {error}{advice}"))
+                    right = f"write below {error.path or slot.path}, where each client has its commit slots"
+                    atomic_write.fail(right_denied(atomic_write.part.changed or slot.path, right, error))
+            except AuthFailedError as error:
+                _separate(batch)
+                for atomic_write in batch:
+                    atomic_write.fail(AccessDeniedError(f"{slot.path}: {error}"))
             except ZooKeeperError as error:
                 _separate(batch)
                 for atomic_write in batch:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from aiozkqueue.errors import AccessDeniedError, QueueError
+from aiozkqueue.errors import QueueError
+from aiozkqueue.queue.runtime.acl_errors import required_right, right_denied
 from aiozkqueue.zookeeper import NoAuthError
 
 from .write import AtomicWrite, Part
@@ -24,11 +25,15 @@ class FixedOperations(Part):
     Without operations, only the commit slot is written, which samples ZooKeeper's time.
     """
 
-    __slots__ = ("_explain", "_operations")
+    __slots__ = ("_explain", "_operations", "changed")
 
-    def __init__(self, operations: Sequence[Operation], explain: Callable[[ZooKeeperError], QueueError]) -> None:
+    def __init__(
+        self, changed: str, operations: Sequence[Operation], explain: Callable[[ZooKeeperError], QueueError]
+    ) -> None:
+        """``changed`` names what the operations change, for the error of a user without the right to do so."""
         size = sum(len(data) for operation in operations if isinstance(data := getattr(operation, "data", b""), bytes))
         super().__init__(size + 200 * (len(operations) + 1))
+        self.changed = changed
         self._operations = operations
         self._explain = explain
 
@@ -39,16 +44,18 @@ class FixedOperations(Part):
     def repair(self, operation: Operation, error: ZooKeeperError) -> NoReturn:
         """Raise the caller's own explanation of the refusal."""
         if isinstance(error, NoAuthError):
-            msg = f"{operation.path}: {error}; {error.advice}"
-            raise AccessDeniedError(msg) from error
+            raise right_denied(self.changed, required_right(operation), error) from error
         raise self._explain(error)
 
 
-async def server_time(runtime: Runtime) -> int:
+async def server_time(runtime: Runtime, subject: str) -> int:
     """Return ZooKeeper's time in milliseconds; if it is unknown, write until it is known, however long that takes.
+
+    ``subject`` names what needs the time, for the error of a user who may not write.
 
     Raises: QueueError; as `Queue.put`.
     """
     if not runtime.server_clock.sampled:
-        await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations((), lambda error: QueueError(f"{error}"))))
+        sample = FixedOperations(subject, (), lambda error: QueueError(f"{error}"))
+        await runtime.settle(AtomicWrite(runtime.ids.next(), sample))
     return runtime.server_clock.now()

@@ -209,6 +209,8 @@ class Part(ABC):
     """Whether it needs the results of its operations; otherwise they are not decoded."""
     chains: tuple[Chain, ...] = ()
     """The chains that it continues."""
+    changed: str = ""
+    """What it changes, for the error of a user without the right to do so; empty: the error names a znode only."""
     unsent: bool = False
     """Whether operations remain to be sent after others have been applied."""
 

@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError, PartlyDeniedError
-from aiozkqueue.zookeeper import NoAuthError, QuotaExceededError
+from aiozkqueue.zookeeper import Create, Delete, NoAuthError, QuotaExceededError, SetData, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from aiozkqueue.zookeeper import Operation
 
 
 #: Maximum number of messages that an error or a log record names.
@@ -21,6 +23,23 @@ def access_denied(queue: str, error: NoAuthError) -> AccessDeniedError:
     denied = AccessDeniedError(f"queue {queue!r}: {error}; {error.advice}")
     denied.__cause__ = error
     return denied
+
+
+def required_right(operation: Operation) -> str:
+    """Return the right of an ACL that an operation needs, with the znode that must grant it."""
+    path = operation.path
+    if isinstance(operation, Create):
+        return f"create children of {parent_of(path)}"
+    if isinstance(operation, Delete):
+        return f"delete children of {parent_of(path)}"
+    return f"write {path}" if isinstance(operation, SetData) else f"read {path}"
+
+
+def right_denied(subject: str, right: str, error: NoAuthError) -> AccessDeniedError:
+    """Return the error for a refused access to ``subject``; it names the right that this user lacks."""
+    if isinstance(error, QuotaExceededError):
+        return AccessDeniedError(f"{subject}: {error}; {error.advice}")
+    return AccessDeniedError(f"{subject}: an ACL gives this user no right to {right}; {error.advice}")
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from os import PathLike
+from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Observation, functions
@@ -21,7 +22,7 @@ from pyspark.sql.types import (
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError
 from aiozkqueue.spark.columns import default_schema
-from aiozkqueue.spark.failures import SPARK_ERRORS, cause_of, condition_of
+from aiozkqueue.spark.failures import SPARK_ERRORS, cause_of, condition_of, unknown_scheme
 from aiozkqueue.spark.options import Content, parse_options
 
 if TYPE_CHECKING:
@@ -116,8 +117,10 @@ def load(
         MessageTooLargeError, QueueFullError, ConnectionLostError, AccessDeniedError.
     """
     parsed = parse_options(options)
-    if not files:
-        raise InvalidOptionError("name a file to load")
+    _require_paths(files)
+    if kind is not None and not isinstance(cast("object", kind), Kind):
+        msg = f"kind={kind!r}: give a Kind, such as Kind.{Kind.CSV.name}, or leave it out"
+        raise InvalidOptionError(msg)
     kinds = {kind_of(path) for path in files} if kind is None else {kind}
     if len(kinds) > 1:
         names = " and ".join(sorted(form.value for form in kinds))
@@ -129,6 +132,20 @@ def load(
         rows = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
         rows.write.format("aiozkqueue").mode("append").options(**options).save()
         return int(counted.get["rows"])
+
+
+def _require_paths(files: Sequence[str]) -> None:
+    """Refuse anything but a list of paths. A text would be taken for a list of letters. Raises: InvalidOptionError."""
+    given: object = files
+    if isinstance(given, str | bytes | PathLike):
+        msg = f"files={str(files)!r}: give a list of paths, such as [{str(files)!r}]"
+        raise InvalidOptionError(msg)
+    if not files:
+        raise InvalidOptionError("name a file to load")
+    for path in files:
+        if not isinstance(cast("object", path), str):
+            msg = f"files: a path is a str, not {type(path).__name__}: give {str(path)!r}"
+            raise InvalidOptionError(msg)
 
 
 def _read(spark: SparkSession, files: list[str], kind: Kind, *, infer: bool) -> DataFrame:
@@ -208,6 +225,9 @@ def _translate_errors(files: Sequence[str]) -> Iterator[None]:
         if condition == "PATH_NOT_FOUND":
             msg = f"there is no such file: {', '.join(files)}"
             raise FileNotFoundError(msg) from error
+        if unknown := unknown_scheme(error):
+            msg = f"{', '.join(files)}: Spark knows no file system of the scheme {unknown!r}; add its package to Spark"
+            raise InvalidOptionError(msg) from error
         if condition in _UNREADABLE:
             msg = f"{', '.join(files)}: a row cannot be read: {line}"
             raise PayloadError(msg) from error

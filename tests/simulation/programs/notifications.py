@@ -60,7 +60,7 @@ async def schedule(run: Recorder, client: str, session: zq.QueueSession) -> None
     random, log = run.random, run.history.part(NotificationLog)
     queue: NotificationQueue[bytes] = NotificationQueue(session, "s", "n", bytes)
     for _ in range(random.randint(2, 5)):
-        now = await server_time(core_of(session))
+        now = await server_time(core_of(session), "notifications")
         date = datetime.fromtimestamp(now / 1000, UTC) + timedelta(seconds=random.choice([-1, 0.02, 0.3]))
         with suppress(zq.OutcomeUnknownError):
             one = await queue.schedule(b"old", date, search_key2=random.choice(["x", "y"]))

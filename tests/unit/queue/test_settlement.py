@@ -27,7 +27,7 @@ class Ledger:
 
 
 def submitted(ledger: Ledger) -> AtomicWrite:
-    atomic_write = AtomicWrite("t", FixedOperations((), lambda error: NotCommittedError(str(error))))
+    atomic_write = AtomicWrite("t", FixedOperations("t", (), lambda error: NotCommittedError(str(error))))
     atomic_write.committer = cast("GroupCommitter", ledger)
     return atomic_write
 

@@ -58,16 +58,6 @@ async def test_processes_are_stopped_when_their_supervisor_is_cancelled(tmp_path
     await there(stopped)
 
 
-async def test_a_replacement_that_is_stopped_before_it_has_begun_is_no_failure(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    killed = 'if [ ! -e "$1" ]; then touch "$1"; kill -KILL $$; fi; '
-    waiting = 'trap "exit 130" TERM; touch "$2"; while :; do sleep 0.1; done'
-    task = asyncio.create_task(supervise([["sh", "-c", killed + waiting, "sh", str(first), str(second)]]))
-    await there(second)
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert await task == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 async def test_each_signal_that_stops_the_supervisor_stops_its_processes_by_sigterm(
     tmp_path: Path, number: signal.Signals
