@@ -102,6 +102,16 @@ async def test_a_late_message_with_the_largest_headers_is_reassigned(
     assert message.headers == headers
 
 
+async def test_a_large_late_message_is_reassigned_in_a_queue_whose_history_keeps_payloads(
+    nodes: dict[str, zq.QueueSession], clock: TestClock
+) -> None:
+    await nodes["a"].queue("jobs").configure(zq.QueueConfig(history=zq.History(payload=True)))
+    await nodes["a"].queue("jobs").put(b"x" * 600_000)
+    clock.advance(60)
+    assert await reap(nodes["b"]) == 1
+    assert await take(nodes["b"], timeout=30) == "x" * 600_000
+
+
 async def test_held_and_retrying_messages_are_not_reaped(nodes: dict[str, zq.QueueSession], clock: TestClock) -> None:
     a, b = nodes["a"], nodes["b"]
     jobs = a.queue("jobs")
