@@ -567,6 +567,6 @@ async def _acquire(
     limit = None if patience.seconds is None else _time_for(handle.runtime, patience)
     try:
         async with asyncio.timeout(None if patience.seconds else limit):  # a longer deadline is the gate's own
-            await room.acquire(count, patience)
+            await room.acquire(count, count, patience)
     except TimeoutError as error:
         raise _not_sent(handle.name, limit or 0) from error

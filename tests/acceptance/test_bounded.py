@@ -359,6 +359,48 @@ async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.Queu
     assert await session.queue("jobs").size() == 0
 
 
+@pytest.mark.parametrize("puts", [1, 2])
+async def test_a_transaction_that_never_fits_beside_its_own_messages_is_refused_at_once(
+    session: zq.QueueSession, puts: int
+) -> None:
+    """Otherwise it would wait forever for itself, and all other puts would wait for it."""
+    jobs = await bounded(session, 1)
+    await jobs.put(b"0")
+    with pytest.raises(zq.TransactionTooLargeError, match="would leave 2 of its own there"):
+        async with session.transaction() as tx:
+            message = await tx.take(jobs)
+            assert message is not None
+            if puts == 1:
+                tx.release(message)
+            for _ in range(puts):
+                tx.put(jobs, b"x")
+    assert [message.body for message in await jobs.peek()] == [b"0"]
+
+
+async def test_a_transaction_passes_the_waiting_one_that_needs_its_message_to_end(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = await bounded(session, 3)
+    await jobs.put(b"0")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs) is not None
+
+        async def put_three() -> None:
+            async with session.transaction() as large:
+                for _ in range(3):
+                    large.put(jobs, b"large")
+
+        task = asyncio.create_task(put_three())
+        await waiting(other.queue("jobs"))
+        for _ in range(2):
+            tx.put(jobs, b"small")
+    assert [message.body for message in await jobs.peek()] == [b"small"] * 2
+    await take_one(other, "jobs")
+    await take_one(other, "jobs")
+    await task
+    assert [message.body for message in await jobs.peek()] == [b"large"] * 3
+
+
 async def test_a_wait_for_room_continues_after_its_zookeeper_session_ended(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
