@@ -10,12 +10,13 @@ UTF-8 never begins with ``f5``, so no text is mistaken for an envelope. The head
 ``dead`` (``reason``, ``attempts``, ``at``), ``filters`` (an object of texts and integers). Unknown fields are kept when
 the item is rewritten.
 
-Writers limit a header to 32 KiB, and readers accept 64 KiB, so every message that can be put can become a dead letter.
+A header without ``dead`` and ``enqueued_at`` takes up to 32 KiB, and readers accept 64 KiB. So every message that can
+be read can be rewritten with its time of put, and can become a dead letter.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from aiozkqueue.errors import InvalidOptionError
 from .errors import MalformedError
 from .fields import (
     LARGEST_NUMBER,
+    LAST_MOMENT,
     OBJECT_LIMIT,
     is_text,
     no_fields,
@@ -48,6 +50,12 @@ MAGIC: Final = b"\xf5zq1"
 
 HEADER_LIMIT: Final = 32 * 1024
 """Maximum bytes of a put message's header as JSON."""
+
+_STAMP: Final = len('"enqueued_at":,') + len(str(LAST_MOMENT))
+"""Maximum bytes that a rewritten message's header takes beyond `HEADER_LIMIT`."""
+
+_GROWTH: Final = 4
+"""By how much JSON may grow when it is read and written again: ``1e15`` becomes ``1000000000000000.0``."""
 
 _START: Final = len(MAGIC) + 4
 _WHAT: Final = "the header of an item"
@@ -92,8 +100,8 @@ def encode(payload: bytes, header: Header | None = None) -> bytes:
     """Return the bytes to store.
 
     Raises:
-        InvalidOptionError: the header is larger than 32 KiB (64 KiB with a dead letter's reason), or has fields of
-            wrong types, or text that UTF-8 cannot hold.
+        InvalidOptionError: the header is larger than 32 KiB without its time of put (64 KiB with a dead letter's
+            reason), or has fields of wrong types, or text that UTF-8 cannot hold.
     """
     fields = None if header is None or header is EMPTY_HEADER else _fields(header)
     if not fields and payload[:4] != MAGIC:
@@ -117,7 +125,7 @@ def decode(data: bytes) -> tuple[Header, bytes]:
     """Return the header and the payload of stored bytes; a bare payload is returned unchanged.
 
     Raises:
-        MalformedError: the bytes begin like an envelope but are not a valid one.
+        MalformedError: the bytes begin like an envelope but are not a valid one, or `encode` refuses the header.
     """
     if data[:4] != MAGIC:
         return EMPTY_HEADER, data
@@ -127,7 +135,18 @@ def decode(data: bytes) -> tuple[Header, bytes]:
         raise MalformedError(f"an envelope of {len(data)} bytes cannot hold a header of {length}")
     if length > OBJECT_LIMIT:
         raise MalformedError(f"{_WHAT} has {length} bytes, more than {OBJECT_LIMIT}")
-    return _header(read_object(data[_START:end], _WHAT)), data[end:]
+    header = _header(read_object(data[_START:end], _WHAT))
+    if length * _GROWTH > HEADER_LIMIT:
+        _check_writable(header)
+    return header, data[end:]
+
+
+def _check_writable(header: Header) -> None:
+    """Check that a message with this header can be rewritten. Raises: MalformedError: the header is too large."""
+    try:
+        encoded_size(b"", replace(header, dead=None))
+    except InvalidOptionError as error:
+        raise MalformedError(f"{_WHAT} cannot be written again: {error}") from error
 
 
 def _envelope_start(fields: dict[str, JsonValue]) -> bytes:
@@ -135,7 +154,7 @@ def _envelope_start(fields: dict[str, JsonValue]) -> bytes:
         text = write_object(fields)
     except (ValueError, TypeError) as error:
         raise InvalidOptionError(f"headers, key and group must be text that UTF-8 can hold: {error}") from error
-    limit = OBJECT_LIMIT if "dead" in fields else HEADER_LIMIT
+    limit = OBJECT_LIMIT if "dead" in fields else HEADER_LIMIT + _STAMP * ("enqueued_at" in fields)
     if len(text) > limit:
         raise InvalidOptionError(
             f"headers, key and group take {len(text)} bytes, more than {limit}: put large data into the payload"

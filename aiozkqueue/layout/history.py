@@ -63,7 +63,8 @@ class History:
         lifetime: the seconds (or a timedelta) for which a record is kept, up to 10**9; default: a week.
         most: the maximum number of records to keep, the newest ones; default: 100,000. The clean-up enforces both
             limits at its interval, so the history may exceed them in between.
-        payload: whether to keep the payload and the headers too. A dead letter keeps its own.
+        payload: whether to keep the payload and the headers too. A dead letter keeps its own, and so does a message
+            that was moved or reassigned.
 
     Raises:
         InvalidOptionError: a setting is out of range.
@@ -98,7 +99,7 @@ class End(enum.Enum):
     """Its time to live had passed."""
     CANCELLED = "cancelled"
     REMOVED = "removed"
-    """An operator purged it."""
+    """An operator purged it, or moved it to another queue."""
     COLLAPSED = "collapsed"
     """A newer message of its key was delivered in its place."""
     REAPED = "reaped"

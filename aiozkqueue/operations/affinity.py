@@ -124,7 +124,8 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
     ]
     for end_hook in handle.state.snapshot.end_hooks:
         if isinstance(end_hook, HistoryHook):  # for other features it stays in the queue: it frees no key and no room
-            disposition = Disposition("remove", reason=f"not taken by node {item_node(found.name)}", outcome=End.REAPED)
+            reason = f"not taken by node {item_node(found.name)}"
+            disposition = Disposition("remove", reason=reason, outcome=End.REAPED, replaced=True)
             for attached_op in end_hook.attached_ops(
                 as_claim(handle.state, found, handle.runtime), disposition, handle.runtime.server_clock.now
             ):

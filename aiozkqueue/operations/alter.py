@@ -169,7 +169,7 @@ async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
 def _transfers(handle: QueueHandle[Runtime], into: QueueState, waiting: list[ItemSnapshot]) -> list[Transfer]:
     """Return the moves of items to another queue."""
     runtime, state = handle.runtime, handle.state
-    moved = Disposition("remove", reason=f"moved to {into.name}")
+    moved = Disposition("remove", reason=f"moved to {into.name}", replaced=True)
     return [
         Transfer(
             snapshot.id,

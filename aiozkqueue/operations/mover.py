@@ -90,7 +90,7 @@ class Mover:
         self._target = target
         self._began = began
         self._counters: Mapping[str, int] = record.counters
-        self._disposition = Disposition("remove", reason=f"moved to {target.name}")
+        self._disposition = Disposition("remove", reason=f"moved to {target.name}", replaced=True)
         self._between_layouts = source.dialect is not None or target.dialect is not None
         self.moved: int = record.moved
         self.failed: dict[str, QueueError] = {}

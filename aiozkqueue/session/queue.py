@@ -16,6 +16,7 @@ from aiozkqueue.errors import (
     QueueError,
     QueueFullError,
     SessionClosedError,
+    TransactionTooLargeError,
 )
 from aiozkqueue.layout import QueueConfig, check_condition, positive_seconds
 from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
@@ -39,7 +40,7 @@ from aiozkqueue.queue.message import Message
 from aiozkqueue.queue.options import collection, positive, put_header, required_seconds, seconds
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import prepare, prepare_all
-from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.queue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.zookeeper import changes, reads
 
 from .administration import QueueAdmin
@@ -132,6 +133,7 @@ class Queue(Destination[T]):
             OutcomeUnknownError: there was no answer in time, or the session was closed: the message may be stored.
             QueueFullError: the queue holds ``max_size`` messages, and no capacity was freed in time.
             DuplicateKeyError: it was put with ``unique``, and the queue already holds a message with its key.
+            ConfigConflictError: it was put with ``group``, and the queue is sticky.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         patience = seconds(timeout, "timeout")
@@ -147,7 +149,15 @@ class Queue(Destination[T]):
             put.plan is None and put.state.ready and put.state.snapshot.capacity is None
         ):  # the usual case: nothing to wait for first
             atomic_write = AtomicWrite(put.id, Puts((put,)))
-            await (runtime.settle(atomic_write, patience) if patience else runtime.put(atomic_write))
+            deadline = Deadline(patience, runtime.clock) if patience else None
+            try:
+                await (runtime.settle(atomic_write, patience) if patience else runtime.put(atomic_write))
+            except QueueFullError:  # it had no size limit when this was sent
+                if patience == 0:
+                    raise
+            else:
+                return put.id
+            await put_bounded(QueueHandle(runtime, put.state), [put], deadline or FOREVER)
             return put.id
         await self._put(runtime, [put], Deadline(patience, runtime.clock))
         return put.id if put.plan is None else stored_as(put)
@@ -509,9 +519,14 @@ class Queue(Destination[T]):
         except TimeoutError as error:
             raise _not_sent(self.name, limit) from error
         if state.snapshot.capacity is None:
-            await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, patience))
-        else:
-            await put_bounded(QueueHandle(runtime, state), puts, patience)
+            try:
+                await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, patience))
+            except (QueueFullError, TransactionTooLargeError):
+                if state.snapshot.capacity is None:
+                    raise
+            else:
+                return
+        await put_bounded(QueueHandle(runtime, state), puts, patience)
 
     def _warn_of_transaction(self, runtime: SessionCore) -> None:
         work = current.get()
@@ -528,6 +543,8 @@ class Queue(Destination[T]):
 async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patience: Deadline) -> None:
     """Put to a queue with ``max_size``, as many as it accepts at a time; stored messages are removed from ``puts``.
 
+    Puts that were sent before the queue had a size, and did not fit, are sent again like this.
+
     Raises: as `Queue.put`.
     """
     while puts:
@@ -539,8 +556,8 @@ async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patienc
             room.bind(atomic_write, len(part))
         try:
             await handle.runtime.settle(atomic_write, _time_for(handle.runtime, patience))
-        except QueueFullError:  # it had no size limit when this was sent
-            if patience.left == 0:
+        except (QueueFullError, TransactionTooLargeError):
+            if room is not None or handle.state.snapshot.capacity is None:
                 raise
         else:
             del puts[: len(part)]
@@ -567,6 +584,6 @@ async def _acquire(
     limit = None if patience.seconds is None else _time_for(handle.runtime, patience)
     try:
         async with asyncio.timeout(None if patience.seconds else limit):  # a longer deadline is the gate's own
-            await room.acquire(count, patience)
+            await room.acquire(count, count, patience)
     except TimeoutError as error:
         raise _not_sent(handle.name, limit or 0) from error

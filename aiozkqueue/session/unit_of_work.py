@@ -51,11 +51,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from aiozkqueue.queue.commit.alterations import TransactionalAlteration
-    from aiozkqueue.queue.commit.capacity import Reservation
+    from aiozkqueue.queue.commit.capacity import Needs, Reservation
     from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.commit.write import Part
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.hooks import CapacityLimit
 
     from .core import SessionCore
 
@@ -512,7 +511,7 @@ class UnitOfWork:
             msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
             raise NotCommittedError(msg) from error
 
-    def _needs(self) -> dict[CapacityLimit[AtomicWrite], int]:
+    def _needs(self) -> Needs:
         return needs_of(self._puts, self._claims, self._alterations.values() if self._alterations else ())
 
     def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:

@@ -109,7 +109,8 @@ class Part:
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
         atomic_write = fenced_puts(link.runtime.ids.next(), puts, self.fence, written)
         if state.snapshot.capacity is not None:
-            await state.snapshot.capacity.acquire(len(puts), Deadline(link.options.put_timeout, link.runtime.clock))
+            deadline = Deadline(link.options.put_timeout, link.runtime.clock)
+            await state.snapshot.capacity.acquire(len(puts), len(puts), deadline)
             state.snapshot.capacity.bind(atomic_write, len(puts))
         try:
             await link.runtime.settle(atomic_write)

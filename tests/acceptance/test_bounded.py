@@ -350,6 +350,36 @@ async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhil
     assert [message.body for message in await jobs.peek()] == [b"2", b"3"]
 
 
+@pytest.mark.parametrize("messages", [[b"3"], [b"3", b"4", b"5"]])
+async def test_a_put_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+    session: zq.QueueSession, other: zq.QueueSession, messages: list[bytes]
+) -> None:
+    jobs, theirs = session.queue("jobs"), other.queue("jobs")
+    await theirs.put_many([b"1", b"2"])
+    await jobs.configure(zq.QueueConfig(max_size=2))
+    # The other session does not know of the size: its request is sent, and refused.
+    if len(messages) == 1:
+        task: asyncio.Task[object] = asyncio.create_task(theirs.put(messages[0], timeout=None))
+    else:
+        task = asyncio.create_task(theirs.put_many(messages, timeout=None))
+    await waiting(jobs)
+    for _ in messages:
+        await take_one(session)
+    await task
+    assert [message.body for message in await jobs.peek()] == [b"1", b"2", *messages][-2:]
+
+
+async def test_put_many_fills_a_queue_that_was_given_a_size_meanwhile(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await other.queue("jobs").put(b"1")
+    jobs = await bounded(session, 2)
+    with pytest.raises(zq.QueueFullError) as raised:
+        await other.queue("jobs").put_many([b"2", b"3", b"4"])
+    assert raised.value.__notes__ == ["the first 1 of 3 messages had been put before"]
+    assert [message.body for message in await jobs.peek()] == [b"1", b"2"]
+
+
 async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.QueueSession) -> None:
     await bounded(session, 3)
     with pytest.raises(zq.TransactionTooLargeError, match="takes 3 messages"):
@@ -357,6 +387,48 @@ async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.Queu
             for _ in range(4):
                 tx.put("jobs", b"x")
     assert await session.queue("jobs").size() == 0
+
+
+@pytest.mark.parametrize("puts", [1, 2])
+async def test_a_transaction_that_never_fits_beside_its_own_messages_is_refused_at_once(
+    session: zq.QueueSession, puts: int
+) -> None:
+    """Otherwise it would wait forever for itself, and all other puts would wait for it."""
+    jobs = await bounded(session, 1)
+    await jobs.put(b"0")
+    with pytest.raises(zq.TransactionTooLargeError, match="would leave 2 of its own there"):
+        async with session.transaction() as tx:
+            message = await tx.take(jobs)
+            assert message is not None
+            if puts == 1:
+                tx.release(message)
+            for _ in range(puts):
+                tx.put(jobs, b"x")
+    assert [message.body for message in await jobs.peek()] == [b"0"]
+
+
+async def test_a_transaction_passes_the_waiting_one_that_needs_its_message_to_end(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = await bounded(session, 3)
+    await jobs.put(b"0")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs) is not None
+
+        async def put_three() -> None:
+            async with session.transaction() as large:
+                for _ in range(3):
+                    large.put(jobs, b"large")
+
+        task = asyncio.create_task(put_three())
+        await waiting(other.queue("jobs"))
+        for _ in range(2):
+            tx.put(jobs, b"small")
+    assert [message.body for message in await jobs.peek()] == [b"small"] * 2
+    await take_one(other, "jobs")
+    await take_one(other, "jobs")
+    await task
+    assert [message.body for message in await jobs.peek()] == [b"large"] * 3
 
 
 async def test_a_wait_for_room_continues_after_its_zookeeper_session_ended(

@@ -95,6 +95,18 @@ async def test_a_message_that_a_transaction_holds_is_moved_after_its_release(
     assert (await ended(session, reference)).moved == 2
 
 
+async def test_a_large_message_is_moved_from_a_queue_whose_history_keeps_payloads(session: zq.QueueSession) -> None:
+    """A request cannot hold its payload twice, and the record of a moved message has none."""
+    source, body = session.queue("source"), b"x" * 600_000
+    await source.configure(zq.QueueConfig(history=zq.History(payload=True)))
+    await source.put(body)
+    status = await ended(session, await session.admin.moves.start("source", "target"))
+    assert (status.state, status.error) == ("done", None)
+    assert [message.body for message in await session.queue("target").peek()] == [body]
+    (record,) = [record async for record in source.history()]
+    assert (record.outcome, record.reason, record.payload) == (zq.End.REMOVED, "moved to target", None)
+
+
 async def test_messages_put_after_the_start_of_a_move_stay(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("source").put(b"old")
     async with other.transaction(autocommit=False) as tx:

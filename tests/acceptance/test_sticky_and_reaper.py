@@ -89,6 +89,29 @@ async def test_a_message_its_node_does_not_take_is_reaped_once_with_its_tokens_e
     assert [record.outcome.value async for record in jobs.history()] == ["reaped", "finished"]
 
 
+async def test_a_late_message_with_the_largest_headers_is_reassigned(
+    nodes: dict[str, zq.QueueSession], clock: TestClock
+) -> None:
+    headers = {"a": "x" * (32 * 1024 - len('{"headers":{"a":""}}'))}
+    await nodes["a"].queue("jobs").put(b"x", headers=headers)
+    clock.advance(60)
+    assert await reap(nodes["b"]) == 1
+    async with nodes["b"].transaction() as tx:
+        message = await tx.take(nodes["b"].queue("jobs"), timeout=10)
+    assert message is not None
+    assert message.headers == headers
+
+
+async def test_a_large_late_message_is_reassigned_in_a_queue_whose_history_keeps_payloads(
+    nodes: dict[str, zq.QueueSession], clock: TestClock
+) -> None:
+    await nodes["a"].queue("jobs").configure(zq.QueueConfig(history=zq.History(payload=True)))
+    await nodes["a"].queue("jobs").put(b"x" * 600_000)
+    clock.advance(60)
+    assert await reap(nodes["b"]) == 1
+    assert await take(nodes["b"], timeout=30) == "x" * 600_000
+
+
 async def test_held_and_retrying_messages_are_not_reaped(nodes: dict[str, zq.QueueSession], clock: TestClock) -> None:
     a, b = nodes["a"], nodes["b"]
     jobs = a.queue("jobs")

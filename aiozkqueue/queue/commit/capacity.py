@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from .write import AtomicWrite
 
     Limit: TypeAlias = CapacityLimit[AtomicWrite]
+    Needs: TypeAlias = "dict[Limit, Need]"
+
+
+class Need(NamedTuple):
+    """The room that a commit needs in one queue."""
+
+    more: int
+    """The messages that it puts there, less those that it removes."""
+    left: int
+    """Its messages that are there afterwards: those that it puts, and those that it holds and releases."""
 
 
 class Placed(Protocol):
@@ -33,55 +43,59 @@ def needs_of(
     puts: Iterable[Placed],
     dispositions: Mapping[Claim, Disposition],
     alterations: Iterable[TransactionalAlteration] = (),
-) -> dict[Limit, int]:
-    """Return how many messages a commit adds to each bounded queue, less the messages that it removes from there."""
-    needs: dict[Limit, int] = {}
+) -> Needs:
+    """Return the room that a commit needs in each bounded queue to which it adds messages."""
+    left: dict[Limit, int] = {}
     for put in puts:
         room = put.state.snapshot.capacity
         if room is not None:
-            needs[room] = needs.get(room, 0) + 1
-    for claim, disposition in dispositions.items() if needs else ():
+            left[room] = left.get(room, 0) + 1
+    counts = dict(left)
+    for claim, disposition in dispositions.items() if counts else ():
         room = claim.state.snapshot.capacity
-        if room in needs and disposition.kind in ("consume", "dead"):
-            needs[room] -= 1
-    for alteration in alterations if needs else ():
+        if room in counts:
+            if disposition.kind in ("consume", "dead"):
+                counts[room] -= 1
+            else:
+                left[room] += 1
+    for alteration in alterations if counts else ():
         room = alteration.state.snapshot.capacity
-        if room in needs and alteration.removes:
-            needs[room] -= 1
-    return {room: count for room, count in needs.items() if count > 0}
+        if room in counts and alteration.removes:
+            counts[room] -= 1
+    return {room: Need(count, left[room]) for room, count in counts.items() if count > 0}
 
 
 class Reservation:
     """The room of a commit in all queues that it puts to, until it is bound to a write or released."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_needs",)
 
-    def __init__(self, counts: dict[Limit, int]) -> None:
-        self._counts = counts
+    def __init__(self, needs: Needs) -> None:
+        self._needs = needs
 
     def bind(self, atomic_write: AtomicWrite) -> None:
         """Release the room when an atomic write is settled."""
-        for room, count in self._counts.items():
-            room.bind(atomic_write, count)
+        for room, need in self._needs.items():
+            room.bind(atomic_write, need.more)
 
     def release(self) -> None:
         """Release the room of a commit that is not sent."""
-        for room, count in self._counts.items():
-            room.release(count)
+        for room, need in self._needs.items():
+            room.release(need.more)
 
 
-def try_reserve(needs: dict[Limit, int]) -> Reservation | None:
+def try_reserve(needs: Needs) -> Reservation | None:
     """Acquire room in several queues, if it is known to be free in all of them."""
-    acquired: dict[Limit, int] = {}
-    for room, count in needs.items():
-        if not room.try_acquire(count):
+    acquired: Needs = {}
+    for room, need in needs.items():
+        if not room.try_acquire(need.more):
             Reservation(acquired).release()
             return None
-        acquired[room] = count
+        acquired[room] = need
     return Reservation(needs)
 
 
-async def reserve(needs: dict[Limit, int], deadline: Deadline, generation: int | None = None) -> Reservation:
+async def reserve(needs: Needs, deadline: Deadline, generation: int | None = None) -> Reservation:
     """Acquire room in several queues: in all, or in none.
 
     If a queue is full, the room acquired in other queues is released during the wait. If only this session has too many
@@ -96,7 +110,7 @@ async def reserve(needs: dict[Limit, int], deadline: Deadline, generation: int |
     def release_all() -> None:
         while acquired:
             room = acquired.pop()
-            room.release(needs[room])
+            room.release(needs[room].more)
 
     def on_wait(lacking: Limit, *, full: bool) -> None:
         if full or any(room.queue > lacking.queue for room in acquired):
@@ -104,7 +118,7 @@ async def reserve(needs: dict[Limit, int], deadline: Deadline, generation: int |
 
     try:
         while (lacking := next((room for room in rooms if room not in acquired), None)) is not None:
-            await lacking.acquire(needs[lacking], deadline, generation, partial(on_wait, lacking))
+            await lacking.acquire(*needs[lacking], deadline, generation, partial(on_wait, lacking))
             acquired.append(lacking)
     except BaseException:  # a cancelled commit keeps no room either
         release_all()
@@ -122,7 +136,7 @@ async def enter(atomic_write: AtomicWrite, puts: Iterable[Placed], deadline: Dea
         (await reserve(needs, deadline)).bind(atomic_write)
 
 
-async def reserve_again(atomic_write: AtomicWrite, needs: dict[Limit, int], deadline: Deadline) -> None:
+async def reserve_again(atomic_write: AtomicWrite, needs: Needs, deadline: Deadline) -> None:
     """Acquire room for a write that was sent before its queue became bounded, and refused.
 
     The write holds no other room during the wait, as in `reserve`. Raises: as `CapacityLimit.acquire`.

@@ -45,6 +45,8 @@ class Disposition(NamedTuple):
     """The exception for which the message is given up, for the log."""
     left: bool = False
     """Whether the item still exists when only its lock is removed."""
+    replaced: bool = False
+    """Whether the message continues as another item, which has its payload: it was moved or reassigned."""
 
 
 CONSUME = Disposition("consume")

@@ -52,15 +52,14 @@ class HistoryHook:
         """Return the approximate size of the record in a multi, in bytes."""
         if disposition.kind not in _OUTCOMES:
             return 0
-        return RECORD_WEIGHT + (len(claim.raw) if self.payload and disposition.kind != "dead" else 0)
+        return RECORD_WEIGHT + (len(claim.raw) if self._keeps(disposition) else 0)
 
     def attached_ops(self, claim: Claim, disposition: Disposition, moment: Callable[[], int]) -> Iterable[AttachedOp]:
         """Return the create of an end's record; nothing for a release."""
         outcome = disposition.outcome or _OUTCOMES.get(disposition.kind)
         if outcome is None:
             return ()
-        header = claim.header
-        keeps = self.payload and outcome is not End.DEAD
+        header, keeps = claim.header, self._keeps(disposition)
         record = HistoryRecord(
             id=claim.id,
             ended=moment(),
@@ -78,6 +77,10 @@ class HistoryHook:
             payload=claim.body if keeps else None,
         )
         return (AttachedOp(Create(self._state.paths.record(record.place), record.encode()), self),)
+
+    def _keeps(self, disposition: Disposition) -> bool:
+        """Return whether the record of an end keeps the payload, which no other znode keeps."""
+        return self.payload and disposition.kind != "dead" and not disposition.replaced
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Create the record's parent znode, or retry when the record's name is taken: one a millisecond per message."""

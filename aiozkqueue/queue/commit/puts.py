@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
-    from .capacity import Limit
+    from .capacity import Needs
     from .put_plan import PutPlan
     from .write import AtomicWrite, Composition
 
@@ -59,7 +59,7 @@ class Puts(Part):
     learns = True  # the paths of the items hold their sequence numbers
 
     def __init__(
-        self, puts: Sequence[Put], patience: Deadline = AT_ONCE, needs: Callable[[], dict[Limit, int]] | None = None
+        self, puts: Sequence[Put], patience: Deadline = AT_ONCE, needs: Callable[[], Needs] | None = None
     ) -> None:
         weight, planned = PUT_WEIGHT * len(puts), False
         for _, _, _, data, plan in puts:

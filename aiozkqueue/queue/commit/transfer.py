@@ -61,7 +61,7 @@ async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadli
         room, part = first[0].state.snapshot.capacity, rest
         if room is not None:
             try:
-                await room.acquire(len(first), patience)
+                await room.acquire(len(first), len(first), patience)
             except QueueFullError as full:
                 return outcomes + [full] * len(rest)
             fitting = 1

@@ -71,11 +71,12 @@ def credits_of(size: int) -> int:
 class _Entry:
     """A put or transaction that waits for room."""
 
-    __slots__ = ("arrival", "count", "future", "generation", "on_wait", "patient", "seconds", "seen_full")
+    __slots__ = ("arrival", "count", "future", "generation", "left", "on_wait", "patient", "seconds", "seen_full")
 
     def __init__(
         self,
         count: int,
+        left: int,
         generation: int | None,
         arrival: int,
         seconds: float | None,
@@ -84,6 +85,7 @@ class _Entry:
         on_wait: OnWait | None,
     ) -> None:
         self.count = count
+        self.left = left
         self.seconds = seconds
         self.generation = generation
         self.arrival = arrival
@@ -142,16 +144,17 @@ class CapacityGate:
         return True
 
     async def acquire(
-        self, count: int, deadline: Deadline, generation: int | None = None, on_wait: OnWait | None = None
+        self, count: int, left: int, deadline: Deadline, generation: int | None = None, on_wait: OnWait | None = None
     ) -> None:
         """Acquire room for ``count`` messages, waiting for it until the deadline; then call `release`.
 
+        ``left`` is how many messages the commit leaves in the queue: those that it puts, and those that it releases.
         ``generation`` is the ZooKeeper session that the put depends on, if any. ``on_wait`` is called after each count
         that finds no room.
 
         Raises:
             QueueFullError: there was no room in time.
-            TransactionTooLargeError: ``count`` exceeds the queue's size.
+            TransactionTooLargeError: ``left`` exceeds the queue's size.
             SessionExpiredError: that ZooKeeper session is over.
             AccessDeniedError, SessionClosedError.
         """
@@ -160,14 +163,14 @@ class CapacityGate:
         if self._closed is not None:
             raise _copy_of(self._closed)
         self._arrivals += 1
-        left = deadline.left
-        entry = _Entry(count, generation, self._arrivals, deadline.seconds, patient=left != 0, on_wait=on_wait)
+        wait = deadline.left
+        entry = _Entry(count, left, generation, self._arrivals, deadline.seconds, patient=wait != 0, on_wait=on_wait)
         self._waiters.append(entry)
         self._wakeup.set()
         if not self._serving:
             self._serving = True
             self._tasks.spawn(self._serve, name=f"room of {self._state.name}")
-        timer = self._clock.call_later(left, lambda: self._refuse(entry)) if left else None
+        timer = self._clock.call_later(wait, lambda: self._refuse(entry)) if wait else None
         try:
             await entry.future
         except asyncio.CancelledError:
@@ -273,15 +276,23 @@ class CapacityGate:
         return True
 
     def _admit(self, limit: int | None) -> bool:
-        """Admit waiting puts in order while there is room (``None``: all); return whether any was admitted."""
-        admitted = False
-        while self._prune_waiters() and (limit is None or self._waiters[0].count <= self._credits):
-            entry = self._waiters.popleft()
+        """Admit waiting puts in order while there is room (``None``: all); return whether any was admitted.
+
+        A transaction that holds messages passes those that do not fit: they may wait for the messages that it holds.
+        """
+        admitted = full = False
+        for entry in self._waiters:
+            if entry.future.done() or (full and entry.generation is None):
+                continue
+            if limit is not None and entry.count > self._credits:
+                full = True
+                continue
             if limit is not None:
                 self._credits -= entry.count
             self._under_way += entry.count
             entry.future.set_result(None)
             admitted = True
+        self._prune_waiters()
         return admitted
 
     def _prune_waiters(self) -> bool:
@@ -398,10 +409,10 @@ class CapacityGate:
                     "waited for room; nothing was applied, and its messages go to other consumers"
                 )
                 self._answer(entry, SessionExpiredError(msg))
-            elif entry.count > limit:
+            elif entry.left > limit:
                 msg = (
-                    f"queue {self._state.name!r} takes {limit} messages, and this commit puts {entry.count}; "
-                    "commit in parts"
+                    f"queue {self._state.name!r} takes {limit} messages, and this commit would leave {entry.left} of "
+                    "its own there; commit in parts"
                 )
                 self._answer(entry, TransactionTooLargeError(msg))
 

@@ -116,9 +116,9 @@ class CapacityLimit(Protocol[WriteT_contra]):
         ...
 
     async def acquire(
-        self, count: int, deadline: Deadline, generation: int | None = None, on_wait: OnWait | None = None
+        self, count: int, left: int, deadline: Deadline, generation: int | None = None, on_wait: OnWait | None = None
     ) -> None:
-        """Acquire room for ``count`` messages before the deadline.
+        """Acquire room for ``count`` messages before the deadline; ``left`` messages are the write's own afterwards.
 
         Raises: QueueFullError, TransactionTooLargeError, SessionExpiredError, AccessDeniedError, SessionClosedError.
         """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -212,6 +214,53 @@ async def test_a_broken_envelope_becomes_a_dead_letter(
     (letter,) = await jobs.dead_letters.peek()
     assert "envelope" in letter.reason
     assert letter.body == b"\xf5zq1\xff\xff\xff\xff"
+
+
+async def test_a_header_too_large_to_be_rewritten_becomes_a_dead_letter_and_stops_no_consumer(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    """A dead letter adds its reason to the header."""
+    header = json.dumps({"headers": {"a": "x" * 60_000}}).encode()
+    await server_view.create(
+        f"{queue_root}/jobs/items/item-0000000001", b"\xf5zq1" + len(header).to_bytes(4, "big") + header
+    )
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(1))
+    await jobs.put(b"next")
+    bodies: list[bytes] = []
+    async with jobs.consume(until_idle=0.5) as deliveries:
+        async for delivery in deliveries:
+            with suppress(ValueError):
+                async with delivery:
+                    bodies.append(delivery.body)
+                    raise ValueError("\x01" * 4096)
+    assert bodies == [b"next"]
+    reasons = [letter.reason for letter in await jobs.dead_letters.peek()]
+    assert len(reasons) == 2
+    assert "more than 32768" in reasons[0]
+
+
+async def test_messages_with_the_largest_headers_are_redriven_and_moved(session: zq.QueueSession) -> None:
+    """Both add the time of the put to the header."""
+    headers = {"a": "x" * (32 * 1024 - len('{"headers":{"a":""}}'))}
+    jobs, later = session.queue("jobs"), session.queue("later")
+    for body in (b"1", b"2"):
+        await jobs.put(body, headers=headers)
+    async with session.transaction() as tx:
+        message = await tx.take(jobs, timeout=10)
+        assert message is not None
+        tx.reject(message, "bad")
+    assert await jobs.dead_letters.redrive() == 1
+
+    reference = await session.admin.moves.start("jobs", "later")
+
+    async def moved() -> bool:
+        return (await session.admin.moves.status(reference)).state != "running"
+
+    await eventually(moved)
+    assert (await session.admin.moves.status(reference)).error is None
+    async with session.transaction() as tx:
+        found = await tx.take_many(later, 5, timeout=10)
+    assert [(message.body, message.headers) for message in found] == [(b"2", headers), (b"1", headers)]
 
 
 async def test_thousands_of_messages_without_payload_are_taken_by_one_session(session: zq.QueueSession) -> None:

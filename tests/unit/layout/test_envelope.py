@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import EMPTY_HEADER, HEADER_LIMIT, MAGIC, DeadLetter, Header, MalformedError, decode, encode
 from aiozkqueue.layout import encoded_size as size
+from aiozkqueue.layout.fields import LAST_MOMENT
 
 from .hostile import HOSTILE_JSON, json_objects, moments, texts, unknown_fields
 
@@ -106,8 +108,8 @@ def test_a_header_longer_than_the_data_is_refused(length: int) -> None:
 
 
 def test_a_header_over_64_kib_is_refused_unread() -> None:
-    fits = b'{"key":"' + b"k" * (64 * 1024 - 10) + b'"}'
-    assert decode(envelope(fits))[0].key == "k" * (64 * 1024 - 10)
+    fits = b'{"key":"k"}'.ljust(64 * 1024)
+    assert decode(envelope(fits))[0].key == "k"
     with pytest.raises(MalformedError, match="more than 65536"):
         decode(envelope(fits + b" "))
 
@@ -165,6 +167,31 @@ def test_a_message_with_the_largest_header_can_become_a_dead_letter() -> None:
     header, payload = decode(encode(b"x", Header(headers={"a": text})))
     dead = Header(headers=header.headers, enqueued_at=1, dead=DeadLetter("\x01" * 10_000, 2**31 - 1, 1))
     assert decode(encode(payload, dead)) == (dead, b"x")
+
+
+def test_a_message_with_the_largest_header_can_be_rewritten_with_its_time_of_put() -> None:
+    header = Header(key="k" * (HEADER_LIMIT - len('{"key":""}')))
+    stamped = replace(header, enqueued_at=LAST_MOMENT)
+    assert decode(encode(b"x", stamped)) == (stamped, b"x")
+    assert size(b"x", stamped) == len(encode(b"x", stamped))
+    for longer in (replace(header, key=f"{header.key}k"), replace(stamped, key=f"{header.key}k")):
+        with pytest.raises(InvalidOptionError, match="more than"):
+            encode(b"x", longer)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"key": "k" * HEADER_LIMIT},
+        {"headers": {"a": "x" * 60_000}, "dead": {"reason": "r", "attempts": 1, "at": 1}},
+        {"of another program": [1e15] * (HEADER_LIMIT // 5)},
+    ],
+)
+def test_a_header_that_could_not_be_written_again_is_refused(fields: dict[str, object]) -> None:
+    text = json.dumps(fields, separators=(",", ":")).replace("1000000000000000.0", "1e15").encode()
+    assert len(text) <= 64 * 1024
+    with pytest.raises(MalformedError, match=r"cannot be written again: .* more than 32768"):
+        decode(envelope(text))
 
 
 @pytest.mark.parametrize(
