@@ -143,7 +143,7 @@ class Bus(Generic[E]):
             if tx is not None:
                 return work_of(tx).add_puts(puts, check)
             await make_ready(puts)
-            atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts))))
+            atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts, patience))))
             await enter(atomic_write, puts, patience)
             try:
                 await runtime.settle(atomic_write)

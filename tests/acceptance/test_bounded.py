@@ -537,6 +537,19 @@ async def test_an_event_goes_to_all_queues_of_a_bus_or_to_none_when_one_is_full(
     assert (await bus.queue().size(), await bus.queue("audit").size()) == (2, 1)
 
 
+async def test_a_post_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    bus = Bus(session, "events", Event)
+    await bus.post(Event(text="1"))
+    await bounded(other, 1, "events")
+    waits = asyncio.create_task(bus.post(Event(text="2"), timeout=None))
+    await waiting(other.queue("events"))
+    await take_one(other, "events", 30)
+    await waits
+    assert await bus.queue().size() == 1
+
+
 async def test_a_scheduler_retries_an_occurrence_until_there_is_room(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
