@@ -27,11 +27,22 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Stat, ZooKeeperError
 
 
 #: The prefix of the names of manifests.
 BATCH: Final = "batch-"
+
+
+async def deletion_of(state: QueueState) -> ClaimLostError | None:
+    """Return the error of a stream whose queue was deleted; None if the queue exists. Raises: AccessDeniedError."""
+    if await state.exists():
+        return None
+    return ClaimLostError(
+        f"queue {state.name!r} was deleted, and with it the batches of its streams; this query must stop. Create the "
+        "queue again, as any put does, and start the query with a new checkpoint or with failOnDataLoss=false"
+    )
 
 
 class RefusedError(Exception):
@@ -111,11 +122,12 @@ class Epoch:
         try:
             await apply_until_answered(self._zookeeper, [write, change], applied=applied)
         except MultiError as refusal:
-            raise self._taken_over() if refusal.index == 0 else refusal.error from refusal
+            raise await self._lost() if refusal.index == 0 else refusal.error from refusal
         self._epoch, self._record = version, record
 
-    def _taken_over(self) -> ClaimLostError:
-        return ClaimLostError(
+    async def _lost(self) -> ClaimLostError:
+        """Return the error of an epoch that another process, or the deletion of the queue, has ended."""
+        return await deletion_of(self._state) or ClaimLostError(
             f"queue {self._state.name!r}: the ledger of stream {self._group!r} has been taken over or released; this "
             "process must stop"
         )
@@ -137,7 +149,7 @@ class Epoch:
             await apply_until_answered(self._zookeeper, [self._check(), *operations], applied=applied)
         except MultiError as refusal:
             if refusal.index == 0:
-                raise self._taken_over() from refusal
+                raise await self._lost() from refusal
             raise RefusedError(refusal.index - 1, refusal.error) from refusal
 
     async def _hold(self) -> Stat:
@@ -145,7 +157,7 @@ class Epoch:
         await self._zookeeper.sync(self._path)
         stat = await self._zookeeper.exists(self._path)
         if stat is None or stat.version != self._epoch:
-            raise self._taken_over()
+            raise await self._lost()
         return stat
 
     async def _exists(self, path: str) -> bool:

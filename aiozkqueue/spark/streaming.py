@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from aiozkqueue.batches.epoch import deletion_of
 from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.batches.making import limit_of
 from aiozkqueue.errors import AccessDeniedError, CheckpointError, ClaimLostError, InvalidOptionError, PayloadError
@@ -314,7 +315,11 @@ async def _note(link: Link, reading: Reading) -> None:
     """Record that a task has passed its whole share to Spark. Raises: ClaimLostError."""
     try:
         await reading.note(link.runtime.zookeeper)
-    except NoNodeError as error:
+    except (NoNodeError, ClaimLostError) as error:
+        if (deleted := await deletion_of(link.state)) is not None:
+            raise deleted from error
+        if isinstance(error, ClaimLostError):
+            raise
         msg = f"queue {link.state.name!r}: the batch of this task no longer exists: it was acknowledged or released"
         raise ClaimLostError(msg) from error
 
@@ -343,6 +348,8 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
                 await unmark(zookeeper, page, message_id)
         yield decoded
     if (missing := sum(part.last - part.first for part in slices) - count) > 0:
+        if (deleted := await deletion_of(state)) is not None:
+            raise deleted
         msg = (
             f"queue {state.name!r}: {missing} messages of a batch no longer exist: they were released by force and "
             "taken by others, or another query of this group has acknowledged them"

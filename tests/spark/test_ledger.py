@@ -542,6 +542,18 @@ async def test_releasing_a_ledger_releases_every_message_and_fences_its_stream(z
             await release(QueueHandle(core_of(session), state), "other")
 
 
+async def test_a_stream_whose_queue_was_deleted_is_told_so_with_the_remedy(zookeeper: str, queue_root: str) -> None:
+    await fill(zookeeper, queue_root, 10)
+    deleted = "queue 'orders' was deleted.*Create the queue again, as any put does, and start the query with a new"
+    async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
+        batch = await ledger.next_batch(-1, 4)
+        await session.queue("orders").admin.delete(force=True)
+        with pytest.raises(zq.ClaimLostError, match=deleted):
+            await ledger.acknowledge(batch)
+        with pytest.raises(zq.ClaimLostError, match=deleted):
+            await ledger.next_batch(batch, 4)
+
+
 class Overtaken(Slow):
     """A client before whose first removal of locks something else happens."""
 

@@ -154,6 +154,27 @@ def test_a_stopped_query_holds_only_the_batch_that_its_checkpoint_knows(
     assert left(options) == (0, 0, 0)
 
 
+def test_a_running_stream_whose_queue_is_deleted_ends_with_that_reason(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    async def delete() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            await session.queue(options["queue"]).admin.delete(force=True)
+
+    put(options, b"1", b"2")
+    query = Files(spark, options, tmp_path).start(once=False)
+    try:
+        deadline = time.monotonic() + 60
+        while left(options)[0]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        asyncio.run(delete())
+        with pytest.raises(PySparkException, match="ClaimLostError: queue 'orders' was deleted"):
+            query.awaitTermination(240)
+    finally:
+        query.stop()
+
+
 def wait_until_held(options: Mapping[str, str], number: int) -> None:
     deadline = time.monotonic() + 60
     while (held := left(options)[1]) != number:
