@@ -20,6 +20,7 @@ from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite, Joined
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import (
     Check,
     Create,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.zookeeper import Operation
 
 
@@ -71,14 +73,17 @@ class FencedError(NotCommittedError):
     """The batch is no longer pending, or its writer's znode was written for another reason."""
 
 
-def fenced_puts(transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData) -> AtomicWrite:
+def fenced_puts(
+    transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData, patience: Deadline = AT_ONCE
+) -> AtomicWrite:
     """Return the write that puts items of a pending batch together with the progress that records them.
 
-    It fails with a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
+    ``patience`` limits the wait for room in a queue that is given a size after the write was sent. The write fails with
+    a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
     """
     is_pending = FixedOperations(fence.path, fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
     recorded = FixedOperations(progress.path, (progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
-    return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts))))
+    return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts, patience))))
 
 
 class BatchWriter:

@@ -15,6 +15,7 @@ from aiozkqueue.errors import AccessDeniedError, NotFoundError, PartlyDeniedErro
 from aiozkqueue.operations.batch_writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import Create, SetData
 from tests.integration.queue.conftest import eventually
@@ -44,7 +45,7 @@ class Writer:
         assert fence is not None
         return fence
 
-    async def put(self, fence: Fence, *bodies: str, **options: Any) -> None:
+    async def put(self, fence: Fence, *bodies: str, patience: float = 0, **options: Any) -> None:
         progress = f"{self.staging.path}/p{self._written}"
         self._written += 1
         if not self.made:
@@ -52,7 +53,13 @@ class Writer:
         puts = [fence.staged(prepare(self._runtime, self._queue, body.encode(), options)) for body in bodies]
         await make_ready(puts)
         await self._runtime.settle(
-            fenced_puts(self._runtime.ids.next(), puts, fence, SetData(progress, b"done", version=0))
+            fenced_puts(
+                self._runtime.ids.next(),
+                puts,
+                fence,
+                SetData(progress, b"done", version=0),
+                Deadline(patience, self._runtime.clock),
+            )
         )
 
 
@@ -88,6 +95,21 @@ async def taken_now(session: zq.QueueSession) -> list[str]:
         bodies = [one.body.decode() for one in await tx.take_many(session.queue("orders"), 100)]
         await tx.commit()
     return bodies
+
+
+async def test_a_batch_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+    zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
+        writer, orders = Writer(session), other.queue("orders")
+        fence = await writer.begin()
+        await writer.put(fence, "first")
+        await orders.configure(zq.QueueConfig(max_size=1))
+        putting = asyncio.create_task(writer.put(fence, "second", patience=30))
+        await asyncio.sleep(0.5)
+        assert not putting.done()
+        await orders.configure(zq.QueueConfig(max_size=2))
+        await putting
 
 
 async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zookeeper: str, queue_root: str) -> None:
