@@ -18,7 +18,7 @@ import typer
 from mkdocs.utils.yaml import yaml_load
 
 from aiozkqueue.cli.app import command as the_command
-from aiozkqueue.cli.connection import AUTH
+from aiozkqueue.session.credentials import AUTH
 from tests.docs.pages import blocks
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from aiozkqueue.tracing import OpenTelemetry
 from tests.spark.test_batch import drained, put, state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from aiozkqueue.batches.staging import BatchWriter
     from aiozkqueue.spark.connection import Link
@@ -372,7 +372,7 @@ def test_an_option_without_effect_is_reported_with_its_uses(caplog: pytest.LogCa
         "a batch write": ["maxOffsetsPerTrigger", "pushDown"],
         "a stream sink": ["maxOffsetsPerTrigger", "pushDown"],
     }
-    uses = (
+    uses: tuple[Callable[[], object], ...] = (
         lambda: source.reader(schema),
         lambda: source.streamReader(schema),
         lambda: source.writer(schema, overwrite=False),

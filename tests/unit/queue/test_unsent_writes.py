@@ -22,7 +22,7 @@ class Changes(FixedOperations):
     """A part that continues chains."""
 
     def __init__(self, chains: tuple[Chain, ...], weight: int) -> None:
-        super().__init__((), lambda error: NotCommittedError(str(error)))
+        super().__init__("t", (), lambda error: NotCommittedError(str(error)))
         self.chains, self.weight = chains, weight
 
 
