@@ -20,7 +20,7 @@ def test_each_service_logs_its_connections_with_time_and_level(cli: Cli, service
     assert running.stderr is not None
     record = json.loads(running.stderr.readline())
     assert record["time"].endswith("+00:00")
-    assert (record["level"], record["logger"]) == ("info", "aiozkqueue.zookeeper.session")
+    assert (record["level"], record["logger"]) == ("info", "aiozkqueue.zookeeper.outage")
     assert record["message"].startswith("new session 0x")
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=90)

@@ -250,7 +250,7 @@ CHANGES: dict[str, list[str]] = {
     "claim": ["Create record", "SetData record"],
     "dissolve": ["Create record", "Delete record", "Delete bundle"],
     "end_after_release": ["SetData record", "SetData record", "Delete record", "Delete bundle"],
-    "end_beside_a_refused_one": ["SetData record", "SetData record", "SetData record"],
+    "end_beside_a_refused_one": ["SetData record"] * 4,  # the last one notes the error of the refused commit
     "end_last": ["Delete record", "Delete bundle"],
     "end_of_two": ["Delete record", "Delete bundle", "SetData record"],
     "end_some": ["SetData record"],

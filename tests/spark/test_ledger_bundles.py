@@ -70,7 +70,7 @@ async def test_a_batch_locks_whole_bundles_and_removes_them_when_it_is_acknowled
         await session.admin.clean("orders")
         assert await folders(server_view, queue_root) == now
         assert await ledger.acknowledge(batch) == NUMBER
-        assert weighing.most == 3 + 2 * 4  # for the page, and for each bundle
+        assert weighing.most == 4 + 2 * 4  # for the page, and for each bundle
     await assert_empty(server_view, queue_root)
 
 

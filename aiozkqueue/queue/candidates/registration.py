@@ -104,7 +104,7 @@ class Registration:
         try:
             await self._zookeeper.multi([Delete(self._paths.consumer(name))], generation=generation)
         except ZooKeeperError as error:
-            log.debug("entry %s: %s", name, error)
+            log.debug("entry %s: %s", name, error, extra={"queue": self._paths.name})
         else:
             self._budgets.of(generation).free(self._size(name))
 

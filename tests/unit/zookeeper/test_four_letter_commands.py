@@ -1,0 +1,43 @@
+"""The answers of servers to four-letter commands."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper.handshake import ask
+from aiozkqueue.zookeeper.hosts import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def resetting() -> Iterator[Server]:
+    """Run a server that resets each connection as soon as it is open, as ZooKeeper does at its limit."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                accepted, _ = listening.accept()
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                accepted.close()
+
+    thread = Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield Server("127.0.0.1", listening.getsockname()[1])
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(10)
+
+
+async def test_a_server_that_resets_connections_is_not_taken_for_an_unreachable_one() -> None:
+    with resetting() as server:
+        assert {await ask(server, "srvr", None) for _ in range(200)} == {""}
+    assert await ask(server, "srvr", None) is None
