@@ -67,7 +67,7 @@ async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | No
         async with asyncio.timeout(_PATIENCE):
             name = server.host.rstrip(".") if tls else None
             reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls, server_hostname=name)
-    except ConnectionResetError:  # it has accepted the connection, and closed it before we saw that
+    except (ConnectionResetError, BrokenPipeError):  # it has accepted the connection, and closed it before we saw that
         return ""
     except OSError:  # TimeoutError is one
         return None
