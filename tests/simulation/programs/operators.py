@@ -37,7 +37,8 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
             await _purge(run, queue)
         elif what == "redrive":
             run.history.redriven[queue.name] += 1
-            await queue.dead_letters.redrive()
+            with suppress(zq.QueueFullError):  # a bounded queue has no room; the dead letters stay
+                await queue.dead_letters.redrive()
         else:
             await asyncio.gather(queue.stats(), queue.peek(), queue.dead_letters.peek())
 
