@@ -195,7 +195,7 @@ async def _ended(server: Server, serving: asyncio.Task[None]) -> None:
 
 
 class _Stopping:
-    """Handles SIGTERM and SIGINT during its block: each calls ``call``, or ends the block as long as there is none."""
+    """Handles SIGTERM and SIGINT during its block: each calls ``call``, or ends the block while ``call`` is not set."""
 
     def __init__(self) -> None:
         self.call: Callable[[], None] | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-ANEW = [sys.executable, "-m", "aiozkqueue.cli"]
+NEW_PROCESS = [sys.executable, "-m", "aiozkqueue.cli"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Cli:
     """The folder of the command that needs no start of Python."""
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
-        command = ANEW if self.quick is None else [str(self.quick / "aiozkqueue")]
+        command = NEW_PROCESS if self.quick is None else [str(self.quick / "aiozkqueue")]
         return self._run(command, arguments, stdin, variables)
 
-    def anew(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
+    def in_new_process(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
         """The same, with a separate Python."""
-        return self._run(ANEW, arguments, stdin, variables)
+        return self._run(NEW_PROCESS, arguments, stdin, variables)
 
     def _run(self, command: list[str], arguments: tuple[str, ...], stdin: bytes, variables: dict[str, str]) -> Done:
         done = subprocess.run(
@@ -73,7 +73,7 @@ class Cli:
     def start_in(self, folder: Path | None, *arguments: str) -> subprocess.Popen[bytes]:
         """The same, in another directory."""
         process = subprocess.Popen(
-            [*ANEW, *arguments],
+            [*NEW_PROCESS, *arguments],
             env=self.environment,
             cwd=folder,
             stdin=subprocess.PIPE,

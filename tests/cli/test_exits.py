@@ -11,7 +11,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli.app import run
 from aiozkqueue.cli.exits import CommandFailedError, Exit, expected, status_of
 from aiozkqueue.errors import ConfigConflictError, InvalidNameError
-from tests.cli.conftest import ANEW
+from tests.cli.conftest import NEW_PROCESS
 from tests.complaints import complaints
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_a_mistyped_command_or_option_is_refused_with_a_hint_to_the_help(
 def test_a_command_runs_with_a_closed_stream(cli: Cli, closed: str, arguments: list[str]) -> None:
     cli("put", "jobs", "first")
     done = subprocess.run(
-        ["bash", "-c", f'exec "$@" {closed}', "bash", *ANEW, *arguments],
+        ["bash", "-c", f'exec "$@" {closed}', "bash", *NEW_PROCESS, *arguments],
         env=cli.environment,
         stderr=subprocess.PIPE,
         timeout=120,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
 from aiozkqueue.testing import ZooKeeperProxy
-from tests.cli.conftest import ANEW
+from tests.cli.conftest import NEW_PROCESS
 from tests.complaints import complaints
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def test_an_empty_input_is_refused_and_an_empty_message_is_put_on_purpose(cli: C
 
 def test_a_put_from_the_terminal_says_so_and_stores_no_empty_message(cli: Cli) -> None:
     main, terminal = pty.openpty()
-    command = [*ANEW, "put", "q"]
+    command = [*NEW_PROCESS, "put", "q"]
     process = subprocess.Popen(
         command, env=os.environ | cli.environment, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

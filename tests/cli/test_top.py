@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from aiozkqueue.cli.top_screen import Screen
-from tests.cli.conftest import ANEW
+from tests.cli.conftest import NEW_PROCESS
 
 if TYPE_CHECKING:
     from aiozkqueue.cli.output import Json
@@ -86,7 +86,7 @@ def test_top_on_a_terminal_has_a_header_and_follows_keys(cli: Cli) -> None:
     cli("put", "invoices", "x")
     main, terminal = pty.openpty()
     process = subprocess.Popen(
-        [*ANEW, "top", "--interval", "0.2"],
+        [*NEW_PROCESS, "top", "--interval", "0.2"],
         env=os.environ | cli.environment | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"},
         stdin=terminal,
         stdout=terminal,

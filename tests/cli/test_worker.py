@@ -300,7 +300,7 @@ def test_several_processes_share_a_queue_and_a_killed_one_is_replaced(cli: Cli, 
 
 def test_processes_that_cannot_start_end_the_command_with_their_status(cli: Cli, go: Path) -> None:
     assert not go.exists()
-    done = cli.anew("worker", "shop:missing", "--processes", "2")
+    done = cli.in_new_process("worker", "shop:missing", "--processes", "2")
     assert done.status == 2
     assert "has no 'missing'" in done.stderr
 
@@ -345,7 +345,7 @@ def test_a_worker_logs_as_a_file_says(cli: Cli, go: Path, tmp_path: Path, suffix
 def test_a_file_that_does_not_configure_logging_is_reported_in_one_line(cli: Cli, go: Path, tmp_path: Path) -> None:
     assert not go.exists()
     (tmp_path / "logs.json").write_text('{"version": 7}')
-    done = cli.anew("worker", "shop:listener", "--log-config", str(tmp_path / "logs.json"))
+    done = cli.in_new_process("worker", "shop:listener", "--log-config", str(tmp_path / "logs.json"))
     assert done.status == 2
     assert done.stderr.startswith("aiozkqueue: --log-config: ")
     assert "Traceback" not in done.stderr
@@ -414,15 +414,15 @@ def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message
     cli("put", "orders", '{"id": 1}')
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = cli.anew("worker", "shop:listener", "--health-port", str(port))
+        done = cli.in_new_process("worker", "shop:listener", "--health-port", str(port))
         refused = f"--health-host 127.0.0.1 --health-port {port}: Address already in use; another process uses it: "
         assert (done.status, done.stderr.startswith(f"aiozkqueue: {refused}choose another port")) == (1, True), (
             done.stderr
         )
         assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 1}']
-        several = cli.anew("worker", "shop:listener", "--health-port", str(port), "--processes", "2")
+        several = cli.in_new_process("worker", "shop:listener", "--health-port", str(port), "--processes", "2")
         assert (several.status, refused in several.stderr) == (1, True), several.stderr
-    nowhere = cli.anew("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
+    nowhere = cli.in_new_process("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
     assert (nowhere.status, "--health-host nowhere.invalid --health-port 0: " in nowhere.stderr) == (1, True)
     assert "Traceback" not in nowhere.stderr
 
@@ -457,7 +457,7 @@ def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: P
 )
 def test_an_invalid_handler_is_reported_in_one_line(cli: Cli, go: Path, arguments: list[str], said: str) -> None:
     assert not go.exists()
-    done = cli.anew("worker", *arguments)
+    done = cli.in_new_process("worker", *arguments)
     assert done.status == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr

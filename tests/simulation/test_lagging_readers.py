@@ -230,7 +230,7 @@ async def unknown_keys(pair: Pair) -> None:
         syncs += 1
         await sync(path)
 
-    zookeeper.sync = counted  # type: ignore[method-assign]
+    zookeeper.sync = counted  # type: ignore[method-assign]  # to count the calls
     callers = await asyncio.gather(*(behind.caller(f"aiozkqueue-{number}") for number in range(200)))
     assert callers == [None] * 200
     assert 1 <= syncs <= 2

@@ -147,9 +147,9 @@ def test_a_load_refuses_bad_rows_with_a_clear_error(
     with pytest.raises(zq.InvalidOptionError, match=r"give a list of paths, such as \['.*one.csv'\]"):
         load(spark, file, options)
     with pytest.raises(zq.InvalidOptionError, match="a path is a str, not PosixPath"):
-        load(spark, [tmp_path / "one.csv"], options)  # type: ignore[list-item]
+        load(spark, [tmp_path / "one.csv"], options)  # type: ignore[list-item]  # a wrong type
     with pytest.raises(zq.InvalidOptionError, match=r"kind='csv': give a Kind, such as Kind\.CSV"):
-        load(spark, [file], options, kind="csv")  # type: ignore[arg-type]
+        load(spark, [file], options, kind="csv")  # type: ignore[arg-type]  # a wrong value
     scheme = "Spark knows no file system of the scheme 'nosuch'"
     with pytest.raises(zq.InvalidOptionError, match=scheme):
         load(spark, ["nosuch://bucket/a.csv"], options)

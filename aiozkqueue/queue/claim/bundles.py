@@ -62,7 +62,7 @@ FIRST_TICK: Final = 0.02
 DEEP: Final = 10
 #: Seconds in which a session finishes a message while more bundles are listed: longer than a commit of a busy fleet.
 DEEP_SPAN: Final = 0.3
-#: Seconds for which a bundle rests whose record this user may not write, if it cannot be given back as it was claimed.
+#: Seconds without deliveries from a bundle whose record this user may not write, if the bundle cannot be returned.
 REST: Final = 60.0
 #: The share of the messages finished in the last two ticks that a session claims ahead.
 AHEAD: Final = 0.5
@@ -308,7 +308,7 @@ class HeldBundles:
         self._keep_at_hand(hold, [claim])
 
     def _give_up(self, hold: BundleHold) -> None:
-        """Give a resting bundle back if it is as it was claimed, and leave it to others."""
+        """Return a resting bundle to other consumers if nothing of it has changed since the claim."""
         if hold.version or hold.with_takers or hold.stuck or self._closed:
             return
         claims, hold.ahead = hold.ahead, []

@@ -489,7 +489,7 @@ class CandidateSource(CandidateIndex):
                 if places := await self._pop(level, limit):
                     return places
         except BaseException:
-            level.must_list = True
+            level.must_list = True  # the lane being listed is no longer among those that are left
             raise
         return []
 

@@ -210,7 +210,7 @@ class Part(ABC):
     chains: tuple[Chain, ...] = ()
     """The chains that it continues."""
     changed: str = ""
-    """What it changes, for the error of a user without the right to do so; empty: the error names a znode only."""
+    """The name of the changed thing in the error of a user without the right; empty: the error names a znode only."""
     unsent: bool = False
     """Whether operations remain to be sent after others have been applied."""
 

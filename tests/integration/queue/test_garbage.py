@@ -9,7 +9,7 @@ import asyncio
 import gc
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,8 +17,6 @@ import aiozkqueue as zq
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-
-    from aiozkqueue.listeners import Batch
 
     Work = Callable[[zq.QueueSession], Awaitable[None]]
 
@@ -83,32 +81,22 @@ async def listeners(session: zq.QueueSession) -> None:
     await listener.run()
 
 
-async def retries(session: zq.QueueSession) -> None:
+async def retries(session: zq.QueueSession, **options: Any) -> None:
     failed = 0
 
-    async def handle(_: zq.Delivery[bytes]) -> None:
+    async def handle(_: object) -> None:
         nonlocal failed
         failed += 1
         if failed == MESSAGES:
             listener.stop()
         raise zq.Retry(delay=0)
 
-    listener = session.listener(session.queue("jobs"), handle, concurrency=4)
+    listener = session.listener(session.queue("jobs"), handle, **options)
     await listener.run()
 
 
 async def failing_batches(session: zq.QueueSession) -> None:
-    failed = 0
-
-    async def handle(_: Batch[bytes]) -> None:
-        nonlocal failed
-        failed += 1
-        if failed == MESSAGES:
-            listener.stop()
-        raise zq.Retry(delay=0)
-
-    listener = session.listener(session.queue("jobs"), handle, batch=1)
-    await listener.run()
+    await retries(session, batch=1)
 
 
 @pytest.mark.parametrize("bundle", [64, 1], ids=["bundles", "single items"])
