@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _ANY_PORT = 0
 _PATIENCE = 2.0  # for a four-letter command, seconds
 _LONGEST_ANSWER = 64 * 1024
+# The server has accepted a connection, and closed it before the loop looks at the socket.
+_CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 
 
 async def resolve(server: Server) -> list[str]:
@@ -53,8 +55,8 @@ async def dial(
         _, opened = await asyncio.get_running_loop().create_connection(
             connection, address, server.port, ssl=tls, server_hostname=server.host.rstrip(".") if tls else None
         )
-    except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
-        if tls is None:  # the server has closed it already when the loop looks at the socket
+    except _CLOSED as error:
+        if tls is None:
             raise type(error)(UNANSWERED) from error
         raise type(error)("closed during the TLS handshake: is that a TLS port?") from error
     return opened
@@ -67,7 +69,7 @@ async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | No
         async with asyncio.timeout(_PATIENCE):
             name = server.host.rstrip(".") if tls else None
             reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls, server_hostname=name)
-    except (ConnectionResetError, BrokenPipeError):  # it has accepted the connection, and closed it before we saw that
+    except _CLOSED:
         return ""
     except OSError:  # TimeoutError is one
         return None

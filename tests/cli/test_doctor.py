@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from aiozkqueue.zookeeper import handshake
 from aiozkqueue.zookeeper.hosts import Server
+from tests.full_server import full_server
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer
 
 if TYPE_CHECKING:
@@ -234,13 +234,7 @@ async def test_a_server_without_a_quorum_is_a_warning_while_others_serve(cli: Cl
 
 
 async def test_a_server_at_its_limit_of_connections_is_not_taken_for_one_that_does_not_allow_srvr(cli: Cli) -> None:
-    options = ServerOptions(fsync=False, settings={"maxClientCnxns": 1})
-    try:
-        server = await EmbeddedZooKeeper(options).__aenter__()
-    except ServerUnavailableError as error:
-        pytest.skip(str(error))  # it names the part that is missing
-    async with server:
-        full = server.hosts
+    async with full_server() as full:
         done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_HOSTS=full))
     [finding] = [finding for finding in of_kind(done, "finding") if finding["subject"] == full]
     assert finding["severity"] == "warning"

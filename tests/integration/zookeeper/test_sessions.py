@@ -15,10 +15,7 @@ import pytest
 from aiozkqueue.errors import BlockedLoopWarning, InvalidOptionError
 from aiozkqueue.testing import (
     Direction,
-    EmbeddedZooKeeper,
     Opcode,
-    ServerOptions,
-    ServerUnavailableError,
     ZooKeeperProxy,
 )
 from aiozkqueue.zookeeper import (
@@ -34,6 +31,7 @@ from aiozkqueue.zookeeper import (
     connect,
 )
 from aiozkqueue.zookeeper.connection import UNANSWERED
+from tests.full_server import full_server
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected
 
 if TYPE_CHECKING:
@@ -350,16 +348,11 @@ async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends
 
 
 async def test_a_server_that_is_at_its_limit_of_connections_is_named_as_a_cause() -> None:
-    options = ServerOptions(fsync=False, settings={"maxClientCnxns": 1})
-    try:
-        server = await EmbeddedZooKeeper(options).__aenter__()
-    except ServerUnavailableError as error:
-        pytest.skip(str(error))  # it names the part that is missing
-    async with server:
-        first = await connect(server.hosts, session_timeout=20.0)
+    async with full_server() as hosts:
+        first = await connect(hosts, session_timeout=20.0)
         try:
             with pytest.raises(ConnectionLossError, match=re.escape(UNANSWERED)):
-                await connect(server.hosts, session_timeout=20.0, connect_timeout=2.0)
+                await connect(hosts, session_timeout=20.0, connect_timeout=2.0)
         finally:
             await first.close()
 
