@@ -145,8 +145,14 @@ class Making(Removing):
             raise InvalidOptionError(msg)
 
     async def _refresh(self) -> None:
+        """Read the configuration. Raises: NotFoundError; ClaimLostError: the queue was deleted since `open`."""
         self._state.invalidate()
-        await self._state.open()
+        try:
+            await self._state.open()
+        except NotFoundError as error:
+            if self._epoch is None:
+                raise
+            raise await self._lost() from error
 
     async def _fill(self, begun: Begun, most: int) -> Begun:
         """Add pages until no message is left, or the batch is full."""

@@ -44,7 +44,7 @@ class Manifests(Bundles):
     async def pages(self, number: int, *, sealed: bool = True) -> list[Page]:
         """Return the pages of a batch.
 
-        Raises: ClaimLostError: there is no such batch any more.
+        Raises: ClaimLostError: there is no such batch any more, or another process has taken the ledger over.
         """
         manifest = self._manifest(number)
         await self._zookeeper.sync(manifest)
@@ -58,6 +58,8 @@ class Manifests(Bundles):
                 ]
                 if not sealed or sum(page.items for page in pages) == state.items:
                     return pages
+        if self._epoch is not None:
+            await self._hold()
         msg = (
             f"queue {self._state.name!r}: batch {number} of stream {self._group!r} does not exist: it was "
             "acknowledged, or its ledger was released. Set failOnDataLoss=false to continue without this batch: "
