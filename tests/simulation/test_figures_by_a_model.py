@@ -1,4 +1,4 @@
-"""Whatever was done to a queue, the figures and states that it reports are those of a plain model of it."""
+"""A queue reports the figures and states of a plain model of it, after any operations."""
 
 from __future__ import annotations
 
