@@ -31,6 +31,7 @@ class Ahead(Making):
         Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
         """
         await self.open()
+        await self._hold()
         numbers = [number for number in await self.batches() if number > after]
         if numbers and (await self._read(numbers[0])).sealed:
             return
@@ -44,6 +45,8 @@ class Ahead(Making):
         Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
         """
         released = 0
+        if self._unsealed:
+            await self._hold()
         for number in await self.batches() if self._unsealed else ():
             if not (await self._read(number)).sealed:
                 pages = await self._pages_of(number)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Operation, Stat, ZooKeeperError
+    from aiozkqueue.zookeeper import Node, Operation, Stat, ZooKeeperError
 
 
 #: The prefix of the names of manifests.
@@ -64,13 +64,16 @@ class Epoch:
         self._group = group
         self._path = path_of_ledger(handle.paths, group)
         self._epoch: int | None = None
+        self._created = 0  # the transaction that created the group's znode
         self._record = LedgerRecord()
 
     async def _take_over(self) -> None:
-        if self._epoch is None:
-            await self._zookeeper.ensure(self._state.paths.ledgers)
+        """Begin an epoch, unless this process has one. Raises: ClaimLostError: the queue was deleted meanwhile."""
         while self._epoch is None:
+            await self._zookeeper.ensure(self._state.paths.ledgers)
             self._epoch = await self._try_to_take_over()
+            if self._epoch is None and (deleted := await deletion_of(self._state)) is not None:
+                raise deleted
 
     async def _try_to_take_over(self) -> int | None:
         """Write to the group's znode; return its version, or None if another write preceded or followed."""
@@ -90,10 +93,14 @@ class Epoch:
             if not isinstance(refusal.error, NodeExistsError | NoNodeError | BadVersionError):
                 raise refusal.error from refusal
         version = 0 if node is None else node.stat.version + 1
-        return version if await self._is_ours(data, version) else None
+        written = await self._read_if_ours(data, version)
+        if written is None:
+            return None
+        self._created = written.stat.czxid
+        return version
 
-    async def _is_ours(self, data: bytes, version: int) -> bool:
-        """Whether the last write to the group's znode is one of this process, which gave it this version.
+    async def _read_if_ours(self, data: bytes, version: int) -> Node | None:
+        """Return the group's znode if its last write is one of this process, which gave it this version.
 
         The data alone does not show that: a release writes it again.
         """
@@ -101,8 +108,8 @@ class Epoch:
         try:
             node = await self._zookeeper.read(self._path)
         except NoNodeError:
-            return False
-        return (node.data, node.stat.version) == (data, version)
+            return None
+        return node if (node.data, node.stat.version) == (data, version) else None
 
     def _encoded(self, record: LedgerRecord) -> bytes:
         return record.encode({"client": self._runtime.ids.client, **json.loads(self._runtime.about or b"{}")})
@@ -117,7 +124,7 @@ class Epoch:
         version = check.version + 1
 
         async def applied(refusal: MultiError) -> bool:
-            return refusal.index == 0 and await self._is_ours(data, version)
+            return refusal.index == 0 and await self._read_if_ours(data, version) is not None
 
         try:
             await apply_until_answered(self._zookeeper, [write, change], applied=applied)
@@ -153,10 +160,15 @@ class Epoch:
             raise RefusedError(refusal.index - 1, refusal.error) from refusal
 
     async def _hold(self) -> Stat:
-        """Return the stat of the group's znode. Raises: ClaimLostError: another process has taken the ledger over."""
+        """Return the stat of the group's znode.
+
+        The znode of a queue that was deleted and created again may have the same version.
+
+        Raises: ClaimLostError: another process has taken the ledger over, or the queue was deleted.
+        """
         await self._zookeeper.sync(self._path)
         stat = await self._zookeeper.exists(self._path)
-        if stat is None or stat.version != self._epoch:
+        if stat is None or (stat.version, stat.czxid) != (self._epoch, self._created):
             raise await self._lost()
         return stat
 

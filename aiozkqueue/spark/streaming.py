@@ -315,17 +315,32 @@ async def _note(link: Link, reading: Reading) -> None:
     """Record that a task has passed its whole share to Spark. Raises: ClaimLostError."""
     try:
         await reading.note(link.runtime.zookeeper)
-    except (NoNodeError, ClaimLostError) as error:
+    except ClaimLostError as error:
         if (deleted := await deletion_of(link.state)) is not None:
             raise deleted from error
-        if isinstance(error, ClaimLostError):
-            raise
-        msg = f"queue {link.state.name!r}: the batch of this task no longer exists: it was acknowledged or released"
-        raise ClaimLostError(msg) from error
+        raise
+    except NoNodeError as error:
+        raise await _absence(link) from error
+
+
+async def _absence(link: Link) -> ClaimLostError:
+    """Return the error of a task whose batch no longer exists."""
+    return await deletion_of(link.state) or ClaimLostError(
+        f"queue {link.state.name!r}: the batch of this task no longer exists: it was acknowledged or released"
+    )
 
 
 async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[Page]:
-    """Read the messages of a ledger. The sync prevents that a message looks acknowledged on a lagging server."""
+    """Read the messages of a share. Raises: ClaimLostError: the batch no longer exists, or a message of it."""
+    try:
+        async for page in _read_share(link, share, layout):
+            yield page
+    except NoNodeError as error:
+        raise await _absence(link) from error
+
+
+async def _read_share(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[Page]:
+    """Read the messages of a share. The sync prevents that a message looks acknowledged on a lagging server."""
     zookeeper, state = link.runtime.zookeeper, link.state
     await zookeeper.sync(state.paths.base)
     paths = list(dict.fromkeys(path for path, _, _ in share.parts))
