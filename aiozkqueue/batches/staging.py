@@ -149,10 +149,12 @@ class BatchWriter:
     def _fence(self, version: int, stage: str) -> Fence:
         return Fence(self.path, version, stage, self._state.paths.lock(stage))
 
-    async def complete(self, batch: int) -> None:
+    async def complete(self, batch: int, stage: str | None = None) -> None:
         """Make a batch visible, all of it at once. A repetition has no effect.
 
-        Raises: NotCommittedError: it has been discarded, or a later one has begun.
+        ``stage`` names the attempt at the batch that its tasks have put rows for (`Fence.stage`).
+
+        Raises: NotCommittedError: that attempt has been discarded, also with its queue, or a later batch has begun.
         """
         state = self._state
         while True:
@@ -161,10 +163,13 @@ class BatchWriter:
                 break
             if record is not None:
                 self._require_latest(batch, record)
-            if record is not None and record.batch == batch and record.stage is None:
+            begun = record is not None and record.batch == batch
+            pending = record.stage if record is not None and begun else None
+            if begun != (pending is not None) or stage not in {None, pending}:
                 raise self._given_up(batch)
             done = self._record(batch, record)
             if record is None:
+                await self._zookeeper.ensure(state.paths.sinks)
                 await self._write([Create(self.path, done.encode())])
                 continue
             operations: list[Operation] = [SetData(self.path, done.encode(), version)]
@@ -244,8 +249,8 @@ class BatchWriter:
 
     def _given_up(self, batch: int) -> NotCommittedError:
         return NotCommittedError(
-            f"queue {self._state.name!r}: batch {batch} of {self._name!r} has been discarded, or another run is "
-            "writing it"
+            f"queue {self._state.name!r}: batch {batch} of {self._name!r} has been discarded, also if the queue was "
+            "deleted, or another run is writing it"
         )
 
     def _record(self, batch: int, before: WriterRecord | None) -> WriterRecord:

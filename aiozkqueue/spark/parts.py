@@ -9,6 +9,7 @@ This requires that Spark gives each attempt the same rows in the same order, whi
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
@@ -22,6 +23,7 @@ from aiozkqueue.zookeeper import (
     Create,
     MultiError,
     NodeExistsError,
+    NoNodeError,
     SetData,
     apply_until_answered,
 )
@@ -29,7 +31,7 @@ from aiozkqueue.zookeeper import (
 from .row_digest import RowDigest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aiozkqueue.batches.staging import BatchWriter, Fence
     from aiozkqueue.queue.commit.puts import Put
@@ -74,9 +76,10 @@ class Part:
         self._waiting: list[Row] = []
 
     async def open(self) -> None:
-        """Read the progress."""
-        await _create_once(self._link, self._path)
-        await self._read()
+        """Read the progress. Raises: NotCommittedError: the queue was deleted."""
+        with self._required():
+            await _create_once(self._link, self._path)
+            await self._read()
         self._compare()
 
     async def add(self, rows: Sequence[Row]) -> None:
@@ -115,7 +118,8 @@ class Part:
         try:
             await link.runtime.settle(atomic_write)
         except OvertakenError:
-            await self._read()
+            with self._required():
+                await self._read()
         except FencedError as error:
             await self._renew(error)
         else:
@@ -142,6 +146,18 @@ class Part:
             )
             raise NotCommittedError(msg) from cause
         self.fence = fence
+
+    @contextmanager
+    def _required(self) -> Iterator[None]:
+        """Expect the batch's records to exist. Raises: NotCommittedError."""
+        try:
+            yield
+        except NoNodeError as error:
+            msg = (
+                f"queue {self._link.options.queue!r}: the records of this batch no longer exist: the queue was deleted "
+                "meanwhile, or they were removed manually. Write the batch again"
+            )
+            raise NotCommittedError(msg) from error
 
     async def _read(self) -> None:
         zookeeper = self._link.runtime.zookeeper

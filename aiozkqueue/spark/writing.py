@@ -20,6 +20,7 @@ from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.operations.batch_writers import name_of_application, name_of_write
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.worker.heap import settled_heap
+from aiozkqueue.zookeeper import read_pages
 
 from .connection import linked
 from .parts import Batch, MarkedPart, Part, read_progress
@@ -139,11 +140,12 @@ async def complete(
         if isinstance(message, Written) and message.stage and message.rows
     }
     stages = {message.stage for message in messages if isinstance(message, Written) and message.stage is not None}
-    zookeeper = link.runtime.zookeeper
     stored: dict[int, int] = {}
-    for name in await staging.parts() if stages else ():
+    names = await staging.parts() if stages else []
+    nodes = await read_pages(link.runtime.zookeeper, [f"{staging.path}/{name}" for name in names])
+    for name, node in zip(names, nodes, strict=True):
         for stage in stages:
-            progress = read_progress((await zookeeper.read(f"{staging.path}/{name}")).data, stage)
+            progress = None if node is None else read_progress(node.data, stage)
             if progress is not None and progress.rows:
                 stored[int(name[1:])] = progress.rows
     if len(stages) > 1 or (stored != rows and link.options.id_column is None):
@@ -152,4 +154,4 @@ async def complete(
             "batch was begun with other partitions, or abandoned meanwhile. Its rows are removed: write it again"
         )
         raise NotCommittedError(msg)
-    await staging.complete(batch)
+    await staging.complete(batch, next(iter(stages), None))
