@@ -13,7 +13,7 @@ from aiozkqueue.operations.ledger_pages import Entry, count_messages, write_page
 from aiozkqueue.operations.listing import locked_ids
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.queue.runtime.tasks import run_limited
-from aiozkqueue.zookeeper import Create, SetData
+from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
 
 from .acknowledge import UNDER_WAY, Removing
 from .backlog import Backlog
@@ -210,7 +210,10 @@ class Making(Removing):
         return chosen
 
     async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
-        """Create a page and lock its items; return the number of messages, or None if one item is no longer free."""
+        """Create a page and lock its items; return the number of messages, or None if one item is no longer free.
+
+        Raises: AccessDeniedError: this user may not create locks. An item that it may not read counts as not free.
+        """
         lock = self._lock_of(number)
         paths = self._state.paths
         # By the write of the ledgers' parent, a cancellation notices that a lock may have been replaced.
@@ -221,22 +224,28 @@ class Making(Removing):
         try:
             await self._change(operations, lambda: self._exists(path))
         except RefusedError as refusal:
+            if isinstance(refusal.error, NoAuthError) and not isinstance(operations[refusal.index], Check):
+                raise self._refused(refusal) from refusal
             if refusal.index:
                 return None
             return count_messages(await self._entries(path))  # a page of ours whose reply was lost
         return count_messages(entries)
 
     async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return those of these items that are free; a bundle that was held by a client that has died is dissolved."""
+        """Return those of these items that are free; a bundle that was held by a client that has died is dissolved.
+
+        Of several items with one id, only the first is: copies that another program has made share one lock.
+        """
         paths = self._state.paths
         stats = await asyncio.gather(
             *(self._obstacles.look(self._zookeeper, paths.at(entry.place)) for entry in entries)
         )
         locked = await locked_ids(self._handle)
-        free: list[Entry] = []
+        chosen, free = set[str](), list[Entry]()
         for entry, stat in zip(entries, stats, strict=True):
-            if stat is None or entry.id in locked:
+            if stat is None or entry.id in locked or entry.id in chosen:
                 continue
+            chosen.add(entry.id)
             if entry.is_bundle and await self._zookeeper.exists(paths.bundle_record(entry.id)) is not None:
                 free += await self._dissolve(entry.place)
             else:
