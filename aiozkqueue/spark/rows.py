@@ -25,7 +25,7 @@ from aiozkqueue.layout import key_hash
 from .decoding import encoder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     import pyarrow as pa
 
@@ -71,13 +71,13 @@ class RowEncoder:
     ``body``, the payload is a JSON object of all columns.
 
     Raises:
-        InvalidOptionError: a column is not a put option, or has the wrong type.
+        InvalidOptionError: a column is not a put option, or has the wrong type, or there is none.
     """
 
     def __init__(self, schema: StructType, id_column: str | None = None) -> None:
         """``id_column`` names the column that identifies rows. If there is a ``body``, it is not stored."""
         kinds = {field.name: field.dataType for field in schema.fields}
-        _require_lower_case(kinds)
+        _require_columns(kinds)
         self._body = "body" in kinds
         self._id = id_column
         if id_column is not None and not isinstance(kinds.get(id_column), StringType | IntegerType | LongType):
@@ -142,8 +142,11 @@ class RowEncoder:
             raise PayloadError(msg) from error
 
 
-def _require_lower_case(names: Iterable[str]) -> None:
-    """Refuse a column that Spark treats as `body`, and that would make each row a JSON object."""
+def _require_columns(names: Collection[str]) -> None:
+    """Refuse rows without columns, and a column that Spark treats as `body` and that would make each row JSON."""
+    if not names:
+        msg = "the rows have no column, so they cannot be put: select at least one"
+        raise InvalidOptionError(msg)
     for name in names:
         if name != "body" and name.lower() == "body":
             msg = f"column {name!r}: the payload is a column `body` in lower case; rename it, or put JSON into `body`"

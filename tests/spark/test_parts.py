@@ -330,6 +330,12 @@ def test_a_stream_without_a_queue_or_with_types_unknown_to_json_is_refused(optio
         RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")
 
 
+def test_rows_without_a_column_are_refused_and_not_dropped() -> None:
+    """Spark passes them without their number."""
+    with pytest.raises(zq.InvalidOptionError, match="the rows have no column"):
+        RowEncoder(StructType())
+
+
 def test_the_help_of_load_names_each_column_that_is_a_put_option() -> None:
     with pytest.raises(zq.InvalidOptionError) as refused:
         RowEncoder(StructType([StructField(name, StringType()) for name in ("body", "colour")]))
