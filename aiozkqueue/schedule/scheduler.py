@@ -252,7 +252,7 @@ def _first_of(runtime: SessionCore, name: str, record: JobRecord, due: list[int]
             last[-1] = occurrence
             continue
         weight += weigh_put(put)
-        if puts and weight > TOGETHER_BYTES:
+        if puts and weight > min(TOGETHER_BYTES, runtime.surely_small):
             break
         puts.append(put)
         last.append(occurrence)

@@ -154,12 +154,6 @@ class SessionCore:
         self.calls: Calls = Calls(zookeeper, ClientPaths(root, self.ids.client), self.tasks, clock, self.about)
         """The calls that wait for their replies."""
         self.limit_calls(OPERATION_TIMEOUT)
-        self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
-        """The largest item that can be put and still be dead-lettered, bytes."""
-        self.max_puts: Final = zookeeper.max_request - PUTS_MARGIN
-        """The largest total size of all puts of one transaction, bytes."""
-        self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
-        """The largest estimate of a write that certainly fits into one request, bytes."""
         self._undecided: dict[str, Undecided] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
@@ -183,6 +177,23 @@ class SessionCore:
     def grace(self) -> float:
         """How long a cancelled caller waits for its operation: one session timeout, seconds."""
         return self.zookeeper.session_timeout
+
+    @property
+    def max_message(self) -> int:
+        """The largest item that can be put and still be dead-lettered, bytes."""
+        limit = self.zookeeper.max_request
+        return max(limit - MESSAGE_MARGIN, limit // 4)
+
+    @property
+    def max_puts(self) -> int:
+        """The largest total size of all puts of one transaction, bytes."""
+        limit = self.zookeeper.max_request
+        return max(limit - PUTS_MARGIN, limit // 2)
+
+    @property
+    def surely_small(self) -> float:
+        """The largest estimate of a write that certainly fits into one request, bytes."""
+        return SURELY_SMALL * self.zookeeper.max_request
 
     @property
     def closed(self) -> bool:

@@ -49,7 +49,7 @@ from .leases import Leases
 from .unit_of_work import current
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from datetime import datetime
     from typing import Unpack
 
@@ -478,17 +478,17 @@ class Queue(Destination[T]):
         puts, ids = await self._prepare_many(runtime, values, options)
         start = 0
         while start < len(puts):
-            end, weight = start + 1, weigh_put(puts[start])
-            while end < len(puts) and end - start < MANY:
-                weight += weigh_put(puts[end])
-                if weight > MANY_BYTES:
-                    break
-                end += 1
+            most = min(MANY_BYTES, runtime.surely_small)
+            end = _end_of_part(puts, start, most)
             part = puts[start:end]
             try:
                 await self._put(runtime, part, patience)
             except QueueError as error:
-                if stored := end - len(part):  # stored messages have been removed from `part`
+                stored = end - len(part)  # stored messages have been removed from `part`
+                if isinstance(error, TransactionTooLargeError) and len(part) > 1 and runtime.surely_small < most:
+                    start = stored  # the server has turned out to accept less at once
+                    continue
+                if stored:
                     error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
                 raise
             start = end
@@ -538,6 +538,17 @@ class Queue(Destination[T]):
                 DirectPutWarning,
                 stacklevel=3,
             )
+
+
+def _end_of_part(puts: Sequence[Put], start: int, most: float) -> int:
+    """Return the end of the puts from ``start`` that fit into one request of this weight; at least one does."""
+    end, weight = start + 1, weigh_put(puts[start])
+    while end < len(puts) and end - start < MANY:
+        weight += weigh_put(puts[end])
+        if weight > most:
+            break
+        end += 1
+    return end
 
 
 async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patience: Deadline) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
-from aiozkqueue.errors import InvalidOptionError, NotCommittedError
+from aiozkqueue.errors import InvalidOptionError, NotCommittedError, TransactionTooLargeError
 from aiozkqueue.operations.batch_writers import marks_of
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.capacity import credits_of
@@ -104,7 +104,8 @@ class Part:
         most = link.options.rows
         if state.snapshot.capacity is not None:
             most = min(most, credits_of(state.config.max_size or 1))
-        puts = _fitting(self._puts_of(self._waiting[:most]))
+        most_bytes = min(MOST_BYTES, link.runtime.surely_small)
+        puts = _fitting(self._puts_of(self._waiting[:most]), most_bytes)
         digest = self._digest.copy()
         digest.update(_contents(self._waiting[: len(puts)]))
         await make_ready(puts)
@@ -122,6 +123,9 @@ class Part:
                 await self._read()
         except FencedError as error:
             await self._renew(error)
+        except TransactionTooLargeError:
+            if len(puts) == 1 or link.runtime.surely_small >= most_bytes:
+                raise  # otherwise the server has turned out to accept less at once
         else:
             self._progress, self._passed, self._digest = after, after.rows, digest
             del self._waiting[: len(puts)]
@@ -225,13 +229,13 @@ def _contents(rows: Iterable[Row]) -> list[bytes]:
     return contents
 
 
-def _fitting(puts: Iterable[Put]) -> list[Put]:
-    """Return the first puts: as many as one write holds, and at least one."""
+def _fitting(puts: Iterable[Put], most: float) -> list[Put]:
+    """Return the first puts: as many as one write of this size holds, and at least one."""
     chosen: list[Put] = []
     size = 0
     for put in puts:
         size += len(put.data)
-        if chosen and size > MOST_BYTES:
+        if chosen and size > most:
             break
         chosen.append(put)
     return chosen

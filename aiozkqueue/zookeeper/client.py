@@ -195,6 +195,13 @@ class ZooKeeperClient:
         answers = await asyncio.gather(*(handshake.ask(server, word, session.tls) for server in servers))
         return {str(server): answer for server, answer in zip(servers, answers, strict=True)}
 
+    async def smaller_limits(self) -> dict[str, int]:
+        """Return the request limits of those servers where it is smaller than this client expects, bytes."""
+        session = self._session
+        servers = session.ensemble.servers
+        limits = await asyncio.gather(*map(session.smaller_limit_of, servers))
+        return {str(server): limit for server, limit in zip(servers, limits, strict=True) if limit is not None}
+
     async def ensure(self, path: str) -> None:
         """Create the missing persistent znodes of a path, and of the chroot.
 

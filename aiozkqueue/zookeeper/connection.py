@@ -85,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._xid = 0
         self._pending: deque[_Waiting] = deque()
+        self._large: deque[tuple[int, int]] = deque()  # the xid and the size of each large request in it
         self._auths: deque[asyncio.Future[None]] = deque()
         self._first: asyncio.Future[wire.Connected] | None = None
         self._outgoing: list[bytes] = []
@@ -101,6 +102,8 @@ class Connection(asyncio.Protocol):
         self.last_sent: float = self.last_received
         #: Whether the server has reported on this connection that the session is over.
         self.session_expired: bool = False
+        #: Bytes of the largest request without an answer when the peer closed the connection; 0: only small ones.
+        self.cut_off: int = 0
         #: The reason why the connection was lost; None while it is open.
         self.loss: ConnectionLossError | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -133,6 +136,8 @@ class Connection(asyncio.Protocol):
         self._xid = xid = self._xid + 1 if self._xid < wire.HIGHEST_XID else 1
         body, decode, path, pieces = request
         self._pending.append((xid, future, decode, path, pieces))
+        if len(body) >= _LARGE:
+            self._large.append((xid, request.size))
         self._send(_LENGTH_AND_XID.pack(len(body) + 4, xid), body)
         return future
 
@@ -198,6 +203,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the pending requests after a reset, an end of the stream or a failed write."""
+        if self.loss is None:
+            self.cut_off = max((size for _, size in self._large), default=0)
         if self._unanswered and (exc is None or isinstance(exc, ConnectionError)):
             self.abort(UNANSWERED, exc)
         else:
@@ -379,6 +386,8 @@ class Connection(asyncio.Protocol):
         except ZooKeeperError as refused:
             error = refused
         self._pending.popleft()
+        if self._large and self._large[0][0] == xid:
+            self._large.popleft()
         self.answered += 1
         if not future.done():
             if error is None:

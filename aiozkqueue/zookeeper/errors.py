@@ -53,7 +53,7 @@ class AuthFailedError(ZooKeeperError, AccessDeniedError):
 
 
 class RequestTooLargeError(ZooKeeperError):
-    """The request is larger than the server accepts. It was not sent, because the server would drop the connection."""
+    """The request is larger than the server accepts, which would drop the connection. It was not sent this time."""
 
 
 class ProtocolError(ZooKeeperError):

@@ -259,6 +259,10 @@ class ZooKeeper(Protocol):
         """Return each server's answer to a four-letter command; None for a server that cannot be reached."""
         ...
 
+    async def smaller_limits(self) -> dict[str, int]:
+        """Return the request limits of those servers where it is smaller than this client expects, bytes."""
+        ...
+
     async def ensure(self, path: str) -> None:
         """Create the missing persistent znodes of a path."""
         ...

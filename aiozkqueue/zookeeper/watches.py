@@ -143,14 +143,15 @@ class WatchRegistry:
             for registration in tuple(registrations):
                 registration.tell(WatchEvent(EventKind.MISSED, registration.path))
 
-    def wanted(self) -> Iterator[WatchSet]:
-        """Return all watches to arm on a new connection, in portions that fit into a request."""
+    def wanted(self, max_request: int) -> Iterator[WatchSet]:
+        """Return all watches to arm on a new connection, in portions that fit into requests of so many bytes."""
+        limit = min(_SET_WATCHES_BYTES, max_request // 2)
         portion = _empty_portion()
         size = 0
         for kind, path in self._kinds():
             portion[kind].append(path)
             size += len(path.encode()) + 4
-            if size > _SET_WATCHES_BYTES:
+            if size > limit:
                 yield WatchSet(*portion)
                 portion, size = _empty_portion(), 0
         if size:

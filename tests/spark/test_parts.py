@@ -39,6 +39,7 @@ from aiozkqueue.spark.rows import Row, RowEncoder
 from aiozkqueue.spark.source import AiozkqueueDataSource
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.spark.writing import Written, complete, staging_of
+from aiozkqueue.testing import ServerOptions
 from aiozkqueue.tracing import OpenTelemetry
 from tests.spark.test_batch import drained, put, state
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.batches.staging import BatchWriter
     from aiozkqueue.spark.connection import Link
+    from aiozkqueue.testing import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -408,3 +410,15 @@ def test_the_error_for_a_column_of_the_wrong_type_names_the_right_ones(name: str
     schema = StructType([StructField("body", StringType()), StructField(name, ArrayType(StringType()))])
     with pytest.raises(zq.InvalidOptionError, match=f"column '{name}': it cannot be array<string>; make it {allowed}$"):
         RowEncoder(schema)
+
+
+def test_a_task_at_a_server_with_a_small_request_limit_puts_its_rows_in_smaller_writes(
+    options: dict[str, str], embedded_server: Callable[..., EmbeddedZooKeeper]
+) -> None:
+    there = {**options, "hosts": embedded_server(ServerOptions(jute_maxbuffer=100_000)).hosts}
+    bodies = [b"%03d" % n + b"x" * 2000 for n in range(300)]
+    with links(there, 1, rowsPerTransaction="200") as (link,):
+        task = Task(link)
+        link.call(task.part.add, [Row(body, {}, "") for body in bodies])
+        task.commit(task.finish())
+    assert sorted(drained(there)) == bodies

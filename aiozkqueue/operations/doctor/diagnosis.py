@@ -15,6 +15,7 @@ from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 from aiozkqueue.operations.similar import remedy
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import QuotaExceededError
+from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -83,6 +84,8 @@ class ServerFacts:
     """Whether it has contact with a quorum, as far as it reports this."""
     answers: bool = True
     """Whether it answers a four-letter command, if only that it is not allowed."""
+    request_limit: int | None = None
+    """The largest request that it accepts, bytes, if this is less than this client expects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +259,14 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
                 server.address,
                 "is a standalone server: while it is down, no queue can be used, and if its disk fails, all is lost",
                 "run an ensemble of three servers for anything but development and tests",
+            )
+        if server.request_limit is not None:
+            yield Finding(
+                Severity.ERROR,
+                server.address,
+                f"accepts requests of up to {server.request_limit} bytes, and closes the connection at a larger one; "
+                f"this client expects {MAX_REQUEST} bytes",
+                f"set jute.maxbuffer={MAX_REQUEST} on every server: larger messages and transactions are refused",
             )
         if server.files is not None and server.files > LARGE_FILES:
             yield Finding(

@@ -130,6 +130,7 @@ class _Examination:
     async def _servers(self) -> list[ServerFacts]:
         answers = await self._zookeeper.ask_servers("srvr")
         settings = await self._zookeeper.ask_servers("conf")
+        limits = await self._zookeeper.smaller_limits()
         return [
             ServerFacts(
                 address,
@@ -139,6 +140,7 @@ class _Examination:
                 _size_of_files(settings.get(address)),
                 serving=_is_serving(answer),
                 answers=answer != "",
+                request_limit=limits.get(address),
             )
             for address, answer in answers.items()
         ]

@@ -371,7 +371,7 @@ class GroupCommitter:
         batch.clear()
 
     def _next_batch(self) -> list[AtomicWrite]:
-        batch = self._unsent.next_batch()
+        batch = self._unsent.next_batch(self._zookeeper.max_request)
         if self._unsent.ready:
             self._wake()  # there is work for another slot
         return batch

@@ -26,6 +26,7 @@ from aiozkqueue.zookeeper import (
     NodeExistsError,
     NoNodeError,
     NotConnectedError,
+    RequestTooLargeError,
     ServerError,
     SessionExpiredError,
     SetData,
@@ -118,8 +119,8 @@ class Slot:
 
         Raises:
             RefusedError: one of the operations was refused.
-            RequestTooLargeError: the multi was not sent.
-            ServerError: the multi was refused as a whole, and no copy of it can be applied any more.
+            RequestTooLargeError, ServerError: the multi was refused as a whole, and no copy of it can be applied any
+                more.
             NoAuthError: an ACL refuses access to the slot itself.
             ClientClosedError: the client was closed meanwhile; the fate is unknown.
         """
@@ -137,7 +138,7 @@ class Slot:
                 over = not await self._reconnected(generation)
             except SessionExpiredError:
                 over = True
-            except ServerError:  # about the request as a whole
+            except (RequestTooLargeError, ServerError):  # about the request as a whole
                 if in_doubt and await self._seal(multi[0], generation) is Fate.APPLIED:
                     return Sent(Fate.APPLIED)
                 raise

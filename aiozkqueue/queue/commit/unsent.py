@@ -85,8 +85,12 @@ class UnsentWrites:
         self.ready.extendleft(reversed(rest))
         return first
 
-    def next_batch(self) -> list[AtomicWrite]:
-        """Remove the writes of the next multi, whose chains are busy from now on; there may be none."""
+    def next_batch(self, max_request: int) -> list[AtomicWrite]:
+        """Remove the writes of the next multi, whose chains are busy from now on; there may be none.
+
+        A multi of several writes takes up to half of the largest request, because weights are estimates.
+        """
+        most = min(GROUP_BYTES, max_request // 2)
         ready = self.ready
         batch: list[AtomicWrite] = []
         chains: set[Chain] = set()
@@ -96,7 +100,7 @@ class UnsentWrites:
             if atomic_write.part.chains and self._must_park(atomic_write):
                 continue
             more = atomic_write.weight
-            if batch and (atomic_write.alone or weight + more > GROUP_BYTES):
+            if batch and (atomic_write.alone or weight + more > most):
                 break
             weight += more
             number += 1 + len(atomic_write.companions)

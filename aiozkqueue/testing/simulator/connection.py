@@ -56,6 +56,7 @@ class SimulatedConnection:
         self.answered: int = 0
         self.last_received: float = self.loop.time()
         self.session_expired: bool = False
+        self.cut_off: int = 0  # whether requests had no answer when the server closed the connection
         self.loss: ConnectionLossError | None = None
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._session = session
@@ -112,6 +113,7 @@ class SimulatedConnection:
 
     def on_cut(self, why: str) -> None:
         """Handle the server's close of the connection."""
+        self.cut_off = len(self._pending)
         self.loop.call_soon(self.abort, why, context=self._context)
 
     def _arrive(self, request: Request) -> None:
@@ -178,6 +180,8 @@ class SimulatedSession(Session):
         servers.sort(key=lambda server: server.name == avoid)
         if self.server is not None:
             servers = [self.server]
+        if self._in_doubt or self.max_request < self.wanted_request:
+            self.max_request = min(self.wanted_request, self._servers.max_request)
         for server in servers:
             connection = SimulatedConnection(self, server, self.notify)
             try:
@@ -240,7 +244,7 @@ class SimulatedSession(Session):
     def _persistent(self) -> list[tuple[bool, str]]:
         return [
             (recursive, path)
-            for portion in self.watches.wanted()
+            for portion in self.watches.wanted(self.max_request)
             for recursive, paths in ((False, portion.persistent), (True, portion.recursive))
             for path in paths
         ]

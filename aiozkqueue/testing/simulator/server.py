@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from aiozkqueue.zookeeper import wire
 from aiozkqueue.zookeeper.errors import SessionExpiredError, ZooKeeperError
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
 from aiozkqueue.zookeeper.paths import parent_of

@@ -55,6 +55,7 @@ def test_a_healthy_system_has_no_findings() -> None:
         ({"servers": [server("h1:2181", "3.9.5", "standalone")]}, ("warning", "h1:2181")),
         ({"servers": [ServerFacts("h1:2181", reachable=True, answers=False)]}, ("warning", "h1:2181")),
         ({"servers": [replace(WELL.servers[0], files=11 * 1024**3)]}, ("warning", "h1:2181")),
+        ({"servers": [replace(WELL.servers[0], request_limit=100_000)]}, ("error", "h1:2181")),
         ({"write": Latency(0.2, 0.3)}, ("warning", "servers")),
         ({"write": None}, ("error", "root")),
         ({"write": None, "over_quota": True}, ("error", "root")),

@@ -10,6 +10,7 @@ from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.unsent import COMPANIONS, GROUP, GROUP_BYTES, UnsentWrites
 from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.commit.write import Chain
@@ -56,7 +57,7 @@ def fill(unsent: UnsentWrites, *writes: AtomicWrite) -> None:
 
 
 def numbers(unsent: UnsentWrites) -> list[int]:
-    return [atomic_write.number for atomic_write in unsent.next_batch()]
+    return [atomic_write.number for atomic_write in unsent.next_batch(MAX_REQUEST)]
 
 
 def test_a_batch_has_the_first_writes_up_to_a_number(unsent: UnsentWrites) -> None:
@@ -152,7 +153,7 @@ def alike(number: int, subject: str, *chains: Chain, puts: bool = False) -> Atom
 
 
 def members(unsent: UnsentWrites) -> list[list[int]]:
-    return [[one.number for one in (leader, *leader.companions)] for leader in unsent.next_batch()]
+    return [[one.number for one in (leader, *leader.companions)] for leader in unsent.next_batch(MAX_REQUEST)]
 
 
 def test_writes_about_one_subject_are_companions_of_the_first(unsent: UnsentWrites) -> None:

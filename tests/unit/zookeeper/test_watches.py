@@ -4,7 +4,7 @@ import asyncio
 
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
 from aiozkqueue.zookeeper.watches import Mode, Registration, WatchRegistry
-from aiozkqueue.zookeeper.wire import Event
+from aiozkqueue.zookeeper.wire import MAX_REQUEST, Event
 
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
 
@@ -172,7 +172,7 @@ def test_any_number_of_watches_is_rearmed_in_requests_of_legal_size() -> None:
     registry = WatchRegistry()
     for number in range(5000):
         _Told(registry, f"/{number:0100}", recursive=bool(number % 2))
-    portions = list(registry.wanted())
+    portions = list(registry.wanted(MAX_REQUEST))
     assert len(portions) > 1
     assert sum(len(p.persistent) for p in portions) == sum(len(p.recursive) for p in portions) == 2500
     assert all(sum(len(path) + 4 for path in [*p.persistent, *p.recursive]) < 140_000 for p in portions)
@@ -182,7 +182,7 @@ async def test_one_shot_watches_are_armed_by_their_kind_of_event() -> None:
     registry, told = WatchRegistry(), list[str]()
     for kind, path in ((CREATED, "/c"), (DELETED, "/d"), (CHANGED, "/x"), (CHILDREN, "/k")):
         registry.standard[kind, path].add(told.append)
-    (portion,) = registry.wanted()
+    (portion,) = registry.wanted(MAX_REQUEST)
     assert (portion.exist, portion.data, portion.child) == (["/c"], ["/d", "/x"], ["/k"])
     _dispatch(registry, DELETED, "/d")
     _dispatch(registry, 99, "/d")

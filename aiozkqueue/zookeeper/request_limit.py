@@ -1,0 +1,76 @@
+"""Finds out the largest request that a server accepts, its ``jute.maxbuffer``, without a session.
+
+A server closes a connection as soon as it has read the length of a frame that exceeds its limit, and waits for the rest
+of any other frame. So the lengths alone, each on a connection of its own, show the limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from aiozkqueue.zookeeper.hosts import Server
+
+#: A frame of this many bytes fits every server. A connection that is closed despite it is closed for another reason.
+SMALL: Final = 4096
+#: Lengths that are tried at once.
+_PARALLEL: Final = 8
+#: Seconds after which a server has accepted a length: at first, and for the last one. With a server that is slower than
+#: that, the limit is measured as too large: the next request above the real one is lost, and it is measured again.
+_QUICK, _SURE = 0.05, 0.3
+_TRIPS = 3  # round trips that are added
+_LONGEST = 2.0  # for one round, seconds
+_LENGTH = struct.Struct("!i")
+
+
+async def smaller_limit(address: str, server: Server, size: int, tls: ssl.SSLContext | None) -> int | None:
+    """Return the largest request that the server accepts, if it is certain that this is less than ``size`` bytes."""
+
+    async def refused(lengths: Sequence[int], patience: float) -> list[bool | None]:
+        return await asyncio.gather(*(_refuses(address, server, length, tls, patience) for length in lengths))
+
+    if size <= SMALL or await refused([SMALL, size], _SURE) != [False, True]:
+        return None
+    limit = size
+    while True:
+        accepted = SMALL
+        while limit - accepted > 1:
+            step = max(1, (limit - accepted) // (_PARALLEL + 1))
+            lengths = [*range(accepted + step, limit, step)][:_PARALLEL]
+            for length, answer in zip(lengths, await refused(lengths, _QUICK), strict=True):
+                if answer is not False:  # a server that has become unreachable is measured again
+                    limit = length
+                    break
+                accepted = length
+        if True not in await refused([accepted], _SURE):
+            return accepted
+        limit = accepted
+
+
+async def _refuses(
+    address: str, server: Server, length: int, tls: ssl.SSLContext | None, patience: float
+) -> bool | None:
+    """Whether the server closes a connection that announces a frame of this length; None: it cannot be reached."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    name = server.host.rstrip(".") if tls else None
+    try:
+        async with asyncio.timeout(_LONGEST):
+            reader, writer = await asyncio.open_connection(address, server.port, ssl=tls, server_hostname=name)
+    except OSError:  # TimeoutError is one
+        return None
+    try:
+        writer.write(_LENGTH.pack(length))
+        async with asyncio.timeout(patience + _TRIPS * (loop.time() - began)):
+            return not await reader.read(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    finally:
+        writer.transport.abort()
