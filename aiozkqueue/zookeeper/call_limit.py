@@ -99,6 +99,8 @@ class CallLimit:
 
     def _error(self) -> QueueError:
         why = f"{self._what}: no answer from ZooKeeper within {self.seconds:g} s"
+        if self._zookeeper.resting:
+            why += ", because the server has too much to do and drops requests"
         if not self.writes:
             return ConnectionLostError(f"{why}; try again when a server is available")
         if not self.sent:

@@ -105,8 +105,13 @@ class ZooKeeperClient:
 
     @property
     def last_heard(self) -> float:
-        """When anything last arrived from a server, by the event loop's time; 0 if nothing has."""
+        """See `ZooKeeper`."""
         return self._session.last_heard
+
+    @property
+    def resting(self) -> bool:
+        """See `ZooKeeper`."""
+        return self._session.rest > 0
 
     @property
     def max_request(self) -> int:

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from aiozkqueue.zookeeper import wire
+from aiozkqueue.zookeeper.dropping import Dropping
 from aiozkqueue.zookeeper.errors import (
     ConnectionLossError,
     NotConnectedError,
@@ -102,6 +103,7 @@ class Connection(asyncio.Protocol):
         self.last_sent: float = self.last_received
         #: Whether the server has reported on this connection that the session is over.
         self.session_expired: bool = False
+        self.dropping: Dropping = Dropping()
         #: Bytes of the largest request without an answer when the peer closed the connection; 0: only small ones.
         self.cut_off: int = 0
         #: The reason why the connection was lost; None while it is open.
@@ -386,9 +388,7 @@ class Connection(asyncio.Protocol):
         except ZooKeeperError as refused:
             error = refused
         self._pending.popleft()
-        if self._large and self._large[0][0] == xid:
-            self._large.popleft()
-        self.answered += 1
+        self._note_reply(xid, code)
         if not future.done():
             if error is None:
                 future.set_result(result)
@@ -396,6 +396,15 @@ class Connection(asyncio.Protocol):
                 _failed(future, error)
         if isinstance(error, SessionExpiredError):
             self._expire()
+
+    def _note_reply(self, xid: int, code: int) -> None:
+        self.answered += 1
+        if self._large and self._large[0][0] == xid:
+            self._large.popleft()
+        if code == wire.THROTTLED:
+            self.dropping.dropped(self._loop.time())
+        elif self.dropping.since is not None:
+            self.dropping.carried_out()
 
     def _authenticated(self, code: int) -> None:
         if not self._auths:

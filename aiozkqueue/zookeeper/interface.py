@@ -185,7 +185,15 @@ class ZooKeeper(Protocol):
 
     @property
     def last_heard(self) -> float:
-        """When anything last arrived from a server, by the event loop's time; 0 if nothing has."""
+        """When anything last arrived from a server, by the event loop's time; 0 if nothing has.
+
+        While the server drops requests because it has too much to do, this is the time of the first one.
+        """
+        ...
+
+    @property
+    def resting(self) -> bool:
+        """Whether `wait_connected` waits before a request that was dropped is sent again."""
         ...
 
     @property

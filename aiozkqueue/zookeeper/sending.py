@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Never, TypeVar
 
 from aiozkqueue.zookeeper.call_limit import current_call
-from aiozkqueue.zookeeper.errors import ConnectionLossError, MultiError, NotConnectedError, SessionExpiredError
+from aiozkqueue.zookeeper.errors import (
+    ConnectionLossError,
+    MultiError,
+    NotConnectedError,
+    SessionExpiredError,
+    ThrottledError,
+)
 from aiozkqueue.zookeeper.interface import State
 
 if TYPE_CHECKING:
@@ -75,6 +81,7 @@ async def until_answered(
     lost = False
     call = current_call()
     while True:
+        sent_before = call is not None and call.sent
         if call is not None and zookeeper.state is State.CONNECTED:
             call.sent = True
         try:
@@ -85,6 +92,8 @@ async def until_answered(
             return await in_doubt(refusal)
         except ConnectionLossError as loss:
             lost = lost or not isinstance(loss, NotConnectedError)
+            if call is not None and isinstance(loss, ThrottledError):
+                call.sent = sent_before
         except SessionExpiredError:
             if generation is not None:
                 raise

@@ -127,8 +127,18 @@ class Session:
 
     @property
     def last_heard(self) -> float:
-        """When anything last arrived, by the loop's time, on a connection that carried the session."""
-        return self._connection.last_received if self._connection else self._heard
+        """When anything last arrived, by the loop's time, except answers that a request was dropped."""
+        connection = self._connection
+        if connection is None:
+            return self._heard
+        since = connection.dropping.since
+        return connection.last_received if since is None else min(connection.last_received, since)
+
+    @property
+    def rest(self) -> float:
+        """Seconds until a request may be sent again to a server that drops requests."""
+        until = 0.0 if self._connection is None else self._connection.dropping.until
+        return max(0.0, until - asyncio.get_running_loop().time()) if until else 0.0
 
     async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
         """Wait until connected and return the generation; see `ZooKeeper.wait_connected`."""
@@ -137,9 +147,11 @@ class Session:
             refusal = self._refusal(generation)
             if refusal is not None and not isinstance(refusal, NotConnectedError):
                 raise refusal
-            if refusal is None and (after is None or states.generation > after):
+            rest = self.rest
+            if refusal is None and not rest and (after is None or states.generation > after):
                 return states.generation
-            await states.changed()
+            with anyio.move_on_after(rest or None):
+                await states.changed()
 
     def _refusal(self, generation: int | None) -> ZooKeeperError | None:
         state = self.states.state
@@ -182,7 +194,7 @@ class Session:
     async def call(self, request: wire.Request[T], *, generation: int | None = None) -> T:
         """Send, and send again after a lost connection: for requests that change nothing when repeated."""
         while True:
-            if self.states.state is not State.CONNECTED:
+            if self.states.state is not State.CONNECTED or self.rest:
                 await self.wait_connected(generation=generation)
             try:
                 return await self.submit(request, generation=generation)

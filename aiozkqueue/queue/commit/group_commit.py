@@ -338,7 +338,8 @@ class GroupCommitter:
 
     def _can_send(self, slot: Slot) -> bool:
         """Whether a multi can be sent under a slot now."""
-        return slot.ready and self._zookeeper.state is State.CONNECTED
+        zookeeper = self._zookeeper
+        return slot.ready and zookeeper.state is State.CONNECTED and not zookeeper.resting
 
     async def _make_ready(self, slot: Slot) -> ZooKeeperError | None:
         """Wait until a multi can be sent under a slot; return the error if none ever can.

@@ -13,11 +13,13 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 from aiozkqueue.zookeeper import wire
+from aiozkqueue.zookeeper.dropping import Dropping
 from aiozkqueue.zookeeper.errors import (
     ConnectionLossError,
     NotConnectedError,
     ServerError,
     SessionExpiredError,
+    ThrottledError,
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
@@ -56,6 +58,7 @@ class SimulatedConnection:
         self.answered: int = 0
         self.last_received: float = self.loop.time()
         self.session_expired: bool = False
+        self.dropping: Dropping = Dropping()
         self.cut_off: int = 0  # whether requests had no answer when the server closed the connection
         self.loss: ConnectionLossError | None = None
         self.closed: asyncio.Future[None] = self.loop.create_future()
@@ -137,6 +140,10 @@ class SimulatedConnection:
             return
         self.last_zxid = max(self.last_zxid, zxid)
         self.answered += 1
+        if isinstance(result, ThrottledError):
+            self.dropping.dropped(self.loop.time())
+        else:
+            self.dropping.carried_out()
         future = self._pending.popleft()
         if not future.done():
             if isinstance(result, ZooKeeperError):

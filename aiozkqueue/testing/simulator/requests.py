@@ -63,6 +63,7 @@ class Fault(enum.Enum):
     LOST_BEFORE = "the connection goes before the request is applied"
     LOST_AFTER = "the request is applied, and the connection goes before the reply"
     LATE = "the connection goes, and the request is applied a while later"
+    DROPPED = "the server has too much to do: it answers that it has dropped the request"
     SILENCE = "nothing passes any more, and neither side notices"
 
 

@@ -157,6 +157,10 @@ class ServerConnection:
             return
         entry = Entry(request, fault)
         self._entries.append(entry)
+        if fault is Fault.DROPPED:
+            entry.done, entry.result = True, wire.error_of(wire.THROTTLED)
+            self.drain()
+            return
         if request.kind in (Kind.MULTI, Kind.CLOSE, Kind.SYNC):
             self.server.forward(self, entry)
         self.drain()

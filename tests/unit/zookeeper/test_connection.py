@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from aiozkqueue.zookeeper import (
     NotConnectedError,
     ProtocolError,
     SessionExpiredError,
+    ThrottledError,
     wire,
 )
 from aiozkqueue.zookeeper.connection import Connection
@@ -101,6 +103,34 @@ async def test_a_lost_connection_fails_pending_requests_at_once_and_sends_no_lat
     with pytest.raises(NotConnectedError):
         await peer.request()
     assert peer.lost == [peer.connection]
+
+
+async def test_a_server_that_drops_requests_is_left_alone_for_longer_each_time_until_it_carries_one_out() -> None:
+    peer = Opened()
+    dropping, rests, loop = peer.connection.dropping, list[float](), asyncio.get_running_loop()
+    for number in range(1, 5):
+        dropped = peer.request()
+        peer.connection.data_received(reply(number, error=wire.THROTTLED))
+        with pytest.raises(ThrottledError):
+            await dropped
+        rests.append(dropping.until - loop.time())
+        dropping.until = 0.0  # as if the rest were over
+    assert rests[0] > 0
+    assert all(after > before for before, after in pairwise(rests))
+    carried_out = peer.request()
+    peer.connection.data_received(reply(5, body=_NO_CHILDREN))
+    assert await carried_out == []
+    assert (dropping.since, dropping.until) == (None, 0.0)
+
+
+async def test_a_connection_that_its_peer_closes_knows_the_largest_request_without_an_answer() -> None:
+    peer = Opened()
+    for size in (5000, 9000, 7000):
+        peer.connection.submit(wire.Request(bytes(size), lambda *_: None))
+    peer.request()
+    peer.connection.data_received(reply(1) + reply(2))
+    peer.connection.connection_lost(None)
+    assert peer.connection.cut_off == 7004
 
 
 def event(path: str) -> bytes:
