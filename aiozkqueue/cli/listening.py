@@ -25,6 +25,9 @@ def listening_at(options: str) -> Iterator[None]:
     """Name the options of an address in the error if the block cannot listen on it. Raises: CommandFailedError."""
     try:
         yield
+    except OverflowError as error:
+        msg = f"{options}: ports end at 65535: choose another port"
+        raise CommandFailedError(msg) from error
     except OSError as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         msg = f"{options}: {reason}{_REMEDIES.get(error.errno or 0, '')}"

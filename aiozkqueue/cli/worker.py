@@ -123,13 +123,22 @@ def worker(
             raise typer.BadParameter(message)
         return status_of_child(asyncio.run(reloading(_own_command("--reload"), Path.cwd())))
     if processes > 1:
-        commands = [_command_of(number, health_port) for number in range(processes)]
-        return status_of_child(asyncio.run(supervise(commands)))
+        return asyncio.run(_serve_in(processes, health_host, health_port))
     found = load(target)
     factory = _factory(found, target, queue, concurrency, drain_timeout)
     opening = connection.open_app(found) if isinstance(found, zq.App) else connection.open()
     with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
         return runner.run(_serve(opening, factory, (health_host, health_port), drain_timeout))
+
+
+async def _serve_in(processes: int, health_host: str, health_port: int | None) -> Exit:
+    """Run this command in several processes; fail before they start if one of their health ports cannot be used."""
+    async with AsyncExitStack() as stack:
+        for number in range(processes if health_port else 0):
+            port = (health_port or 0) + number
+            with listening_at(f"--health-host {health_host} --health-port {port} (process {number + 1})"):
+                await stack.enter_async_context(Health(health_host, port))
+    return status_of_child(await supervise([_command_of(number, health_port) for number in range(processes)]))
 
 
 async def _serve(

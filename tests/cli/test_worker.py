@@ -420,8 +420,15 @@ def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message
             done.stderr
         )
         assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 1}']
-        several = cli.in_new_process("worker", "shop:listener", "--health-port", str(port), "--processes", "2")
-        assert (several.status, refused in several.stderr) == (1, True), several.stderr
+        for first, process in ((port, 1), (port - 1, 2)):  # no process starts
+            several = cli.in_new_process("worker", "shop:listener", "--health-port", str(first), "--processes", "2")
+            refused = (
+                f"aiozkqueue: --health-host 127.0.0.1 --health-port {port} (process {process}): Address already in"
+            )
+            assert (several.status, several.stderr.count("\n")) == (1, 1), several.stderr
+            assert several.stderr.startswith(refused), several.stderr
+        beyond = cli.in_new_process("worker", "shop:listener", "--health-port", "65535", "--processes", "2")
+        assert (beyond.status, beyond.stderr.count("\n")) == (1, 1), beyond.stderr
     nowhere = cli.in_new_process("worker", "shop:listener", "--health-port", "0", "--health-host", "nowhere.invalid")
     assert (nowhere.status, "--health-host nowhere.invalid --health-port 0: " in nowhere.stderr) == (1, True)
     assert "Traceback" not in nowhere.stderr
