@@ -17,6 +17,7 @@ QueueError
 │   └── UnreadBatchError         Spark committed a batch that no task has read
 ├── AccessDeniedError            ZooKeeper refused the credentials, or an ACL or a quota refused the access
 │   └── PartlyDeniedError        an ACL refuses some messages only; the operation was carried out on the others
+├── NotRedrivenError             some dead letters cannot be put back; the others have been
 ├── ConfigConflictError          the queue has another policy or configuration
 ├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name exists already
 ├── NotFoundError                (LookupError) there is no queue, job, notification queue or bus group of this name
@@ -67,6 +68,7 @@ __all__ = [
     "NoReplyError",
     "NotCommittedError",
     "NotFoundError",
+    "NotRedrivenError",
     "OutcomeUnknownError",
     "PartlyDeniedError",
     "PayloadError",
@@ -183,6 +185,18 @@ class PartlyDeniedError(AccessDeniedError):
     def __init__(self, message: str, message_ids: Sequence[str], done: int) -> None:
         super().__init__(message)
         self.message_ids: tuple[str, ...] = tuple(message_ids)
+        self.done: int = done
+
+
+class NotRedrivenError(QueueError):
+    """Some dead letters cannot be put back and are unchanged; all others have been put back.
+
+    ``errors`` has the reason of each one that is left, by its id, and ``done`` counts those that were put back.
+    """
+
+    def __init__(self, message: str, errors: Mapping[str, QueueError], done: int) -> None:
+        super().__init__(message)
+        self.errors: dict[str, QueueError] = dict(errors)
         self.done: int = done
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiozkqueue.errors import AccessDeniedError, DuplicateKeyError, ItemNotEmptyError, QueueError, QueueFullError
+from aiozkqueue.errors import (
+    AccessDeniedError,
+    ConfigConflictError,
+    DuplicateKeyError,
+    InvalidOptionError,
+    ItemNotEmptyError,
+    MessageTooLargeError,
+    NotRedrivenError,
+    PayloadError,
+    QueueError,
+    QueueFullError,
+    TransactionTooLargeError,
+)
 from aiozkqueue.queue.commit.conditional import Change, apply
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
@@ -13,7 +25,7 @@ from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.options import collection, positive, seconds
 from aiozkqueue.queue.put.prepare import restored
-from aiozkqueue.queue.runtime.acl_errors import partly_denied
+from aiozkqueue.queue.runtime.acl_errors import name_some, partly_denied
 from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import PAGE, Delete, changes, reads
 
@@ -22,16 +34,27 @@ from .peek import log_unreadable
 from .stats import content, count
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
     from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import CallLimit, Node
 
     from .listing import Placed
 
 T = TypeVar("T")
+
+#: The errors of one dead letter, which do not concern the others.
+_STAYS = (
+    AccessDeniedError,
+    ConfigConflictError,
+    InvalidOptionError,
+    MessageTooLargeError,
+    PayloadError,
+    TransactionTooLargeError,
+)
 
 
 class DeadLetters(Generic[T]):
@@ -109,6 +132,8 @@ class DeadLetters(Generic[T]):
         Raises:
             QueueFullError: messages that did not fit in time are still dead letters.
             PartlyDeniedError: this user may not read some of them; the others have been redriven.
+            NotRedrivenError: some cannot be put into that queue, such as messages of a group into a sticky queue; the
+                others have been redriven.
             InvalidNameError: ``into`` is not the name of a queue.
             InvalidOptionError; as `size`.
         """
@@ -118,7 +143,7 @@ class DeadLetters(Generic[T]):
         patience = Deadline(wait, runtime.clock)
         left = math.inf if limit is None else positive(limit, "limit")
         moved = 0
-        refused: list[str] = []
+        left_behind: dict[str, QueueError] = {}
         async for chosen in self._chosen(ids):
             page = chosen if left >= len(chosen) else chosen[: int(left)]
             if not page:
@@ -126,18 +151,11 @@ class DeadLetters(Generic[T]):
             left -= len(page)
             await state.open()
             await target.open_or_create()
-            sets = await read_sets(QueueHandle(runtime, state), [(entry.path,) for entry in page])
-            refused += [entry.item.id for entry, found in zip(page, sets, strict=True) if isinstance(found, QueueError)]
-            back = [
-                Transfer(
-                    entry.item.id,
-                    [restored(QueueHandle(runtime, target), entry.item, found[0])],
-                    Change(state, [Delete(entry.path, found[0].stat.version)]),
-                )
-                for entry, found in zip(page, sets, strict=True)
-                if not isinstance(found, QueueError) and found[0] is not None
-            ]
-            for outcome in await transfer(runtime, back, patience):
+            back = await self._transfers(page, target, left_behind)
+            for letter, outcome in zip(back, await transfer(runtime, back, patience), strict=True):
+                if isinstance(outcome, _STAYS):
+                    left_behind[letter.id] = outcome
+                    continue
                 if isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
                     continue  # its key is taken again, or it cannot be removed
                 if isinstance(outcome, QueueFullError):
@@ -146,9 +164,32 @@ class DeadLetters(Generic[T]):
                 if isinstance(outcome, QueueError):
                     raise outcome
                 moved += outcome
-        if refused:
-            raise partly_denied(state.name, "put back", refused, moved)
+        if left_behind:
+            raise _not_all(state.name, target.name, left_behind, moved)
         return moved
+
+    async def _transfers(
+        self, page: Sequence[Placed], target: QueueState, left_behind: dict[str, QueueError]
+    ) -> list[Transfer]:
+        """Return the transfers of those dead letters that can be put into the target; record the others."""
+        runtime, back = self._runtime, list[Transfer]()
+        sets = await read_sets(QueueHandle(runtime, self._state), [(entry.path,) for entry in page])
+        for entry, found in zip(page, sets, strict=True):
+            try:
+                if isinstance(found, QueueError):
+                    raise found
+                if found[0] is not None:
+                    back.append(await self._back(runtime, target, entry, found[0]))
+            except _STAYS as error:
+                left_behind[entry.item.id] = error
+        return back
+
+    async def _back(self, runtime: Runtime, target: QueueState, entry: Placed, node: Node) -> Transfer:
+        """Return the transfer of a dead letter that can be put into the target. Raises: its error otherwise."""
+        put = restored(QueueHandle(runtime, target), entry.item, node)
+        if put.plan is not None:
+            await put.plan.prepare()
+        return Transfer(entry.item.id, [put], Change(self._state, [Delete(entry.path, node.stat.version)]))
 
     @changes
     async def purge(self, ids: Collection[str] | None = None) -> int:
@@ -172,3 +213,15 @@ class DeadLetters(Generic[T]):
             chosen = listed if wanted is None else [entry for entry in listed if entry.item.id in wanted]
             for start in range(0, len(chosen), PAGE):
                 yield chosen[start : start + PAGE]
+
+
+def _not_all(source: str, target: str, left: Mapping[str, QueueError], done: int) -> QueueError:
+    """Return the error for dead letters that are left, while the others have been put back."""
+    if all(isinstance(error, AccessDeniedError) for error in left.values()):
+        return partly_denied(source, "put back", [*left], done)
+    first = next(error for error in left.values() if not isinstance(error, AccessDeniedError))
+    msg = (
+        f"queue {source!r}: {done} of {done + len(left)} dead letters put into {target!r}. The others cannot be put "
+        f"there and are unchanged: {name_some([*left])}. The first error: {first}"
+    )
+    return NotRedrivenError(msg, left, done)

@@ -28,6 +28,17 @@ async def dead(zookeeper: str, queue_root: str) -> list[str]:
     return ids
 
 
+@pytest.fixture
+async def grouped(zookeeper: str, queue_root: str) -> str:
+    """A dead letter of a group in the queue ``q``; its id."""
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        message_id = await session.queue("q").put(b"d", group="g")
+        async with session.queue("q").consume(until_idle=0) as deliveries:
+            async for delivery in deliveries:
+                await delivery.reject("d is no use")
+    return message_id
+
+
 def test_peek_claims_no_message(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
     assert [m["body"] for m in cli("peek", "q", "--limit", "2", "--json").records] == ["1", "2"]
@@ -254,6 +265,16 @@ def test_peek_shows_the_options_and_the_status_of_messages_and_filters_by_them(c
     assert bodies("--status", "delayed") == ["three"]
     assert sorted(map(str, bodies("--status", "waiting"))) == ["one", "two"]
     assert cli("peek", "q", "--key", "other").status == 1
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_that_cannot_go_into_another_queue_are_named(cli: Cli, grouped: str) -> None:
+    assert cli("configure", "sticky", "--create", "--affinity", "producer").status == 0
+    left = cli("dlq", "redrive", "q", "--into", "sticky")
+    assert (left.status, left.stderr.count("\n")) == (1, 1), left.stderr
+    assert "3 of 4 dead letters put into 'sticky'" in left.stderr
+    assert f"unchanged: {grouped}." in left.stderr
+    assert [one["id"] for one in cli("dlq", "list", "q", "--json").records] == [grouped]
 
 
 @pytest.mark.usefixtures("dead")

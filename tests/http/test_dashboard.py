@@ -157,6 +157,31 @@ async def test_dead_letters_are_searched(browser: httpx.AsyncClient, dead: list[
         assert page.text.count('name="id"') == count, text
 
 
+async def test_redriving_into_another_queue_names_the_dead_letters_that_cannot_go_there(
+    browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
+) -> None:
+    jobs, sticky = session.queue("jobs"), session.queue("sticky")
+    await sticky.configure(zq.QueueConfig(affinity="producer"))
+    grouped = await jobs.put(b"grouped", group="g")
+    async with session.transaction() as tx:
+        message = await tx.take(jobs, timeout=30)
+        assert message is not None
+        tx.reject(message, "broken")
+    page = await browser.get("/queues/jobs/dead-letters")
+    form = {
+        "proof": proof_in(page),
+        "action": "redrive",
+        "target": "sticky",
+        "confirmed": "yes",
+        "id": [*dead, grouped],
+    }
+    done = await browser.post("/queues/jobs/actions", data=form)
+    assert done.status_code == 409
+    assert "3 of 4 dead letters put into" in done.text
+    assert grouped in done.text
+    assert (await sticky.size(), await jobs.dead_letters.size()) == (3, 1)
+
+
 async def test_redriving_shows_the_number_of_dead_letters_first(
     browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
 ) -> None:

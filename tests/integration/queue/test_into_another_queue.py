@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.errors import InvalidNameError
+from aiozkqueue.errors import InvalidNameError, NotRedrivenError
 from aiozkqueue.operations.alter import Alteration, Wanted, move
 from aiozkqueue.session.internals import core_of
 
@@ -37,6 +37,24 @@ async def test_dead_letters_are_redriven_into_another_queue(
     with pytest.raises(zq.QueueFullError):
         await orders.dead_letters.redrive(into="repaired")
     assert await orders.dead_letters.size() == 1
+
+
+async def test_dead_letters_that_cannot_go_into_another_queue_stay_and_the_others_go(
+    session: zq.QueueSession,
+) -> None:
+    orders, sticky = session.queue("orders"), session.queue("sticky")
+    await sticky.configure(zq.QueueConfig(affinity="producer"))
+    ids = [await orders.put(b"%d" % number, group=f"g{number}" if number in {1, 3} else None) for number in range(5)]
+    async with session.transaction() as tx:
+        for message in await tx.take_many(orders, 5, timeout=30):
+            tx.reject(message, "broken")
+    with pytest.raises(NotRedrivenError, match=r"3 of 5 dead letters.*is sticky") as left:
+        await orders.dead_letters.redrive(into="sticky")
+    assert left.value.done == 3
+    assert sorted(left.value.errors) == sorted((ids[1], ids[3]))
+    assert sorted([letter.id for letter in await orders.dead_letters.peek()]) == sorted((ids[1], ids[3]))
+    assert sorted([message.body for message in await sticky.peek()]) == [b"0", b"2", b"4"]
+    assert await orders.dead_letters.redrive() == 2
 
 
 async def test_a_waiting_message_is_moved_and_one_in_flight_is_not(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import QueueFullError, QueueInUseError
+from aiozkqueue.errors import NotRedrivenError, PartlyDeniedError, QueueFullError, QueueInUseError
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.dashboard.readings.letters import Sought
 from aiozkqueue.http.dashboard.web.forms import SELECTED
@@ -171,6 +171,8 @@ async def _redrive(asked: Asked) -> str:
         number = await asked.queue.dead_letters.redrive(asked.ids, into=asked.target or None)
     except QueueFullError as error:
         raise PageError(409, "The queue is full", str(error)) from None
+    except (NotRedrivenError, PartlyDeniedError) as error:
+        raise PageError(409, "Some dead letters are left", str(error)) from None
     into = f" into {asked.target}" if asked.target else ""
     return f"{number:,} of {asked.letters} {'was' if len(asked.ids) == 1 else 'were'} redriven{into}."
 
