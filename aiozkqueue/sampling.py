@@ -285,7 +285,7 @@ class Sampler:
         bundles = self._bundles.get(handle.name)
         deep = znodes > LISTED
         if not deep or (znodes <= MOST_LISTED and (bundles is None or time.monotonic() - bundles.at > RETRY)):
-            found = await count_bundled(handle, list(counts))
+            found = await count_bundled(handle, counts)
             bundles = _Bundles(time.monotonic(), sum(found.more.values()) / max(1, znodes), found.in_flight)
             self._bundles[handle.name] = bundles
         if bundles is None:

@@ -65,7 +65,7 @@ class Bundled(NamedTuple):
     """The messages of the bundles of a queue, beyond one for each znode."""
 
     more: Mapping[str, int]
-    """By folder: the messages beyond the number of znodes."""
+    """By folder: the messages of its listing, beyond the znodes that were counted before."""
     in_flight: int
     """The messages of held bundles, beyond one for each lock."""
 
@@ -96,17 +96,22 @@ async def count_put_more(handle: QueueHandle[Runtime]) -> int:
     return sum(-count if left else count for (_, left), count in zip(kinds, counts, strict=True))
 
 
-async def count_bundled(handle: QueueHandle[Runtime], folders: Sequence[str]) -> Bundled:
-    """Count the messages of bundles that are left. Raises: AccessDeniedError.
+async def count_bundled(handle: QueueHandle[Runtime], znodes: Mapping[str, int]) -> Bundled:
+    """Count the messages that are left in folders with bundles, where so many znodes were counted before.
 
-    The records are read before the lanes: a bundle that ends in between is then omitted, instead of counted in full.
+    All messages of a folder are counted in one listing. A bundle that is replaced by single items is so counted once,
+    before or after. The records are read before: a bundle that ends in between is then omitted, instead of counted in
+    full, and a message that ends in between still counts.
+
+    Raises: AccessDeniedError.
     """
     claimed = await _claimed(handle)
     more = Counter[str]()
     in_flight = 0
-    for folder in _unscheduled(handle, folders):
-        names = (await collect_children(handle, folder, lambda: Matching(is_bundle))).names
-        for number, text in enumerate(names, 1):
+    for folder in _unscheduled(handle, znodes):
+        listed = await collect_children(handle, folder, lambda: Matching(is_bundle))
+        more[folder] = listed.number - znodes[folder]
+        for number, text in enumerate(listed.names, 1):
             name = BundleName.parse(text)
             if name is not None:
                 done, held = claimed.get(name.id, (0, False))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import HOUR, hour_at
 
 from .bundles import count_bundled
-from .stats import configuration, count, stat_lanes
+from .stats import configuration, count, stat_lanes, znodes_of
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
@@ -48,6 +48,7 @@ class Lag:
         handle, paths = self._handle, self._handle.paths
         now = await handle.runtime.server_clock.learned(paths.due)
         locks, due, dead = await asyncio.gather(*(count(handle, path) for path in (paths.locks, paths.due, paths.dlq)))
+        config = await configuration(handle)
         folders = await stat_lanes(handle)
         size = scheduled = 0
         for folder, stat in folders.items():
@@ -57,9 +58,8 @@ class Lag:
             else:
                 size += stat.num_children
         held = locks - due
-        config = await configuration(handle)
         if config is not None and config.bundled:
-            bundled = await count_bundled(handle, list(folders))
+            bundled = await count_bundled(handle, znodes_of(folders))
             size += sum(bundled.more.values())
             held += bundled.in_flight
         return {

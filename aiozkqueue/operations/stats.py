@@ -185,6 +185,11 @@ async def _stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], fo
         found.update((folder, stat) for folder, stat in zip(page, stats, strict=True) if stat is not None)
 
 
+def znodes_of(stats: Mapping[str, Stat]) -> dict[str, int]:
+    """Return the number of znodes in each folder."""
+    return {folder: stat.num_children for folder, stat in stats.items()}
+
+
 def put_into(stat: Stat) -> int:
     """Return how many children were ever created, from a stat, which counts creations and deletions together."""
     return (stat.cversion + stat.num_children) % 2**32 // 2
@@ -197,7 +202,7 @@ async def size(handle: QueueHandle[Runtime]) -> int:
     await _stat_folders(handle, await lanes_of(handle, config), found)
     bundled = 0
     if config is not None and config.bundled:
-        bundled = sum((await count_bundled(handle, list(found))).more.values())
+        bundled = sum((await count_bundled(handle, znodes_of(found))).more.values())
     return bundled + sum(stat.num_children for stat in found.values())
 
 
@@ -318,7 +323,7 @@ class _Look:
         self._put_more = await count_put_more(self._handle)
 
     async def _count_bundled(self) -> None:
-        self.bundled = await count_bundled(self._handle, list(self._found))
+        self.bundled = await count_bundled(self._handle, znodes_of(self._found))
 
     async def _count_ended(self) -> None:
         self.ended = await count_ended(self._handle)

@@ -202,16 +202,15 @@ async def _folders(link: Link) -> list[str]:
 async def _sizes(link: Link, folders: Sequence[str]) -> list[int]:
     """Return the number of messages in each folder."""
     handle = QueueHandle(link.runtime, link.state)
+    config = await configuration(handle) if link.options.content is Content.ITEMS else None
     nodes = await read_all(handle, folders)
+    znodes = {
+        folder: 0 if node is None else node.stat.num_children for folder, node in zip(folders, nodes, strict=True)
+    }
     more: Mapping[str, int] = {}
-    if link.options.content is Content.ITEMS:
-        config = await configuration(handle)
-        if config is not None and config.bundled:
-            more = (await count_bundled(handle, folders)).more
-    return [
-        0 if node is None else node.stat.num_children + more.get(folder, 0)
-        for folder, node in zip(folders, nodes, strict=True)
-    ]
+    if config is not None and config.bundled:
+        more = (await count_bundled(handle, znodes)).more
+    return [number + more.get(folder, 0) for folder, number in znodes.items()]
 
 
 async def _share(link: Link, partition: FolderShare) -> list[str]:

@@ -11,6 +11,7 @@ from aiozkqueue.operations.lag import Lag
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
+from tests.simulation.between import Between
 
 #: Messages of the bundle.
 NUMBER = 36
@@ -47,3 +48,24 @@ def test_the_messages_of_a_bundle_wait_again_when_its_holder_is_gone(end: str) -
                     await tx.commit()
 
     run_virtual(main)
+
+
+def test_a_bundle_that_becomes_single_items_while_its_queue_is_counted_counts_once() -> None:
+    async def main() -> tuple[bool, list[int]]:
+        cluster = make_cluster()
+        async with cluster.connect(name="reader") as reader, cluster.connect(name="operator") as operator:
+            jobs, lag = reader.queue("jobs"), Lag(core_of(reader).handle("jobs"))
+            await jobs.configure(zq.QueueConfig(bundle=64))
+            await jobs.put_many([b"%d" % one for one in range(NUMBER)])
+            between = Between(reader, number, operator.queue("jobs").admin.unbundle)
+            size, stats, late = await jobs.size(), await jobs.stats(), await lag.figures()
+            return between.reached, [size, stats.size, late["waiting"] + late["in_flight"]]
+
+    number = 1
+    while True:
+        reached, counted = run_virtual(main)
+        assert counted == [NUMBER] * 3, number
+        if not reached:
+            break
+        number += 1
+    assert number > 30

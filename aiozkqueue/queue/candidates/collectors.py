@@ -37,10 +37,13 @@ class Matching:
         self.names: Names = Names()
         self.size: int = 0
         """The size of the listing, bytes."""
+        self.number: int = 0
+        """The number of names in the listing."""
 
     def take(self, names: list[str]) -> None:
         """Keep the names that pass."""
         self.size += _size(names)
+        self.number += len(names)
         self.names.extend(names if self._passes is None else filter(self._passes, names))
 
 
