@@ -8,6 +8,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.session.internals import core_of
+from aiozkqueue.zookeeper import PAGE
 from tests.simulation.test_known_configuration import play
 
 if TYPE_CHECKING:
@@ -59,3 +60,35 @@ def test_a_message_of_a_queue_with_a_thousand_shards_costs_a_few_requests(priori
             assert message.body == b"late"
 
     play(program, 2)
+
+
+def test_a_session_that_watches_a_thousand_shards_sends_a_page_of_requests_at_a_time() -> None:
+    most: list[int] = []
+
+    async def program(sessions: list[zq.QueueSession]) -> None:
+        producer, consumer = sessions
+        zookeeper: Any = core_of(consumer).zookeeper
+        pending, watch = set[str](), zookeeper.watch
+
+        async def counted(path: str, *args: Any, **options: Any) -> Any:
+            pending.add(path)
+            most.append(len(pending))
+            try:
+                return await watch(path, *args, **options)
+            finally:
+                pending.discard(path)
+
+        zookeeper.watch = counted
+        jobs = producer.queue("jobs")
+        await jobs.configure(zq.QueueConfig(shards=1024))
+        await jobs.put(b"least urgent", priority=5)
+        for _ in range(6):
+            await jobs.put_many([b"%d" % number for number in range(400)])
+        taken = 0
+        while taken < 2401:
+            async with consumer.transaction() as tx:
+                taken += len(await tx.take_many(consumer.queue("jobs"), 50, timeout=5))
+
+    play(program, 2)
+    assert len(most) >= 1024
+    assert max(most) <= PAGE

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import priority_at
+from aiozkqueue.zookeeper import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -93,15 +94,19 @@ class PriorityLevel:
 
     async def watch(self, zookeeper: ZooKeeper, paths: QueuePaths, callback: Callable[[WatchEvent], None]) -> None:
         """Watch its lanes; earlier events must be looked for after this."""
-        watches = await asyncio.gather(
-            *(zookeeper.watch(paths.at(lane), callback, recursive=True) for lane in self.lanes),
-            return_exceptions=True,
-        )
-        self._watches += [watch for watch in watches if not isinstance(watch, BaseException)]
-        for failure in watches:
-            if isinstance(failure, BaseException):
-                self.unwatch()
-                raise failure
+        for start in range(0, len(self.lanes), PAGE):  # other requests of the session wait for one page, not for all
+            watches = await asyncio.gather(
+                *(
+                    zookeeper.watch(paths.at(lane), callback, recursive=True)
+                    for lane in self.lanes[start : start + PAGE]
+                ),
+                return_exceptions=True,
+            )
+            self._watches += [watch for watch in watches if not isinstance(watch, BaseException)]
+            for failure in watches:
+                if isinstance(failure, BaseException):
+                    self.unwatch()
+                    raise failure
 
     def unwatch(self) -> None:
         """Stop listening."""
