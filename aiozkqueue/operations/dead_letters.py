@@ -21,7 +21,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.queue.commit.conditional import Change, apply
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
-from aiozkqueue.queue.commit.unclaimed import read_sets
+from aiozkqueue.queue.commit.unclaimed import read_sets, set_pages
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.options import collection, positive, seconds
 from aiozkqueue.queue.put.prepare import restored
@@ -151,38 +151,33 @@ class DeadLetters(Generic[T]):
             left -= len(page)
             await state.open()
             await target.open_or_create()
-            back = await self._transfers(page, target, left_behind)
-            for letter, outcome in zip(back, await transfer(runtime, back, patience), strict=True):
-                if isinstance(outcome, _STAYS):
-                    left_behind[letter.id] = outcome
-                    continue
-                if isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
-                    continue  # its key is taken again, or it cannot be removed
-                if isinstance(outcome, QueueFullError):
-                    msg = f"{outcome}; {moved} dead letters were redriven before, the others are unchanged"
-                    raise QueueFullError(msg) from outcome
-                if isinstance(outcome, QueueError):
-                    raise outcome
-                moved += outcome
+            async for back in self._transfers(page, target, left_behind):
+                outcomes = await transfer(runtime, back, patience)
+                moved += _moved(back, outcomes, moved, left_behind)
         if left_behind:
             raise _not_all(state.name, target.name, left_behind, moved)
         return moved
 
     async def _transfers(
         self, page: Sequence[Placed], target: QueueState, left_behind: dict[str, QueueError]
-    ) -> list[Transfer]:
-        """Return the transfers of those dead letters that can be put into the target; record the others."""
-        runtime, back = self._runtime, list[Transfer]()
-        sets = await read_sets(QueueHandle(runtime, self._state), [(entry.path,) for entry in page])
-        for entry, found in zip(page, sets, strict=True):
-            try:
-                if isinstance(found, QueueError):
-                    raise found
-                if found[0] is not None:
-                    back.append(await self._back(runtime, target, entry, found[0]))
-            except _STAYS as error:
-                left_behind[entry.item.id] = error
-        return back
+    ) -> AsyncIterator[list[Transfer]]:
+        """Yield the transfers of those dead letters that can be put into the target, some MB at a time.
+
+        Record the others.
+        """
+        runtime, entries = self._runtime, iter(page)
+        async for _, sets in set_pages(QueueHandle(runtime, self._state), [(entry.path,) for entry in page]):
+            back: list[Transfer] = []
+            for found in sets:
+                entry = next(entries)
+                try:
+                    if isinstance(found, QueueError):
+                        raise found
+                    if found[0] is not None:
+                        back.append(await self._back(runtime, target, entry, found[0]))
+                except _STAYS as error:
+                    left_behind[entry.item.id] = error
+            yield back
 
     async def _back(self, runtime: Runtime, target: QueueState, entry: Placed, node: Node) -> Transfer:
         """Return the transfer of a dead letter that can be put into the target. Raises: its error otherwise."""
@@ -213,6 +208,26 @@ class DeadLetters(Generic[T]):
             chosen = listed if wanted is None else [entry for entry in listed if entry.item.id in wanted]
             for start in range(0, len(chosen), PAGE):
                 yield chosen[start : start + PAGE]
+
+
+def _moved(
+    back: Sequence[Transfer], outcomes: Sequence[bool | QueueError], before: int, left_behind: dict[str, QueueError]
+) -> int:
+    """Return how many of these transfers were made; record those that never can be. Raises: QueueError."""
+    moved = 0
+    for letter, outcome in zip(back, outcomes, strict=True):
+        if isinstance(outcome, _STAYS):
+            left_behind[letter.id] = outcome
+        elif isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
+            continue  # its key is taken again, or it cannot be removed
+        elif isinstance(outcome, QueueFullError):
+            msg = f"{outcome}; {before + moved} dead letters were redriven before, the others are unchanged"
+            raise QueueFullError(msg) from outcome
+        elif isinstance(outcome, QueueError):
+            raise outcome
+        else:
+            moved += outcome
+    return moved
 
 
 def _not_all(source: str, target: str, left: Mapping[str, QueueError], done: int) -> QueueError:

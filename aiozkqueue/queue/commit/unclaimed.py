@@ -8,7 +8,7 @@ is locked and unlocked by the change itself, which fails if another client claim
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id, name_at
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
+
+P = TypeVar("P")
+R = TypeVar("R")
 
 #: Approximate maximum bytes of items read at a time, and never more than `PAGE` items.
 PAGE_BYTES = 4 * 1024 * 1024
@@ -145,7 +148,7 @@ async def find_pages(
             if item is not None
         ]
 
-    async for snapshots in _pages(places, read):
+    async for _, snapshots in _pages(places, read, _bytes_of_items):
         yield snapshots
 
 
@@ -160,22 +163,26 @@ async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> Asy
             if item is not None
         ]
 
-    async for snapshots in _pages(places, read):
+    async for _, snapshots in _pages(places, read, _bytes_of_items):
         yield snapshots
 
 
 async def _pages(
-    places: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[ItemSnapshot]]]
-) -> AsyncIterator[list[ItemSnapshot]]:
-    """Read the places in pages of approximately `PAGE_BYTES`."""
+    wanted: Sequence[P], read: Callable[[Sequence[P]], Awaitable[R]], weigh: Callable[[R], int]
+) -> AsyncIterator[tuple[Sequence[P], R]]:
+    """Read in pages of approximately `PAGE_BYTES`; yield each with its result, whose bytes ``weigh`` returns."""
     start, together, size = 0, FIRST_PAGE, 0
-    while start < len(places):
-        page = places[start : start + together]
-        snapshots = await read(page)
-        yield snapshots
+    while start < len(wanted):
+        page = wanted[start : start + together]
+        result = await read(page)
+        yield page, result
         start += len(page)
-        size += sum(len(snapshot.item.data) for snapshot in snapshots)
+        size += weigh(result)
         together = max(1, min(PAGE, PAGE_BYTES * start // max(1, size)))
+
+
+def _bytes_of_items(snapshots: Sequence[ItemSnapshot]) -> int:
+    return sum(len(snapshot.item.data) for snapshot in snapshots)
 
 
 async def read_all(handle: QueueHandle[Runtime], paths: Sequence[str]) -> list[Node | None]:
@@ -184,23 +191,36 @@ async def read_all(handle: QueueHandle[Runtime], paths: Sequence[str]) -> list[N
         return await read_pages(handle.zookeeper, paths)
 
 
-async def read_sets(
-    handle: QueueHandle[Runtime], sets: Sequence[Sequence[str]]
-) -> list[list[Node | None] | AccessDeniedError]:
+ReadSet: TypeAlias = "list[Node | None] | AccessDeniedError"
+"""A set of znodes as read; the error if this user may not read one of them."""
+
+
+async def read_sets(handle: QueueHandle[Runtime], sets: Sequence[Sequence[str]]) -> list[ReadSet]:
     """Read sets of znodes; a set with a znode that this user may not read is replaced by the error."""
-    results: list[list[Node | None] | AccessDeniedError] = []
-    for start in range(0, len(sets), PAGE):
-        page = sets[start : start + PAGE]
+    return [found async for _, page in set_pages(handle, sets) for found in page]
+
+
+async def set_pages(
+    handle: QueueHandle[Runtime], sets: Sequence[Sequence[str]]
+) -> AsyncIterator[tuple[Sequence[Sequence[str]], list[ReadSet]]]:
+    """Read as `read_sets` does, in pages of approximately `PAGE_BYTES`; yield each with its sets."""
+
+    async def read(page: Sequence[Sequence[str]]) -> list[ReadSet]:
         try:
             nodes = iter(await read_all(handle, [path for paths in page for path in paths]))
         except AccessDeniedError:
-            results += [await _read_set(handle, paths) for paths in page]
-        else:
-            results += [list(islice(nodes, len(paths))) for paths in page]
-    return results
+            return [await _read_set(handle, paths) for paths in page]
+        return [list(islice(nodes, len(paths))) for paths in page]
+
+    async for page in _pages(sets, read, _bytes_of_sets):
+        yield page
 
 
-async def _read_set(handle: QueueHandle[Runtime], paths: Sequence[str]) -> list[Node | None] | AccessDeniedError:
+def _bytes_of_sets(sets: Sequence[ReadSet]) -> int:
+    return sum(len(node.data) for found in sets if isinstance(found, list) for node in found if node is not None)
+
+
+async def _read_set(handle: QueueHandle[Runtime], paths: Sequence[str]) -> ReadSet:
     try:
         return await read_all(handle, paths)
     except AccessDeniedError as error:
