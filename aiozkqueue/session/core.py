@@ -59,6 +59,8 @@ log: Final = logging.getLogger(__name__)
 OUTCOMES_KEPT = 10_000
 #: Filters whose dispatchers a session keeps while no taker uses them.
 MOST_FILTERS = 64
+#: Queues whose dispatchers a session keeps while no taker uses them. One takes about 20 KB, and has a task.
+MOST_QUEUES = 1000
 #: Seconds until the next attempt to open a generation that could not be opened.
 ADVANCE_AGAIN = 60.0
 #: Bytes of the largest request that are reserved for the names and reasons of one message.
@@ -319,8 +321,7 @@ class SessionCore:
             if condition is not None and state.dialect is not None:
                 msg = f"queue {state.name!r}: messages of {state.dialect.title()} have no tags; use no filters"
                 raise InvalidOptionError(msg)
-            if condition is not None:
-                self._retire_dispatchers()
+            self._retire_dispatchers(filtered=condition is not None)
             dispatcher = ClaimDispatcher(
                 state,
                 self.zookeeper,
@@ -338,11 +339,11 @@ class SessionCore:
             self.tasks.spawn(dispatcher.run, name=f"claim dispatcher of {state.name}")
         return dispatcher
 
-    def _retire_dispatchers(self) -> None:
-        """End the oldest dispatchers of filters that no taker uses, if there are too many."""
-        filtered = [key for key in self._dispatchers if key[1] is not None]
-        excess = len(filtered) - MOST_FILTERS + 1
-        for key in filtered if excess > 0 else ():
+    def _retire_dispatchers(self, *, filtered: bool) -> None:
+        """End the oldest dispatchers with filters, or without, that no taker uses, if there are too many."""
+        alike = [key for key in self._dispatchers if (key[1] is not None) == filtered]
+        excess = len(alike) - (MOST_FILTERS if filtered else MOST_QUEUES) + 1
+        for key in alike if excess > 0 else ():
             if excess > 0 and self._dispatchers[key].retire():
                 self._retired.setdefault(key[0], ClaimCounts()).add(self._dispatchers.pop(key).counts)
                 excess -= 1
