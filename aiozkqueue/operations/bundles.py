@@ -97,7 +97,7 @@ async def count_put_more(handle: QueueHandle[Runtime]) -> int:
 
 
 async def count_bundled(handle: QueueHandle[Runtime], znodes: Mapping[str, int]) -> Bundled:
-    """Count the messages that are left in folders with bundles, where so many znodes were counted before.
+    """Count the messages left in folders with bundles, whose znodes were counted before.
 
     All messages of a folder are counted in one listing. A bundle that is replaced by single items is so counted once,
     before or after. The records are read before: a bundle that ends in between is then omitted, instead of counted in

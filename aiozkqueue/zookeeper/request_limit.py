@@ -1,7 +1,7 @@
 """Finds out the largest request that a server accepts, its ``jute.maxbuffer``, without a session.
 
 A server closes a connection as soon as it has read the length of a frame that exceeds its limit, and waits for the rest
-of any other frame. So the lengths alone, each on a connection of its own, show the limit.
+of any other frame. So the lengths alone, each on a separate connection, show the limit.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class WatchRegistry:
                 registration.tell(WatchEvent(EventKind.MISSED, registration.path))
 
     def wanted(self, max_request: int) -> Iterator[WatchSet]:
-        """Return all watches to arm on a new connection, in portions that fit into requests of so many bytes."""
+        """Return all watches to arm on a new connection, in portions that fit into requests of this size, bytes."""
         limit = min(_SET_WATCHES_BYTES, max_request // 2)
         portion = _empty_portion()
         size = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cli import json_fields
 from tests.complaints import complaints
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class Cli:
             timeout=120,
             check=False,
         )
-        return Done(done.returncode, done.stdout, complaints(done.stderr.decode()))
+        result = Done(done.returncode, done.stdout, complaints(done.stderr.decode()))
+        if "--json" in arguments and not done.returncode:
+            json_fields.check(arguments, result.records)
+        return result
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start it with a separate Python, and leave it running; it is killed at the end of the test, if need be."""

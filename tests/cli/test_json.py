@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.cli import json_fields
 from tests.cli.completion_table import table
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ def test_every_command_has_the_option_except_those_that_the_page_lists() -> None
     [text] = re.findall("Every command has it except (.*?)\\. A payload", PAGE.read_text(), re.DOTALL)
     listed = set(re.findall("`(.*?)`", text))
     assert {name for name, one in _commands() if "--json" not in _options(one)} == listed
+
+
+def test_the_page_states_the_fields_of_every_command_that_has_the_option() -> None:
+    stated = {command for command, _ in json_fields.documented()}
+    assert stated == {name for name, one in _commands() if "--json" in _options(one)}
 
 
 def _commands() -> Iterator[tuple[str, dict[str, Any]]]:

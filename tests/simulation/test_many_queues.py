@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-
-import pytest
+from typing import TYPE_CHECKING
 
 from aiozkqueue.session import core
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
+
+if TYPE_CHECKING:
+    import pytest
 
 QUEUES, KEPT = 60, 10
 
