@@ -7,14 +7,19 @@ of any other frame. So the lengths alone, each on a separate connection, show th
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.zookeeper.errors import RequestTooLargeError
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
 
     from aiozkqueue.zookeeper.hosts import Server
+
+_log = logging.getLogger(__name__)
 
 #: A frame of this many bytes fits every server. A connection that is closed despite it is closed for another reason.
 SMALL: Final = 4096
@@ -26,6 +31,47 @@ _QUICK, _SURE = 0.05, 0.3
 _TRIPS = 3  # round trips that are added
 _LONGEST = 2.0  # for one round, seconds
 _LENGTH = struct.Struct("!i")
+
+
+class RequestLimit:
+    """The largest request that a client sends. A smaller limit of a server is learned after a loss."""
+
+    __slots__ = ("accepted", "in_doubt", "wanted")
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted: int = wanted
+        """The size that servers are expected to accept, bytes."""
+        self.accepted: int = wanted
+        """The size that the server of the connection accepts, as far as known, bytes."""
+        self.in_doubt: bool = False
+        """Whether a large request may be the reason for a lost connection."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the limit of the next server must be learned before the server is used."""
+        return self.in_doubt or self.accepted < self.wanted
+
+    async def learn(self, address: str, server: Server, tls: ssl.SSLContext | None) -> None:
+        """Learn the largest request that a server accepts, before anything is sent to it again."""
+        limit = await smaller_limit(address, server, self.wanted, tls)
+        if limit is not None and limit != self.accepted:
+            _log.warning(
+                "%s accepts requests of up to %d bytes, less than the %d of this client, which does not send larger "
+                "ones now; set jute.maxbuffer=%d on every server",
+                server,
+                limit,
+                self.wanted,
+                self.wanted,
+            )
+        self.accepted = self.wanted if limit is None else limit
+
+    def too_large(self, size: int) -> RequestTooLargeError:
+        """Return the error for a request of this size."""
+        raised = f"set jute.maxbuffer={self.wanted} on every server, or " if self.accepted < self.wanted else ""
+        return RequestTooLargeError(
+            f"a request of {size} bytes, the server takes {self.accepted} (its jute.maxbuffer); {raised}send less at "
+            "once"
+        )
 
 
 async def smaller_limit(address: str, server: Server, size: int, tls: ssl.SSLContext | None) -> int | None:

@@ -22,13 +22,12 @@ from aiozkqueue.zookeeper.errors import (
     ConnectionLossError,
     NotConnectedError,
     ProtocolError,
-    RequestTooLargeError,
     SessionExpiredError,
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.interface import State
 from aiozkqueue.zookeeper.outage import OutageLog
-from aiozkqueue.zookeeper.request_limit import smaller_limit
+from aiozkqueue.zookeeper.request_limit import RequestLimit, smaller_limit
 from aiozkqueue.zookeeper.states import StateMachine
 from aiozkqueue.zookeeper.watches import WatchRegistry
 
@@ -76,11 +75,7 @@ class Session:
         self.ensemble = ensemble
         self.states: StateMachine = StateMachine()
         self.watches: WatchRegistry = WatchRegistry()
-        #: The largest request that the server of the connection accepts, as far as known, bytes.
-        self.max_request: int = max_request
-        #: The largest request that servers are expected to accept, bytes.
-        self.wanted_request: int = max_request
-        self._in_doubt = False  # whether a large request may be the reason for a lost connection
+        self.limit: RequestLimit = RequestLimit(max_request)
         self.timeout: float = timeout
         self.session_id: int = 0
         #: Why the last attempt to reach each server failed.
@@ -104,6 +99,11 @@ class Session:
     def state(self) -> State:
         """The state of the client."""
         return self.states.state
+
+    @property
+    def max_request(self) -> int:
+        """The largest request that the server of the connection accepts, as far as known, bytes."""
+        return self.limit.accepted
 
     @property
     def authenticated(self) -> bool:
@@ -175,21 +175,14 @@ class Session:
 
     def submit(self, request: wire.Request[T], *, generation: int | None = None) -> asyncio.Future[T]:
         """Send once, now; the future raises the error of a refused request."""
-        too_large = request.size > self.max_request
-        error = self._too_large(request.size) if too_large else self._refusal(generation)
+        too_large = request.size > self.limit.accepted
+        error = self.limit.too_large(request.size) if too_large else self._refusal(generation)
         if error is None and self._connection is not None:
             return self._connection.submit(request)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         future.set_exception(error or NotConnectedError("not connected; the request was not sent"))
         future.exception()  # prevents asyncio's warning about an exception never retrieved if the awaiter is gone
         return future
-
-    def _too_large(self, size: int) -> RequestTooLargeError:
-        limit, wanted = self.max_request, self.wanted_request
-        raised = f"set jute.maxbuffer={wanted} on every server, or " if limit < wanted else ""
-        return RequestTooLargeError(
-            f"a request of {size} bytes, the server takes {limit} (its jute.maxbuffer); {raised}send less at once"
-        )
 
     async def call(self, request: wire.Request[T], *, generation: int | None = None) -> T:
         """Send, and send again after a lost connection: for requests that change nothing when repeated."""
@@ -332,8 +325,8 @@ class Session:
                 self._failed(server, error)
                 continue
             for address in self._random.sample(addresses, len(addresses)):
-                if self._in_doubt or self.max_request < self.wanted_request:
-                    await self._learn_limit(server, address)
+                if self.limit.doubtful:
+                    await self.limit.learn(address, server, self._tls)
                 try:
                     with anyio.fail_after(limit):
                         return await self._establish(server, address)
@@ -351,22 +344,7 @@ class Session:
             addresses = await handshake.resolve(server)
         except OSError:
             return None
-        return await smaller_limit(addresses[0], server, self.wanted_request, self._tls)
-
-    async def _learn_limit(self, server: Server, address: str) -> None:
-        """Learn the largest request that a server accepts, before anything is sent to it again."""
-        wanted = self.wanted_request
-        limit = await smaller_limit(address, server, wanted, self._tls)
-        if limit is not None and limit != self.max_request:
-            _log.warning(
-                "%s accepts requests of up to %d bytes, less than the %d of this client, which does not send larger "
-                "ones now; set jute.maxbuffer=%d on every server",
-                server,
-                limit,
-                wanted,
-                wanted,
-            )
-        self.max_request = wanted if limit is None else limit
+        return await smaller_limit(addresses[0], server, self.limit.wanted, self._tls)
 
     def _failed(self, server: Server, error: Exception) -> None:
         why = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
@@ -422,7 +400,7 @@ class Session:
         new_session = self._resumable.session_id != self.session_id
         self.session_id = self._resumable.session_id
         self._connection = connection
-        self._in_doubt = False
+        self.limit.in_doubt = False
         self.attempts.clear()
         kind = "new" if new_session else "resumed"
         at = f"{connection.peer}, timeout {self.timeout:.1f} s"
@@ -433,7 +411,7 @@ class Session:
             self.watches.tell_missed()
 
     def _lost(self, connection: Connection) -> None:
-        self._in_doubt = self._in_doubt or connection.cut_off > 0
+        self.limit.in_doubt = self.limit.in_doubt or connection.cut_off > 0
         if connection is not self._connection:
             return
         self._outages.begin(connection.loss)

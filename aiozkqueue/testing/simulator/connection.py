@@ -187,8 +187,8 @@ class SimulatedSession(Session):
         servers.sort(key=lambda server: server.name == avoid)
         if self.server is not None:
             servers = [self.server]
-        if self._in_doubt or self.max_request < self.wanted_request:
-            self.max_request = min(self.wanted_request, self._servers.max_request)
+        if self.limit.doubtful:
+            self.limit.accepted = min(self.limit.wanted, self._servers.max_request)
         for server in servers:
             connection = SimulatedConnection(self, server, self.notify)
             try:
