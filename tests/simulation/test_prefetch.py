@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -38,7 +39,28 @@ def test_a_loop_requests_the_next_messages_while_it_waits_for_the_first() -> Non
     assert run_virtual(main) < 1.3 * 2000 / 32
 
 
-def test_a_listener_requests_a_message_as_soon_as_a_slot_is_free() -> None:
+def test_a_loop_goes_on_with_the_messages_of_a_bundle_while_a_commit_about_it_is_under_way() -> None:
+    """Commits about one bundle follow each other. A loop that waited for the 32 before would take 103 round trips."""
+
+    async def main() -> float:
+        async with distant().connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"job")
+            await jobs.configure(zq.QueueConfig(bundle=64))
+            await jobs.put_many([b"job"] * 1999)
+            shown, begun = 0, asyncio.get_running_loop().time()
+            async with jobs.consume(prefetch=32) as deliveries:
+                async for _ in deliveries:
+                    shown += 1
+                    if shown == 2000:
+                        break
+            return (asyncio.get_running_loop().time() - begun) / (2 * WAY)
+
+    assert run_virtual(main) < 2000 / 32
+
+
+@pytest.mark.parametrize("bundle", [1, 64])
+def test_a_listener_requests_a_message_as_soon_as_a_slot_is_free(bundle: int) -> None:
     """It asks regardless of its earlier requests that are still waiting."""
 
     async def main() -> float:
@@ -53,6 +75,7 @@ def test_a_listener_requests_a_message_as_soon_as_a_slot_is_free() -> None:
 
         async with distant().connect() as session:
             jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(bundle=bundle))
             await jobs.put_many([b"job"] * 2000)
             listener = session.listener(jobs, handler, concurrency=64)
             begun = asyncio.get_running_loop().time()
