@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import accumulate
+from itertools import accumulate, count, pairwise
 from operator import lt
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
@@ -35,7 +35,7 @@ from .ids import CLIENT_DIGITS
 from .names import BATCH_FIELD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydantic import JsonValue
 
@@ -59,7 +59,10 @@ BUNDLE_BITS: Final = 12
 LARGEST_BUNDLED: Final = 1024
 """Maximum bytes of a message in a bundle."""
 
-ID_DIGITS: Final = CLIENT_DIGITS + 6
+_SUFFIX: Final = 6
+"""The length of a message's counter, which ends its id."""
+
+ID_DIGITS: Final = CLIENT_DIGITS + _SUFFIX
 """The length of the id of a message in a bundle: the nonce and a counter."""
 
 _VERSION: Final = 1
@@ -155,11 +158,13 @@ def bundle_prefix(id: str, messages: Sequence[StoredMessage], batch: str = "") -
 
 def encode_bundle(messages: Sequence[StoredMessage]) -> bytes:
     """Return the data of a bundle. The ids of its messages must begin with the same nonce, and ascend."""
-    nonce = messages[0].id[:CLIENT_DIGITS].encode()
-    parts = [_HEAD.pack(BUNDLE_MAGIC, _VERSION, len(messages), nonce)]
-    parts += [_ENTRY.pack(message.id[CLIENT_DIGITS:].encode(), len(message.data)) for message in messages]
-    parts += [message.data for message in messages]
-    return b"".join(parts)
+    bodies = [message.data for message in messages]
+    ids = "".join([message.id for message in messages]).encode()
+    entries: list[bytes | int] = [0] * (2 * len(bodies))
+    entries[::2] = [ids[end - _SUFFIX : end] for end in range(ID_DIGITS, len(ids) + 1, ID_DIGITS)]
+    entries[1::2] = map(len, bodies)
+    head = _HEAD.pack(BUNDLE_MAGIC, _VERSION, len(bodies), ids[:CLIENT_DIGITS])
+    return b"".join([head, _table_of(len(bodies)).pack(*entries), *bodies])
 
 
 class BundleTable(NamedTuple):
@@ -184,6 +189,13 @@ class BundleTable(NamedTuple):
     def ids(self) -> bytes:
         """All ids, one after the other; each has `ID_DIGITS` bytes."""
         return self.nonce + self.nonce.join(self.suffixes)
+
+    def messages(self) -> Iterator[tuple[str, bytes, int]]:
+        """Return the id, the bytes and the position of each message."""
+        ids = self.ids.decode()
+        starts = accumulate(self.lengths, initial=self.start)
+        bodies = [self.data[start:end] for start, end in pairwise(starts)]
+        return zip([ids[at : at + ID_DIGITS] for at in range(0, len(ids), ID_DIGITS)], bodies, count(), strict=False)
 
     @property
     def bodies(self) -> memoryview:
@@ -221,13 +233,7 @@ def read_table(data: bytes) -> BundleTable:
 
 def decode_bundle(data: bytes) -> list[BundledMessage]:
     """Return the messages of a bundle. Raises: MalformedError: as `read_table`."""
-    table = read_table(data)
-    client = table.nonce.decode()
-    ends = list(accumulate(table.lengths, initial=table.start))
-    return [
-        _new_message((client + suffix.decode(), data[start:end], position))
-        for position, (suffix, start, end) in enumerate(zip(table.suffixes, ends, ends[1:], strict=False))
-    ]
+    return list(map(_new_message, read_table(data).messages()))
 
 
 def single_of(header: Header, payload: bytes, created: int) -> bytes:

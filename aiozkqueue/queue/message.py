@@ -36,9 +36,8 @@ class Content(NamedTuple):
 
 def content_of(claim: Claim) -> Content:
     """Return the content of a claim for its delivery."""
-    return _new_content(
-        (claim.state.name, claim.id, claim.body, claim.header, claim.attempt, claim.created, None, None)
-    )
+    attempt = claim.attempts if claim.recorded else claim.attempts + 1  # `Claim.attempt`, without a call
+    return _new_content((claim.state.name, claim.id, claim.body, claim.header, attempt, claim.created, None, None))
 
 
 #: The constructor of the class, without its Python code.

@@ -17,6 +17,7 @@ from bisect import insort
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import SessionClosedError
@@ -24,7 +25,7 @@ from aiozkqueue.layout import (
     MAGIC,
     MalformedError,
     decode,
-    decode_bundle,
+    read_table,
 )
 from aiozkqueue.queue.commit.bundles import ReturnRest
 from aiozkqueue.queue.commit.dispositions import Disposition, exhausted
@@ -40,7 +41,7 @@ from .bundle_claimer import BundleClaimer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiozkqueue.layout import BundledMessage, IdSource
+    from aiozkqueue.layout import BundleTable, IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.runtime.lock_budget import SessionBudget
@@ -222,16 +223,15 @@ class HeldBundles:
 
     def _open(self, hold: BundleHold, bundle: Versioned, batch: Batch) -> None:
         """Add the claims on the messages of a bundle to a batch."""
-        messages = _decoded(bundle.data, hold.count)
-        if messages is None:
+        table = _table(bundle.data, hold.count)
+        if table is None:
             hold.lose()  # it becomes a dead letter
             return
         self._claimer.expect(len(bundle.data))
-        for message_id, data, position in messages:
-            claim = BundledClaim(hold, message_id, data, position)
-            if data.startswith(MAGIC) and not self._decode(claim):
-                continue
-            batch.claims.append(claim)
+        claims = [BundledClaim(hold, message_id, data, position) for message_id, data, position in table.messages()]
+        if MAGIC in bundle.data:  # one search: most messages have no envelope
+            claims = [claim for claim in claims if not claim.raw.startswith(MAGIC) or self._decode(claim)]
+        batch.claims.extend(claims)
 
     def _decode(self, claim: BundledClaim) -> bool:
         """Decode the envelope of a message; return False if it becomes a dead letter."""
@@ -269,7 +269,7 @@ class HeldBundles:
 
     def give_back(self, claims: Iterable[BundledClaim]) -> None:
         """Take back messages that their takers do not want, as if they had never been delivered."""
-        for hold, returned in groupby(claims, _bundle):
+        for hold, returned in groupby(claims, attrgetter("bundle")):
             if not hold.gone:
                 self._keep_at_hand(hold, list(returned))
 
@@ -280,7 +280,7 @@ class HeldBundles:
         in_order = not hold.ahead or hold.ahead[-1].position < claims[0].position
         hold.ahead += claims
         if not in_order:
-            hold.ahead.sort(key=_position)
+            hold.ahead.sort(key=attrgetter("position"))
         if hold.resting:
             self._give_up(hold)
             return
@@ -455,22 +455,14 @@ class HeldBundles:
         self._candidate_source.wakeup.set()
 
 
-def _decoded(data: bytes, count: int) -> list[BundledMessage] | None:
-    """Return the messages of a bundle; None if it does not decode, or holds another number than its name says."""
+def _table(data: bytes, count: int) -> BundleTable | None:
+    """Return the table of a bundle; None if it does not decode, or holds another number than its name says."""
     try:
-        messages = decode_bundle(data)
+        table = read_table(data)
     except MalformedError:
         return None
-    return messages if len(messages) == count else None
+    return table if len(table.lengths) == count else None
 
 
 def _order(hold: BundleHold) -> tuple[str, str]:
     return hold.name.digits, hold.id
-
-
-def _position(claim: BundledClaim) -> int:
-    return claim.position
-
-
-def _bundle(claim: BundledClaim) -> BundleHold:
-    return claim.bundle

@@ -224,7 +224,7 @@ class ClaimBatches:
         kept: set[str] = set()
         try:
             batch = await self._claim_if_current(pending)
-            kept = {claim.id for claim in batch.claims}.union(batch.sealed)
+            kept = _kept(batch)
             self._candidate_source.set_aside(batch.sealed)
             self._failures = 0
             self._candidate_source.ghosts(batch.ghosts)
@@ -290,3 +290,9 @@ class ClaimBatches:
         """Give claims to the waiting takers, or only to those that arrived before ``since``."""
         given = self._group_locks.given if self._candidate_source.grouped else None
         self._give_back(self._waiters.assign(number, self._pending, claims, generation, since, given))
+
+
+def _kept(batch: Batch) -> set[str]:
+    """Return the ids of the items that stay locked, or are set aside; not of bundles, which are listed as held."""
+    items = () if batch.claims and batch.claims[0].bundled else [claim.id for claim in batch.claims]
+    return {*items, *batch.sealed}

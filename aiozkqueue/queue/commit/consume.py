@@ -82,7 +82,11 @@ def end_claims(transaction_id: str, dispositions: dict[Claim, Disposition], gene
     """Return the ends of the claims of a commit."""
     ends: dict[BundleHold, int] = {}
     for claim, disposition in dispositions.items():
-        if disposition is not CONSUME or not isinstance(claim, BundledClaim) or claim.state.snapshot.end_hooks:
+        if disposition is not CONSUME or not isinstance(claim, BundledClaim):
             return EndClaims(transaction_id, dispositions, generation)
-        ends[claim.bundle] = ends.get(claim.bundle, 0) | 1 << claim.position
+        hold = claim.bundle
+        ends[hold] = ends.get(hold, 0) | 1 << claim.position
+    for hold in ends:
+        if hold.state.snapshot.end_hooks:
+            return EndClaims(transaction_id, dispositions, generation)
     return ConsumeBundled(transaction_id, dispositions, generation, ends)
