@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -49,6 +49,16 @@ class IdSource:
             self._nonce = _nonce(self._entropy)
             self._start(0)
         return self._head + next(self._pairs)
+
+    def take(self, number: int) -> list[str]:
+        """Return this many new ids, as `next` would return them one by one."""
+        head = self._head
+        ids = [head + pair for pair in islice(self._pairs, number)]
+        while len(ids) < number:
+            ids.append(self.next())
+            head = self._head
+            ids += [head + pair for pair in islice(self._pairs, number - len(ids))]
+        return ids
 
     def _start(self, high: int) -> None:
         self._high = high

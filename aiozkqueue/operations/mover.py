@@ -31,7 +31,7 @@ from aiozkqueue.layout import StoredConfig, lane_at
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import weigh_put
+from aiozkqueue.queue.commit.puts import weigh_put, weigh_puts
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, find_pages, item_pages, removal, shortening
 from aiozkqueue.queue.put.capacity import credits_of
@@ -276,7 +276,7 @@ class Mover:
             puts.append(put)
         while len(puts) < len(bodies):
             rest = dialect.item(bodies[len(puts) :])
-            if sum(map(weigh_put, puts)) + len(rest) + _OVERHEAD <= runtime.zookeeper.max_request:
+            if sum(weigh_puts(puts)) + len(rest) + _OVERHEAD <= runtime.zookeeper.max_request:
                 return puts, rest
             if len(puts) == 1:
                 msg = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from bisect import bisect_right
 from contextlib import aclosing, nullcontext
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from aiozkqueue.errors import (
@@ -32,7 +33,7 @@ from aiozkqueue.operations.purge import purge
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Puts, weigh_put
+from aiozkqueue.queue.commit.puts import Puts, weigh_puts
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Binding, Destination
@@ -49,7 +50,7 @@ from .leases import Leases
 from .unit_of_work import current
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable
     from datetime import datetime
     from typing import Unpack
 
@@ -71,8 +72,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: The largest size of one multi of `Queue.put_many`, bytes, and its largest number of messages.
-MANY_BYTES = 256 * 1024
+#: The largest size of one multi of `Queue.put_many`, bytes, and its largest number of messages. A thousand messages of
+#: 200 bytes are one request: each further one costs a round trip.
+MANY_BYTES = 512 * 1024
 MANY = 1000
 
 
@@ -479,8 +481,8 @@ class Queue(Destination[T]):
         start = 0
         while start < len(puts):
             most = min(MANY_BYTES, runtime.surely_small)
-            end = _end_of_part(puts, start, most)
-            part = puts[start:end]
+            part = _first_part(puts[start : start + MANY], most)
+            end = start + len(part)
             try:
                 await self._put(runtime, part, patience)
             except QueueError as error:
@@ -540,15 +542,10 @@ class Queue(Destination[T]):
             )
 
 
-def _end_of_part(puts: Sequence[Put], start: int, most: float) -> int:
-    """Return the end of the puts from ``start`` that fit into one request of this weight; at least one does."""
-    end, weight = start + 1, weigh_put(puts[start])
-    while end < len(puts) and end - start < MANY:
-        weight += weigh_put(puts[end])
-        if weight > most:
-            break
-        end += 1
-    return end
+def _first_part(puts: list[Put], most: float) -> list[Put]:
+    """Return the first puts that fit into one request of this weight; at least one does."""
+    weights = list(accumulate(weigh_puts(puts)))
+    return puts if weights[-1] <= most else puts[: max(1, bisect_right(weights, most))]
 
 
 async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patience: Deadline) -> None:

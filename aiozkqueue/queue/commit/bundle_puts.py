@@ -106,7 +106,7 @@ class BundledPuts:
                 messages = puts[start:end]
                 prefix = bundle_prefix(self._ids.next(), messages, batch_field(messages[0].prefix) or "")
                 self._create(composition, prefix, encode_bundle(messages), state, members[start:end])
-                composition.count(state, end - start - 1, dict.fromkeys([write for write, _ in members[start:end]]))
+                composition.count(state, end - start - 1, [write for write, _ in _distinct(members[start:end])])
 
     def note_sequences(self, results: Sequence[Result]) -> None:
         """Note the sequence numbers of the new znodes."""
@@ -124,10 +124,15 @@ class BundledPuts:
         members: list[tuple[AtomicWrite, RefusalHandler]],
     ) -> None:
         shared = SharedOps()
-        shared.members += dict.fromkeys(members)
+        shared.members += _distinct(members)
         self._created.append((len(composition.operations), state))
         path = ItemRef(state.snapshot.lanes.next_path(), prefix).path
         composition.add(Create(path, data, sequential=True), shared)
+
+
+def _distinct(members: list[tuple[AtomicWrite, RefusalHandler]]) -> list[tuple[AtomicWrite, RefusalHandler]]:
+    """Return the members without duplicates; the puts of one write are next to each other."""
+    return members[:1] if members[0] is members[-1] else list(dict.fromkeys(members))
 
 
 def _runs(puts: Sequence[PlainPut]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from .capacity import needs_of, reserve_again
 from .write import PUT_WEIGHT, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.deadline import Deadline
@@ -181,10 +181,14 @@ def stores_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
     """Return the queues of the puts, without duplicates."""
     if len(puts) == 1:
         return (puts[0].state,)
-    return tuple(dict.fromkeys(put.state for put in puts))
+    return tuple(dict.fromkeys([put.state for put in puts]))
 
 
 def weigh_put(put: Put) -> int:
     """Return the approximate size of one put in a multi, in bytes."""
-    _, _, _, data, plan = put
-    return PUT_WEIGHT + len(data) + (0 if plan is None else plan.weight)
+    return weigh_puts((put,))[0]
+
+
+def weigh_puts(puts: Iterable[Put]) -> list[int]:
+    """Return the approximate size of each put in a multi, in bytes."""
+    return [PUT_WEIGHT + len(data) + (0 if plan is None else plan.weight) for _, _, _, data, plan in puts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
@@ -70,8 +71,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     else:
         name, codec = _codec_of(queue)
     if not options and runtime.tracing is None:
-        (put,) = _prepare_plain(runtime, name, codec, (value,))
-        return put
+        return _prepare_plain(runtime, name, codec, value)
     message_id = runtime.ids.next()
     if runtime.tracing is not None:
         options = runtime.tracing.creating(name, message_id, options)
@@ -99,24 +99,26 @@ def prepare_all(runtime: Runtime, queue: Destination[Any], values: Iterable[obje
 
     Raises: as `prepare`.
     """
-    return _prepare_plain(runtime, queue.name, binding_of(queue).codec, values, batch)
+    name, encoded, limit = queue.name, binding_of(queue).codec.encode, runtime.max_message
+    # Many messages are prepared by passes over arrays: a call for each would take twice as long.
+    stored = [encoded(value, name) for value in values]
+    if stored and (max(map(len, stored)) > limit or any(map(bytes.startswith, stored, repeat(MAGIC)))):
+        stored = [_encoded(name, data, None, limit) for data in stored]
+    ids = runtime.ids.take(len(stored))
+    prefixes = [plain_prefix(message_id, batch) for message_id in ids]
+    return list(map(new_put, zip(repeat(runtime.queue_state(name)), ids, prefixes, stored, repeat(None))))
 
 
-def _prepare_plain(
-    runtime: Runtime, name: str, codec: Codec[Any], values: Iterable[object], batch: str = ""
-) -> list[Put]:
-    """Prepare puts without options."""
-    state, encoded, next_id, limit = runtime.queue_state(name), codec.encode, runtime.ids.next, runtime.max_message
+def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], value: object) -> Put:
+    """Prepare a put without options."""
+    state = runtime.queue_state(name)
     if state.dialect is not None:
         check_queue_name(name)  # rejects it: this is a path, not a queue's name
-    puts: list[Put] = []
-    for value in values:
-        data = encoded(value, name)
-        if len(data) > limit or data.startswith(MAGIC):
-            data = _encoded(name, data, None, limit)
-        message_id = next_id()
-        puts.append(new_put((state, message_id, plain_prefix(message_id, batch), data, None)))
-    return puts
+    data = codec.encode(value, name)
+    if len(data) > runtime.max_message or data.startswith(MAGIC):
+        data = _encoded(name, data, None, runtime.max_message)
+    message_id = runtime.ids.next()
+    return new_put((state, message_id, plain_prefix(message_id), data, None))
 
 
 async def make_ready(puts: Iterable[Put]) -> None:

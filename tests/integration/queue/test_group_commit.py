@@ -246,6 +246,26 @@ async def test_large_writes_are_sent_alone_and_no_multi_exceeds_its_limit(
     assert Counter(await stored(server_view, queue_root)) == Counter([b"first", *large, *middle, *small])
 
 
+@pytest.mark.parametrize(("size", "requests"), [(200, 1), (1024, 3)])
+@pytest.mark.parametrize("bundle", [1, 64])
+async def test_a_thousand_small_messages_are_one_request_and_larger_ones_few(
+    session: zq.QueueSession, commits: Commits, *, size: int, requests: int, bundle: int
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"first")
+    await jobs.configure(zq.QueueConfig(bundle=bundle))
+    await jobs.put(b"second")  # reads the configuration
+    before = commits.number
+    bodies = [b"%04d" % number + bytes(size - 4) for number in range(1000)]
+    await jobs.put_many(bodies)
+    assert commits.number - before == requests
+    assert max(commits.sizes[before:]) < GROUP_BYTES
+    async with session.transaction() as tx:
+        assert [message.body for message in await tx.take_many(jobs, 2)] == [b"first", b"second"]
+        taken = await tx.take_many(jobs, 500)
+        assert [message.body for message in taken] == bodies[: len(taken)]
+
+
 async def test_a_lost_reply_leaves_each_member_applied_once(
     session: zq.QueueSession, proxy: ZooKeeperProxy, server_view: Observer, queue_root: str
 ) -> None:

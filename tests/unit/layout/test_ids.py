@@ -47,6 +47,18 @@ def test_ids_continue_under_a_new_nonce_and_the_same_client_after_the_last_count
     assert source.client == client
 
 
+def test_many_ids_at_once_are_those_that_would_be_made_singly() -> None:
+    def source() -> IdSource:
+        nonces = iter([b"\x01" * 16, b"\x02" * 16])
+        source = IdSource(lambda _: next(nonces))
+        source._start(62**4 - 3)
+        return source
+
+    singly, together = source(), source()
+    for number in (0, 1, 62, 3 * 62**2, 0, 62**2 - 1, 2):
+        assert together.take(number) == [singly.next() for _ in range(number)]
+
+
 def test_ids_of_two_clients_differ() -> None:
     assert IdSource().next() != IdSource().next()
 
