@@ -154,12 +154,14 @@ class Session:
                 await states.changed()
 
     def _refusal(self, generation: int | None) -> ZooKeeperError | None:
-        state = self.states.state
+        states, state = self.states, self.states.state
+        if state is State.CONNECTED and not self._closing and (generation is None or generation == states.generation):
+            return None  # the usual case
         if self._closing or state is State.CLOSED:
             return ClientClosedError("the ZooKeeper client has been closed")
         if state is State.FAILED:
             return self._failed_for_good()
-        if generation is not None and self.states.is_over(generation):
+        if generation is not None and states.is_over(generation):
             return SessionExpiredError(f"ZooKeeper session number {generation} of this client is over")
         if state is not State.CONNECTED:
             return NotConnectedError(f"not connected to {self.ensemble}; the request was not sent")
