@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,14 @@ def quick_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the command, for calls without the start of Python."""
     with started(tmp_path_factory.mktemp("command")) as folder:
         yield folder
+
+
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Have a closing terminal end the test's processes, even if nohup runs the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.hookimpl(trylast=True)

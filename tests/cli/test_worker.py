@@ -379,6 +379,7 @@ def test_a_second_signal_while_the_worker_closes_ends_it_without_killing_it(cli:
     assert stats["consumers"] == 0, "its session has ended with it, not 20 s later"
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_worker_that_is_stopped_before_it_has_begun_exits_with_0(cli: Cli, go: Path, number: signal.Signals) -> None:
     assert not go.exists()

@@ -83,14 +83,18 @@ async def test_fifty_open_browsers_cost_zookeeper_as_much_as_one(
 
     await eventually(shown)
     monkeypatch.setattr(shared, "FRESH", 60.0)  # the requests of a busy machine take longer than five seconds
-    counts = [await received(session)]
+    counts, moments = [await received(session)], [time.monotonic()]
     for browsers in (1, 49):
         for _ in range(browsers):
             answers = await asyncio.gather(*(browser.get(path) for path in PAGES))
             assert {answer.status_code for answer in answers} == {200}
         counts.append(await received(session))
+        moments.append(time.monotonic())
     one, others = counts[1] - counts[0], counts[2] - counts[1]
-    assert others <= 2 * one, "the server samples the queues meanwhile, whether or not a browser is open"
+    if others > 2 * one:  # the service samples the queues whether or not a browser is open: how often in this time?
+        await asyncio.sleep(moments[2] - moments[1])
+        others -= await received(session) - counts[2]
+    assert others <= 2 * one
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ async def test_processes_are_stopped_when_their_supervisor_is_cancelled(tmp_path
     await there(stopped)
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 async def test_each_signal_that_stops_the_supervisor_stops_its_processes_by_sigterm(
     tmp_path: Path, number: signal.Signals
@@ -76,6 +77,7 @@ async def test_each_signal_that_stops_the_supervisor_stops_its_processes_by_sigt
     await there(stopped)
 
 
+@pytest.mark.usefixtures("terminal")
 async def test_a_supervisor_under_nohup_ignores_a_closing_terminal() -> None:
     program = "from aiozkqueue.worker.stops import stop_signals; print(*(one.name for one in stop_signals()))"
     for command, expected in (([], "SIGTERM SIGINT SIGHUP"), (["nohup"], "SIGTERM SIGINT")):
