@@ -157,6 +157,7 @@ def consume(
 
 
 @pytest.mark.filterwarnings("ignore::aiozkqueue.errors.ImplicitSettleWarning")  # a late commit of a loop
+@pytest.mark.slow
 @pytest.mark.parametrize(("queue_of", "work"), [(of_curator, listen), (of_kazoo, loop), (without_locks, take)])
 def test_a_consumer_of_a_foreign_queue_continues_after_any_fault_and_leaves_no_lock(
     queue_of: QueueOf, work: UnitOfWork

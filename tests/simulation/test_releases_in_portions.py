@@ -22,6 +22,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", [None, "groups", "obstructed", "leases"])
 def test_a_release_in_parts_breaks_no_guarantee(feature: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "PORTION", 1)  # each claim is a portion
