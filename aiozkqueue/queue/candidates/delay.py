@@ -65,6 +65,10 @@ class HourBucket:
         self.look_after: float = 0.0
         """The earliest time of the next listing, on the monotonic clock."""
 
+    def forget_listing(self) -> None:
+        """Count it as never listed: it is far away, and was listed before ZooKeeper's time went back."""
+        self.changed = self.beyond = None
+
 
 class DelayedQueue(Protocol):
     """The queue whose delayed messages are indexed."""
@@ -136,8 +140,10 @@ class DelayedIndex:
         number = hour_at(place)
         if number is None:
             return
-        self._hours.setdefault(number, HourBucket())
-        if place.count("/") == 2 and number * HOUR - LEAD <= now:  # noqa: PLR2004 - later/<hour>/<name>
+        hour = self._hours.setdefault(number, HourBucket())
+        if number * HOUR - LEAD > now:
+            hour.forget_listing()
+        elif place.count("/") == 2:  # noqa: PLR2004 - later/<hour>/<name>
             item = ItemName.parse(name_at(place))
             if item is not None and item.due is not None:
                 self._add(item.due, place)
@@ -178,7 +184,8 @@ class DelayedIndex:
         """Yield the hours to check, the earliest first, and whether each must be listed."""
         for number, hour in sorted(self._hours.items(), key=itemgetter(0)):
             if number * HOUR - LEAD > now:
-                break
+                hour.forget_listing()
+                continue
             beyond = hour.beyond is not None and hour.beyond <= now
             if hour.changed is None or beyond or must or asked or (again and moment >= hour.look_after):
                 yield number, beyond or must

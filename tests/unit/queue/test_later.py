@@ -13,7 +13,7 @@ from aiozkqueue.zookeeper import Stat
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozkqueue.zookeeper import Delete
+    from aiozkqueue.zookeeper import Collector, Delete
 
 NOW = 500_000 * HOUR
 
@@ -29,6 +29,9 @@ class Folders:
         names = [folder.rpartition("/")[2] for folder in self.hours] if path.endswith("/later") else []
         self.meanwhile(path)
         return names
+
+    async def children_into(self, _: str, make: Callable[[], Collector], **__: object) -> Collector:
+        return make()
 
     async def exists(self, path: str, **_: object) -> Stat | None:
         there = path.removeprefix("/zms/q/") in self.hours
@@ -109,3 +112,20 @@ async def test_an_explicit_look_reads_every_hour() -> None:
     await later.look(NOW, 1, heard=False, asked=True)
     assert not folders.hours
     assert later.next is None
+
+
+async def test_an_hour_that_was_listed_by_a_clock_ahead_is_looked_at_when_it_is_near() -> None:
+    hour = NOW // HOUR + 5
+    later = later_on(Folders(hour))
+    await later.look(hour * HOUR, 1, heard=False, asked=False)
+    later.hear(f"{later_of(hour * HOUR)}/item-t{hour * HOUR:013d}-ia-0000000001", NOW)
+    assert later.next == hour * HOUR - LEAD
+
+
+async def test_an_hour_that_was_listed_by_a_clock_ahead_is_looked_at_again_after_missed_events() -> None:
+    hour = NOW // HOUR + 5
+    later = later_on(Folders(hour))
+    await later.look(hour * HOUR, 1, heard=False, asked=False)
+    later.must_look = True
+    await later.look(NOW, 1, heard=True, asked=False)
+    assert later.next == hour * HOUR - LEAD
