@@ -140,7 +140,8 @@ class Janitor:
         record = await self._record(duty)
         if record is None:
             return self._wait(duty)
-        left = (record.stat.mtime - self._runtime.server_clock.now()) / 1000 + duty.interval()
+        ahead = (record.stat.mtime - self._runtime.server_clock.now()) / 1000
+        left = duty.interval() + ahead if ahead <= duty.interval() else 0.0  # otherwise the clock was set back
         if duty.node is not None and made_by(record.data) == duty.node:
             left += YIELD * duty.interval()  # a pass of another node covers the messages that the last one left out
         if left > 0 and not duty.soon:
