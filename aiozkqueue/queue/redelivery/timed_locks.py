@@ -40,9 +40,14 @@ async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[in
         if isinstance(lock, NoAuthError):
             continue  # a session that may read the lock removes it
         operations = _removal(dues[index], lock_path, due, due_nodes[index], lock)
-        place = waits[index].place if len(operations) > 1 and item is not None else None
+        frees = len(operations) > 1
+        place = waits[index].place if frees and item is not None else None
         if operations:
-            wakes = [] if place is None else _freeing(paths, place, item)
+            wakes: list[list[Operation]] = []
+            if place is not None:
+                wakes = _freeing(paths, place, item)
+            elif frees and waits[index].place is None:  # damaged by another program: consumers have to look for it
+                wakes = [[SetData(paths.items, b"")], []]
             pending.append((place, _remove_lock(zookeeper, paths, operations, wakes, generation)))
     outcomes = await asyncio.gather(*(outcome for _, outcome in pending), return_exceptions=True)
     freed: list[str] = []

@@ -1,0 +1,40 @@
+"""A due node that another program has overwritten: the message of its lock is delivered at the end of the lock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing.simulator import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.zookeeper import SetData
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
+
+LIFETIME = 30
+DUE = "/zms/jobs/due"
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": -3}, {"delay": 1}, {"tags": {"a": 1}}])
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"items/nope", b"items/item-ix-0000000007"])
+def test_an_idle_consumer_gets_the_message_of_a_lease_whose_due_node_is_damaged(
+    data: bytes, options: zq.PutOptions
+) -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(), asyncio.get_running_loop()
+        async with cluster.connect() as holder, cluster.connect() as idle:
+            await holder.queue("jobs").put(b"x", **options)
+            assert await holder.queue("jobs").leases.take(lifetime=LIFETIME, timeout=10)
+            ends = loop.time() + LIFETIME
+            zookeeper = core_of(holder).zookeeper
+            (name,) = await zookeeper.children(DUE)
+            await zookeeper.multi([SetData(f"{DUE}/{name}", data)])
+            async with idle.transaction() as tx:
+                assert await tx.take(idle.queue("jobs"), timeout=2 * LIFETIME) is not None
+            assert loop.time() == pytest.approx(ends, abs=0.1)
+
+    run_virtual(main)
