@@ -108,9 +108,9 @@ class Registration:
         else:
             self._budgets.of(generation).free(self._size(name))
 
-    async def sample_clock(self, generation: int) -> None:
-        """Learn ZooKeeper's time by a write, unless the current leader's time is known."""
-        if not self._clock.sampled and self._generation == generation:
+    async def sample_clock(self, generation: int, within: float) -> None:
+        """Learn ZooKeeper's time by a write, unless the current leader's was measured in the last seconds."""
+        if not self._clock.sampled_within(within) and self._generation == generation:
             path = self._paths.consumer(self._name(generation))
             sent = self._clock.local()
             results = await self._zookeeper.multi([SetData(path, self._about)], generation=generation)

@@ -17,6 +17,7 @@ from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.watches import QueueWatch
 from aiozkqueue.queue.redelivery.timed_locks import reap
+from aiozkqueue.queue.runtime.clock import TRUSTED
 from aiozkqueue.queue.runtime.strings import shed
 from aiozkqueue.zookeeper import NoAuthError
 
@@ -44,6 +45,8 @@ WATCH_LINGER = 0.2
 #: Seconds between searches for timed locks of other sessions in a session that is never idle.
 DUE_LISTING = 1.0
 REAP_BATCH = 64
+#: Seconds after which an idle consumer that waits for a time measures ZooKeeper's again: its clock may have been set.
+LONGEST_REST = 300.0
 #: Shards of a queue above which its lanes are checked for items before one is listed.
 WIDE = 8
 #: Other consumers' items that are claimed in one request: more than one consumer may want them.
@@ -198,10 +201,9 @@ class CandidateSource(CandidateIndex):
             await self._tend_foreign(self.state.dialect, generation)
         if not self.state.config.scheduled:
             return
-        await self._registration.sample_clock(generation)
-        now = self._server_clock.now()
+        now = await self._time(self._delayed.next, generation)
         await self._delayed.look(now, generation, heard=self._watch.armed, asked=self._demand.asking)
-        places = self._delayed.due(now)
+        places = self._delayed.due(await self._time(self._delayed.next, generation))
         if (accepts := self.state.snapshot.accepts) is not None:
             places = [place for place in places if accepts(name_at(place))]
         try:
@@ -218,7 +220,7 @@ class CandidateSource(CandidateIndex):
     async def _tend_foreign(self, dialect: Dialect, generation: int) -> None:
         """Check which items still exist after their locks ended, and sample the clock where time matters."""
         if dialect.scheduled:
-            await self._registration.sample_clock(generation)
+            await self._time(self._priority_index.next_due, generation)
         if self._doubts.too_many:
             self._priority_index.must_list()
         elif items := self._doubts.take():
@@ -228,6 +230,12 @@ class CandidateSource(CandidateIndex):
                 self._priority_index.must_list()  # they must be found again
                 raise
             self._settle_doubts(items, exist)
+
+    async def _time(self, due: int | None, generation: int) -> int:
+        """Return ZooKeeper's time; it is measured again before an old measurement makes something due."""
+        is_due = due is not None and due <= self._server_clock.now()
+        await self._registration.sample_clock(generation, within=TRUSTED if is_due else LONGEST_REST)
+        return self._server_clock.now()
 
     async def _exists(self, path: str, generation: int) -> bool:
         """Whether an item exists. An unreadable item counts: the claim finds that out and skips it."""
@@ -265,8 +273,7 @@ class CandidateSource(CandidateIndex):
             self._due_listed = now
         if self._timers.next is None:
             return
-        await self._registration.sample_clock(generation)
-        ended = self._timers.ended(self._server_clock.now(), REAP_BATCH)
+        ended = self._timers.ended(await self._time(self._timers.next, generation), REAP_BATCH)
         if ended:
             try:
                 freed = await reap(self._zookeeper, self.state.paths, ended, generation)
@@ -574,7 +581,7 @@ class CandidateSource(CandidateIndex):
             if due is not None
         ]
         self._schedule_steal()
-        await self.pause(min(waits, default=None))
+        await self.pause(min([*waits, LONGEST_REST]) if waits else None)
         self._last_idle = self._clock.monotonic()
         self._ripe = self._may_steal  # most are gone by now: their own consumers took them
 

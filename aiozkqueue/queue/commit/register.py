@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.queue.runtime.acl_errors import required_right, right_denied
+from aiozkqueue.queue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import NoAuthError
 
 from .write import AtomicWrite, Part
@@ -49,13 +50,13 @@ class FixedOperations(Part):
 
 
 async def server_time(runtime: Runtime, subject: str) -> int:
-    """Return ZooKeeper's time in milliseconds; if it is unknown, write until it is known, however long that takes.
+    """Return ZooKeeper's time in milliseconds; write until there is a recent sample, however long that takes.
 
     ``subject`` names what needs the time, for the error of a user who may not write.
 
     Raises: QueueError; as `Queue.put`.
     """
-    if not runtime.server_clock.sampled:
+    if not runtime.server_clock.sampled_within(TRUSTED):
         sample = FixedOperations(subject, (), lambda error: QueueError(f"{error}"))
         await runtime.settle(AtomicWrite(runtime.ids.next(), sample))
     return runtime.server_clock.now()

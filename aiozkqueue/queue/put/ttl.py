@@ -9,6 +9,7 @@ creation of the lock, and again at delivery. The janitor removes expired message
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from aiozkqueue.layout import LAST_MOMENT, End, ItemName, ItemRef
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.put_plan import PutPlan
+from aiozkqueue.queue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import MultiError
 
 if TYPE_CHECKING:
@@ -44,17 +46,21 @@ class TtlPlace:
     @property
     def ready(self) -> bool:
         """Whether ZooKeeper's time and the place are known."""
-        return (self._clock.sampled or self._seconds == math.inf) and (self.within is None or self.within.ready)
+        return self._end_known and (self.within is None or self.within.ready)
+
+    @property
+    def _end_known(self) -> bool:
+        return self._seconds == math.inf or self._end is not None or self._clock.sampled_within(TRUSTED)
 
     async def prepare(self) -> None:
         """Learn ZooKeeper's time, and prepare the place."""
         if self.within is not None and not self.within.ready:
             await self.within.prepare()
         while not self.ready:
-            try:
+            with suppress(MultiError):
                 await self._clock.learned(self._state.paths.due)
-            except MultiError:
-                self._state.invalidate()  # the queue or a part of it has been deleted
+            if not self._end_known:  # the queue or a part of it has been deleted
+                self._state.invalidate()
                 await self._state.open_or_create()
 
     def path(self, prefix: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from math import ceil, inf
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.zookeeper import MultiError, NoNodeError, SetData, Stat, until_answered
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import ZooKeeper
 
-#: Seconds. Samples older than twice this no longer bound the server's time, since its clock may have been set back.
+#: Seconds. Samples older than twice this no longer bound the server's time, since its clock may have been set.
 SAMPLE_LIFETIME = 30.0
+TRUSTED: Final = 2 * SAMPLE_LIFETIME
+"""Seconds after its last sample for which the measured time decides whether something is due."""
 
 
 class Timer(Protocol):
@@ -57,19 +59,22 @@ class Clock:
 class _Bound:
     """The greatest of the recent samples of one kind."""
 
-    __slots__ = ("_previous", "_recent", "best")
+    __slots__ = ("_previous", "_recent", "best", "newest")
 
     def __init__(self) -> None:
         self._recent: float | None = None
         self._previous: float | None = None
         self.best: float | None = None
+        self.newest: float = -inf
+        """The local time of the last sample."""
 
     def turn(self) -> None:
         """Start a new sampling period, and drop the samples of the period before the last one."""
         self._previous, self._recent = self._recent, None
 
-    def add(self, sample: float) -> None:
-        """Add a sample."""
+    def add(self, sample: float, local: float) -> None:
+        """Add a sample that was taken at a local time."""
+        self.newest = local
         if self._recent is None or sample > self._recent:
             self._recent = sample
         self.best = self._recent if self._previous is None else max(self._recent, self._previous)
@@ -81,7 +86,7 @@ class ServerClock:
     Each of our writes that returns an mtime is a sample. ``mtime - local time at its reply`` is at most the true
     offset, so the greatest recent value is the best lower bound. ``mtime - local time when it was sent`` is at least
     the true offset. A change of leader (the epoch in the upper half of the zxid) discards all samples, because
-    another machine's clock then provides the time.
+    another machine's clock then provides the time. So does a sample that the earlier ones exclude: the clock was set.
     """
 
     def __init__(self, clock: Clock, zookeeper: ZooKeeper) -> None:
@@ -104,26 +109,38 @@ class ServerClock:
         """
         mtime = self._clock.stamped(mtime)
         local = self.local()
+        least, most = mtime - local, None if sent is None else sent - mtime - 1  # the server truncates an mtime to ms
         epoch = self._zookeeper.last_zxid >> 32
-        if epoch != self._epoch:
+        if epoch != self._epoch or local - self._since > TRUSTED * 1000 or self._excludes(least, most):
             self._epoch, self._least, self._most, self._since = epoch, _Bound(), _Bound(), local
         elif local - self._since > SAMPLE_LIFETIME * 1000:
-            self._since = local
+            self._since += SAMPLE_LIFETIME * 1000
             self._least.turn()
             self._most.turn()
-        self._least.add(mtime - local)
-        if sent is not None:
-            self._most.add(sent - mtime - 1)  # the server truncates an mtime to the millisecond
+        self._least.add(least, local)
+        if most is not None:
+            self._most.add(most, local)
+
+    def _excludes(self, least: float, most: float | None) -> bool:
+        """Whether the recent samples contradict a new one: no offset is within the bounds of all."""
+        set_ahead = self._most.best is not None and least > -self._most.best
+        set_back = most is not None and self._least.best is not None and self._least.best > -most
+        return set_ahead or set_back
 
     @property
     def sampled(self) -> bool:
         """Whether the current leader's time has a lower bound; otherwise `now` falls back to the local clock."""
         return self._least.best is not None and self._zookeeper.last_zxid >> 32 == self._epoch
 
+    def sampled_within(self, seconds: float) -> bool:
+        """Whether the lower bound of the current leader's time has a sample of the last ``seconds``."""
+        return self.sampled and self.local() - self._least.newest <= seconds * 1000
+
     @property
     def bounded(self) -> bool:
-        """Whether the current leader's time has an upper bound; otherwise `then` falls back to the local clock."""
-        return self._most.best is not None and self._zookeeper.last_zxid >> 32 == self._epoch
+        """Whether the current leader's time has a recent upper bound; otherwise `then` uses an older one."""
+        recent = self.local() - self._most.newest <= TRUSTED * 1000
+        return recent and self._zookeeper.last_zxid >> 32 == self._epoch
 
     def now(self) -> int:
         """Return the server's time in milliseconds since the epoch, at or before its true value."""
@@ -138,7 +155,7 @@ class ServerClock:
         return ceil(moment * 1000 - self._most.best)
 
     async def learned(self, path: str) -> int:
-        """Return the server's time; if it is unknown, write empty data to the znode at ``path`` to sample it.
+        """Return the server's time; without a recent sample, write empty data to the znode at ``path`` to take one.
 
         Wait while disconnected. If the znode is missing, because its queue was deleted, the local clock must do.
 
@@ -151,7 +168,7 @@ class ServerClock:
             assert isinstance(stat, Stat)  # noqa: S101 - for the type checker: the result of SetData
             self.observe(stat.mtime, sent)
 
-        if not self.sampled:
+        if not self.sampled_within(TRUSTED):
             try:
                 await until_answered(self._zookeeper, sample)
             except MultiError as error:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiozkqueue.queue.candidates.watches import Timers
-from aiozkqueue.queue.runtime.clock import SAMPLE_LIFETIME, Clock, ServerClock
+from aiozkqueue.queue.runtime.clock import SAMPLE_LIFETIME, TRUSTED, Clock, ServerClock
 from aiozkqueue.queue.runtime.lock_budget import EPHEMERAL_CAP, SessionBudget
 
 if TYPE_CHECKING:
@@ -90,6 +90,49 @@ def test_a_server_clock_that_was_set_back_is_followed_eventually(server: ServerC
         clock.now += SAMPLE_LIFETIME * 0.7
         server.observe(5_000_000 + int(passed * SAMPLE_LIFETIME * 700))
     assert server.now() == pytest.approx(5_000_000 + 4 * SAMPLE_LIFETIME * 700, abs=1)
+
+
+@pytest.mark.parametrize("step", [-3_600_000, -5, 5, 3_600_000])
+def test_a_server_clock_that_was_set_is_followed_at_the_next_write(
+    server: ServerClock, clock: ManualClock, step: int
+) -> None:
+    server.observe(9_000_000, server.local())
+    clock.now += 1
+    server.observe(9_001_000 + step, server.local())
+    assert server.now() == 9_001_000 + step
+    assert server.then(clock.now) == 9_001_001 + step
+
+
+def test_a_late_reply_does_not_discard_better_samples(server: ServerClock, clock: ManualClock) -> None:
+    server.observe(9_000_000, server.local())
+    sent = server.local()
+    clock.now += 1
+    server.observe(9_000_000, sent)
+    assert server.now() == 9_001_000
+    assert server.then(clock.now) == 9_001_001
+
+
+def test_a_sample_bounds_the_time_for_at_most_two_periods(server: ServerClock, clock: ManualClock) -> None:
+    server.observe(9_000_000)  # of a clock that is set back by 1,000 s now
+    for wait in (SAMPLE_LIFETIME - 1, SAMPLE_LIFETIME, 2):
+        clock.now += wait
+        server.observe(8_000_000 + int((clock.now - 1000) * 1000))
+    assert server.now() == 8_000_000 + int((clock.now - 1000) * 1000)
+
+
+def test_an_old_sample_does_not_count_as_a_measurement(server: ServerClock, clock: ManualClock, leader: Leader) -> None:
+    server.observe(9_000_000, server.local())
+    clock.now += TRUSTED
+    assert server.sampled_within(TRUSTED)
+    assert server.bounded
+    clock.now += 1
+    assert server.sampled
+    assert not server.sampled_within(TRUSTED)
+    assert not server.bounded
+    server.observe(1_000_000)  # the old sample is no bound any more
+    assert server.now() == 1_000_000
+    leader.last_zxid = 2 * EPOCH
+    assert not server.sampled_within(TRUSTED)
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from("abc"))), st.integers(0, 100), st.integers(1, 5))
