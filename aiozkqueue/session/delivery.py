@@ -312,6 +312,8 @@ class WorkSettling:
     async def _retry(self, error: Retry) -> None:
         claim = self._claim
         try:
+            if error.schedule is not None:
+                await self.work.runtime.learn_time()
             delay = retry_delay(error, claim.attempt, due_date(claim), self.work.runtime.server_clock.now())
             if error.schedule is not None:
                 claim.retries = len(error.schedule)

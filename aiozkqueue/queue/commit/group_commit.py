@@ -26,6 +26,7 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.queue.runtime.acl_errors import right_denied
+from aiozkqueue.queue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import (
     AuthFailedError,
     NoAuthError,
@@ -339,7 +340,12 @@ class GroupCommitter:
     def _can_send(self, slot: Slot) -> bool:
         """Whether a multi can be sent under a slot now."""
         zookeeper = self._zookeeper
-        return slot.ready and zookeeper.state is State.CONNECTED and not zookeeper.resting
+        can_send = slot.ready and zookeeper.state is State.CONNECTED and not zookeeper.resting
+        return can_send and not self._lacks_time()
+
+    def _lacks_time(self) -> bool:
+        """Whether ZooKeeper's time must be measured before the unsent writes can be composed."""
+        return not self._clock.sampled_within(TRUSTED) and any(write.part.timed for write in self._unsent.ready)
 
     async def _make_ready(self, slot: Slot) -> ZooKeeperError | None:
         """Wait until a multi can be sent under a slot; return the error if none ever can.
@@ -351,6 +357,8 @@ class GroupCommitter:
                 generation = await self._zookeeper.wait_connected()
                 if not slot.ready:
                     await slot.prepare(generation)
+                elif self._lacks_time():
+                    await slot.sample_clock(generation)
             except ZooKeeperError as error:
                 return error
         return None

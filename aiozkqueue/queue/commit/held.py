@@ -86,6 +86,11 @@ class EndClaims(Part):
         self._plain = True  # whether each end only removes the item and its lock
         self.chains = bundles_of(dispositions) if bundled else ()
 
+    @property
+    def timed(self) -> bool:
+        """See `Part`: a release with a delay has an end."""
+        return any(disposition.delay for disposition in self._dispositions.values())
+
     def compose(self, composition: Composition) -> None:
         """Add the operations that end each claim."""
         sent = composition.operations

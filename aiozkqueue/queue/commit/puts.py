@@ -83,6 +83,11 @@ class Puts(Part):
         """The queue, if it stores several messages in one znode, and the puts have no additions."""
         return self.stores[0] if self._is_plain() else None
 
+    @property
+    def timed(self) -> bool:
+        """See `Part`: a queue with a default lifetime adds the time of expiry."""
+        return any(state.snapshot.config.lifetime is not None for state in self.stores)
+
     def compose(self, composition: Composition) -> None:
         """Add the creates of the items, after the operations of their plans."""
         self._sent = self._puts

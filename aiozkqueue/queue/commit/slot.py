@@ -242,8 +242,28 @@ class Slot:
         stat = await self._zookeeper.exists(self.path)
         if stat is not None:
             self._version = stat.version
-            self._clock.observe(stat.mtime)  # an earlier time, so a valid lower bound, and usually a close one
+            if stat.mzxid >> 32 == self._zookeeper.last_zxid >> 32:  # another leader's clock is no bound
+                self._clock.observe(stat.mtime)  # an earlier time, so a valid lower bound, and usually a close one
         return True
+
+    async def sample_clock(self, generation: int) -> None:
+        """Learn ZooKeeper's time by a write of the slot alone. If its reply is lost, the slot must be prepared again.
+
+        A late copy of it refuses the next multi, which is then sent again.
+
+        Raises: NoAuthError: an ACL refuses access to the slot; ServerError, ClientClosedError.
+        """
+        assert self._version is not None  # noqa: S101 - the slot is ready
+        stamp, sent, self._version = self._stamp(self._version), self._clock.local(), None
+        try:
+            (result,) = await self._zookeeper.multi([stamp], generation=generation)
+        except (ConnectionLossError, SessionExpiredError):
+            return
+        except MultiError as refusal:
+            if not isinstance(refusal.error, BadVersionError | NoNodeError):
+                raise refusal.error from refusal
+        else:
+            self._moved_on(result, sent)
 
     async def _make_folder(self, generation: int) -> None:
         """Create the client's znode, which describes where the client runs."""

@@ -214,6 +214,11 @@ class Part(ABC):
     unsent: bool = False
     """Whether operations remain to be sent after others have been applied."""
 
+    @property
+    def timed(self) -> bool:
+        """Whether its operations have moments in ZooKeeper's time, which must have been measured recently."""
+        return False
+
     def __init__(self, weight: int) -> None:
         self.weight = weight
         self.repairs = 0
@@ -282,6 +287,11 @@ class Joined(Part):
         self.stores = stores
         self.learns = learns
         self.chains = chains
+
+    @property
+    def timed(self) -> bool:
+        """See `Part`."""
+        return any(part.timed for part in self._parts)
 
     def compose(self, composition: Composition) -> None:
         """Add the operations of all parts."""

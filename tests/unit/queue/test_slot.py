@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozkqueue.queue.commit.slot import Fate, Slot
-from aiozkqueue.zookeeper import Check, SetData, Stat
+from aiozkqueue.queue.runtime.clock import Clock, ServerClock
+from aiozkqueue.zookeeper import Check, ConnectionLossError, MultiError, NodeExistsError, SetData, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.timeout(30)
 
 class Odd:
     """A client of a server that names a path where it should tell how a znode stands."""
+
+    last_zxid = 2 << 32
 
     def __init__(self) -> None:
         self.written: list[int] = []
@@ -40,6 +43,23 @@ class NoClock:
         """See `ServerClock`."""
 
 
+class Written:
+    """A client of a server that has the slot, as the leader of some epoch has written it."""
+
+    last_zxid = 2 << 32
+
+    def __init__(self, epoch: int) -> None:
+        self._stat = Stat(1, epoch << 32, 1000, 9_000_000, 1, 0, 0, 0, 0, 0, 0)
+
+    async def multi(self, operations: Sequence[Any], **_: object) -> list[object]:
+        if isinstance(operations[0], SetData):
+            raise ConnectionLossError("lost")
+        raise MultiError(0, NodeExistsError("/slot-0"))
+
+    async def exists(self, _: str) -> Stat:
+        return self._stat
+
+
 class Paths:
     """Of one client."""
 
@@ -56,3 +76,23 @@ async def test_an_unexpected_slot_version_is_read_again_and_the_session_continue
         sent = await slot.finish(slot.begin([Check("/")], 1, learns=False))
         assert sent.fate is Fate.APPLIED
     assert zookeeper.written == [41, 42]
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+async def test_a_slot_that_an_earlier_leader_has_written_does_not_show_the_time(epoch: int) -> None:
+    zookeeper: Any = Written(epoch)
+    clock = ServerClock(Clock(), zookeeper)
+    slot = Slot(zookeeper, Paths(), 0, clock)  # type: ignore[arg-type]  # as much of it as is used
+    assert await slot.prepare(1)
+    assert slot.ready
+    assert clock.sampled is (epoch == 2)
+
+
+async def test_a_slot_is_prepared_again_after_a_measurement_without_a_reply() -> None:
+    zookeeper: Any = Written(2)
+    slot = Slot(zookeeper, Paths(), 0, ServerClock(Clock(), zookeeper))  # type: ignore[arg-type]  # as above
+    assert await slot.prepare(1)
+    await slot.sample_clock(1)
+    assert not slot.ready
+    assert await slot.prepare(1)
+    assert slot.ready

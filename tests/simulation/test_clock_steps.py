@@ -1,0 +1,167 @@
+"""Steps of the leader's clock, as by NTP, and new leaders with other clocks: later delays have their full length."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.claim.discovery import LONGEST_REST
+from aiozkqueue.queue.runtime.clock import SAMPLE_LIFETIME
+from aiozkqueue.testing.simulator import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing.simulator.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(120)
+
+HOUR = 3600.0
+YEAR = 365 * 24 * HOUR
+#: Seconds after which a session no longer trusts its measurement of ZooKeeper's time.
+STALE = 2 * SAMPLE_LIFETIME + 1
+#: Seconds from the end of a delay to the delivery, without lost requests.
+AT_ONCE = 0.1
+
+
+async def put_later(session: zq.QueueSession, delay: float) -> None:
+    await session.queue("jobs").put(b"later", delay=delay)
+
+
+async def lease(session: zq.QueueSession, delay: float) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"leased")
+    assert await jobs.leases.take(lifetime=delay, timeout=1)
+
+
+async def fail(session: zq.QueueSession, delay: float) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"failed")
+    tx = await session.transaction(autocommit=False).__aenter__()
+    assert await tx.take(jobs, timeout=1) is not None
+    await tx.rollback(delay=delay)
+
+
+async def wait(session: zq.QueueSession, timeout: float) -> zq.Message[bytes] | None:
+    async with session.transaction() as tx:
+        return await tx.take(session.queue("jobs"), timeout=timeout)
+
+
+async def delay_seen(cluster: Cluster, make: Callable[[zq.QueueSession, float], Awaitable[None]], step: float) -> float:
+    """Return the seconds until an idle consumer gets a message that another session delays after a step."""
+    loop = asyncio.get_running_loop()
+    async with cluster.connect(name="idle") as idle:
+        await put_later(idle, 3 * YEAR)  # the queue has such messages
+        assert await wait(idle, 1) is None
+        await asyncio.sleep(STALE)
+        cluster.ensemble.offset += step
+        async with cluster.connect(name="new") as new:
+            began = loop.time()
+            await make(new, 30)
+            message = await wait(idle, 3 * HOUR)
+            assert message is not None
+            return loop.time() - began
+
+
+@pytest.mark.parametrize("step", [5.0, -5.0, HOUR, -HOUR, YEAR, -YEAR])
+@pytest.mark.parametrize("make", [put_later, lease, fail])
+def test_a_delay_that_begins_after_a_step_of_the_clock_does_not_end_early_and_not_much_later(
+    make: Callable[[zq.QueueSession, float], Awaitable[None]], step: float
+) -> None:
+    async def main() -> None:
+        late = await delay_seen(make_cluster(), make, step) - 30
+        assert -AT_ONCE <= late <= min(max(0.0, step), LONGEST_REST) + AT_ONCE
+
+    run_virtual(main, limit=20 * HOUR)
+
+
+def test_a_message_put_in_an_hour_that_was_near_before_the_clock_went_back_is_delivered_in_time() -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(), asyncio.get_running_loop()
+        async with cluster.connect(name="idle") as idle, cluster.connect(name="new") as new:
+            await put_later(idle, 3 * YEAR)
+            await put_later(idle, HOUR)
+            first = asyncio.ensure_future(wait(idle, 10 * HOUR))
+            await asyncio.sleep(HOUR - 1)  # the hour of the message has been listed
+            cluster.ensemble.offset -= 3 * HOUR
+            await asyncio.sleep(STALE)
+            began = loop.time()
+            await put_later(new, 3 * HOUR - 200)
+            assert await first is not None
+            assert loop.time() - began == pytest.approx(3 * HOUR - 200, abs=AT_ONCE)
+
+    run_virtual(main, limit=20 * HOUR)
+
+
+async def step(cluster: Cluster, by: float) -> None:
+    """Set the clock of the only server, or make another server the leader, whose clock differs."""
+    await asyncio.sleep(STALE)
+    cluster.ensemble.offset += by
+    if not cluster.ensemble.alone:
+        cluster.ensemble.elect()
+        await asyncio.sleep(5)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+@pytest.mark.parametrize("default", [False, True])
+def test_the_lifetime_of_a_message_put_after_a_step_of_the_clock_is_as_long_as_before(
+    by: float, servers: int, *, default: bool
+) -> None:
+    async def main() -> None:
+        cluster = make_cluster(servers=servers)
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(ttl=100 if default else None))
+            await jobs.put(b"before")
+            assert await wait(session, 1) is not None
+            await step(cluster, by)
+            await (jobs.put(b"after") if default else jobs.put(b"after", ttl=100))
+            await asyncio.sleep(99)
+            async with session.transaction(autocommit=False) as tx:
+                assert await tx.take(jobs, timeout=0) is not None
+                await tx.rollback(delay=0)
+            await asyncio.sleep(2)
+            assert await wait(session, 0) is None
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+def test_a_message_that_was_taken_before_a_step_of_the_clock_is_retried_after_its_delay(
+    by: float, servers: int
+) -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(servers=servers), asyncio.get_running_loop()
+        async with cluster.connect(session_timeout=20) as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"x")
+            tx = await session.transaction(autocommit=False).__aenter__()
+            assert await tx.take(jobs, timeout=1) is not None
+            await step(cluster, by)
+            await tx.rollback(delay=30)
+            began = loop.time()
+            assert await wait(session, 2 * HOUR) is not None
+            assert loop.time() - began == pytest.approx(30, abs=AT_ONCE)
+
+    run_virtual(main, limit=3 * HOUR)
+
+
+def test_a_put_with_a_lifetime_to_a_queue_that_was_deleted_meanwhile_creates_it() -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session, cluster.connect() as operator:
+            await session.queue("jobs").put(b"before", ttl=100)
+            await asyncio.sleep(STALE)
+            await operator.queue("jobs").admin.delete(force=True)
+            await session.queue("jobs").put(b"after", ttl=100)
+            message = await wait(session, 1)
+            assert message is not None
+            assert message.body == b"after"
+
+    run_virtual(main)
