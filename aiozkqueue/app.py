@@ -134,16 +134,19 @@ class App:
 
         Raises:
             InvalidNameError: not a valid queue name.
-            InvalidOptionError: pydantic does not support the type, the type is not fully defined, or both a type and an
-                adapter are given.
+            InvalidOptionError: pydantic does not support the type, the type is not fully defined, both a type and an
+                adapter are given, or a job of this application has the name.
             ConfigConflictError: the application is connected, and another policy is known to be stored.
         """
         check_queue_name(name)
+        if any(job.queue.name == name for job in self._jobs):
+            msg = f"queue {name!r}: a job of this name takes its messages; rename one of them"
+            raise InvalidOptionError(msg)
         codec = chosen_codec(name, type, adapter, self._codecs)
         declared: Queue[Any] = Queue(None, name, codec, check_undecodable(undecodable))
-        self._queues.append((declared, policy))
         if self._session is not None:
             _bind(declared, policy, self._session)
+        self._queues.append((declared, policy))
         return declared
 
     @overload
@@ -286,10 +289,10 @@ class App:
         if self._session is not None:
             msg = "the application is connected by another session; a process connects it once at a time"
             raise InvalidOptionError(msg)
-        for queue, policy in self._queues:
-            _bind(queue, policy, session)
         self._session = session
         try:
+            for queue, policy in self._queues:
+                _bind(queue, policy, session)
             yield
         finally:
             self._session = None

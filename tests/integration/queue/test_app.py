@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 import aiozkqueue as zq
 from aiozkqueue import testing
-from aiozkqueue.errors import InvalidNameError, InvalidScheduleError
+from aiozkqueue.errors import ConfigConflictError, InvalidNameError, InvalidScheduleError
 from aiozkqueue.fastapi import TransactionDep, error_handlers, lifespan
 from aiozkqueue.schedule import Jobs
 from aiozkqueue.session.connect import ConnectOptions
@@ -217,8 +217,32 @@ def test_mistakes_are_refused_when_the_module_is_imported() -> None:
             app.listener(orders)(wrong)  # type: ignore[arg-type]
     with pytest.raises(zq.InvalidOptionError, match="queue or a job of this name"):
         app.cron("@daily", name="orders")(orders_job)
+    app.cron("@daily", name="nightly")(orders_job)
+    with pytest.raises(zq.InvalidOptionError, match="a job of this name takes"):
+        app.queue("nightly", Order)
     app.listener(orders)(handler)
-    assert repr(app).endswith(": 1 handler>")
+    assert repr(app).endswith(": 2 handlers>")
+
+
+async def test_a_queue_that_conflicts_with_the_stored_policy_is_not_declared(queue_session: zq.QueueSession) -> None:
+    await queue_session.queue("orders", policy=zq.ConsumeTimes(3)).put(b"")
+    app = zq.App("127.0.0.1:1")
+    invoices = app.queue("invoices")
+    with app.bind(queue_session), pytest.raises(ConfigConflictError):
+        app.queue("orders", policy=zq.ConsumeTimes(5))
+    with app.bind(queue_session):
+        await invoices.put(b"")
+
+
+async def test_an_application_that_cannot_be_bound_stays_unconnected(queue_session: zq.QueueSession) -> None:
+    await queue_session.queue("orders", policy=zq.ConsumeTimes(3)).put(b"")
+    app = zq.App("127.0.0.1:1")
+    invoices = app.queue("invoices")
+    app.queue("orders", policy=zq.ConsumeTimes(5))
+    with pytest.raises(ConfigConflictError), app.bind(queue_session):
+        pass
+    with pytest.raises(zq.SessionClosedError, match="not connected"):
+        await invoices.put(b"")
 
 
 async def test_an_application_without_handlers_is_not_run(queue_session: zq.QueueSession) -> None:
