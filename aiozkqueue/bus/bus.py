@@ -20,6 +20,7 @@ from aiozkqueue.queue.commit.write import AtomicWrite, Joined
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.session.cancellations import foreign_cancellations
 from aiozkqueue.session.internals import add_headers, core_of, state_of, work_of
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import changes, reads
@@ -226,7 +227,8 @@ class Bus(Generic[E]):
             if subscriber.group != group or subscriber.name in done or not isinstance(event, subscriber.kind):
                 continue
             try:
-                await subscriber.handler(event)
+                with foreign_cancellations(f"subscriber {subscriber.name}"):
+                    await subscriber.handler(event)
             except Exception as error:
                 log.warning(
                     "bus %s: subscriber %s failed on %s",

@@ -21,6 +21,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``interruptions``      the cancellation of running handlers with their messages
 ``core``               builds what a session consists of, and closes it
 ``credentials``        credentials from the environment or a file
+``cancellations``      cancellations that come through a user's function
 ``connection_state`` ``tracing``   the state of the connection, and the tracer's interface
 
 Data enters through `Queue.put` and `Transaction.put`, and leaves through `Transaction.take`, `Queue.consume` and

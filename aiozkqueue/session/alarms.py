@@ -13,6 +13,8 @@ from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Content, DeadLetter
 from aiozkqueue.queue.state.log_context import about
 
+from .cancellations import foreign_cancellations
+
 if TYPE_CHECKING:
     import anyio
 
@@ -63,7 +65,8 @@ class Alarms(Generic[T]):
 
     async def _call(self, given_up: GivenUp) -> None:
         try:
-            await self._on_dead(_letter(self._queue, given_up), given_up.cause)
+            with foreign_cancellations("on_dead"):
+                await self._on_dead(_letter(self._queue, given_up), given_up.cause)
         except Exception:
             text = "queue %s: on_dead failed for message %s"
             log.exception(text, self._queue.name, given_up.claim.id, extra=about(given_up.claim))

@@ -12,7 +12,8 @@ from aiozkqueue.queue.commit.dispositions import CONSUME
 from aiozkqueue.queue.commit.held import weigh
 
 from .batch import BatchWork
-from .handler import as_failure, task_is_cancelled, time_limit
+from .cancellations import as_failure, task_is_cancelled
+from .handler import time_limit
 from .listener import Listener
 from .middleware import wrapped
 from .transaction import leave

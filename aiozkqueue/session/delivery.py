@@ -21,6 +21,7 @@ from aiozkqueue.queue.state.claim import UNDECODED
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.replies.answer import Answer
 
+from .cancellations import foreign_cancellations
 from .transaction import commit_or_leave, describe, leave
 from .unit_of_work import UnitOfWork, current
 
@@ -379,7 +380,8 @@ def used_up(error: Retry, attempts: int, *, once: bool) -> str:
 
 async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:
     if error.exhausted is not None:
-        await error.exhausted(delivery)
+        with foreign_cancellations("the function for used-up retries"):
+            await error.exhausted(delivery)
 
 
 def deliver(runtime: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:

@@ -12,8 +12,9 @@ from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
 
+from .cancellations import as_failure, task_is_cancelled
 from .delivery import deliver
-from .handler import as_failure, task_is_cancelled, time_limit
+from .handler import time_limit
 from .internals import settle_failed, work_of
 from .listener import Listener
 from .middleware import wrapped

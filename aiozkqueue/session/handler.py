@@ -68,16 +68,3 @@ def time_limit(clock: Clock, limit: float) -> Callable[[object, Callable[[], Awa
             raise
 
     return within
-
-
-def task_is_cancelled() -> bool:
-    """Whether the running task itself is being cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def as_failure(error: asyncio.CancelledError) -> RuntimeError:
-    """Return the failure of a handler that let a foreign CancelledError escape, which must not end the listener."""
-    failure = RuntimeError("the handler was not cancelled, but a task that it awaited was")
-    failure.__cause__ = error
-    return failure

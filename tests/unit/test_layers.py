@@ -39,7 +39,7 @@ QUEUE = (
     {"claim"},
 )
 SESSION = (
-    {"connection_state", "credentials", "tracing"},
+    {"cancellations", "connection_state", "credentials", "tracing"},
     {"core"},
     {"alarms", "background", "interruptions", "unit_of_work"},
     {"administration", "internals", "run"},
