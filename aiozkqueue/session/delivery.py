@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, QueueError, Reject, Retry
@@ -226,7 +227,7 @@ class WorkSettling:
     def __init__(self, runtime: SessionCore, claim: Claim) -> None:
         self._claim = claim
         self.word: Mapping[str, str] = {}
-        """Headers that are added to the message if it is released."""
+        """Headers that are added to the message if it is released, and that have room."""
         self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), claim, LATE)
         self.work.hold((claim,))
 
@@ -280,16 +281,17 @@ class WorkSettling:
         elif isinstance(error, Reject):
             await self._reject(error.reason, error)
         else:
-            await leave(self.work, error, rewrite=self._rewritten(self.word))
+            await leave(self.work, error, rewrite=self._released_as())
 
     async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException) -> None:
         """See `Settling`. If it fails, it is repeated after the policy's delay."""
         self.work.drop_puts()
+        rewrite = self._released_as()
         try:
             await last_act()
         except BaseException as error:
             if self.work.open:
-                await leave(self.work, error)
+                await leave(self.work, error, rewrite=rewrite)
             if not isinstance(error, Exception):
                 raise
             log.warning(
@@ -318,7 +320,7 @@ class WorkSettling:
             delay = retry_delay(error, claim.attempt, due_date(claim), self.work.runtime.server_clock.now())
             if error.schedule is not None:
                 claim.retries = len(error.schedule)
-            rewrite = self._rewritten({**self.word, **(error.headers or {})})
+            rewrite = self._released_as(error.headers or {})
         except QueueError as refused:  # a bad option: the message is still released
             await self.work.rollback(None, describe(refused))
             raise
@@ -334,6 +336,26 @@ class WorkSettling:
                 extra=about(claim, self.work.id),
             )
         await self.work.rollback(delay, describe(cause), cause=cause, rewrite=rewrite)
+
+    def _released_as(self, headers: Mapping[str, str] = MappingProxyType({})) -> bytes | None:
+        """Return the message with its word and these headers; without the word if it does not fit. Raises: QueueError.
+
+        The dead letter keeps the same headers.
+        """
+        try:
+            return self._rewritten({**self.word, **headers})
+        except QueueError as error:
+            if not self.word:
+                raise
+            log.warning(
+                "queue %s: message %s is released without the headers %s: %s",
+                self._claim.state.name,
+                self._claim.id,
+                ", ".join(self.word),
+                error,
+                extra=about(self._claim, self.work.id),
+            )
+            return self._rewritten(headers)
 
     def _rewritten(self, headers: Mapping[str, str]) -> bytes | None:
         """Return the message with these headers, which its dead letter keeps; None: unchanged. Raises: QueueError."""
