@@ -342,11 +342,7 @@ class Session:
 
     async def smaller_limit_of(self, server: Server) -> int | None:
         """Return the request limit of a server, bytes, if it is certain that it is smaller than this client expects."""
-        try:
-            addresses = await handshake.resolve(server)
-        except OSError:
-            return None
-        return await smaller_limit(addresses[0], server, self.limit.wanted, self._tls)
+        return await smaller_limit(server.host, server, self.limit.wanted, self._tls)
 
     def _failed(self, server: Server, error: Exception) -> None:
         why = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
