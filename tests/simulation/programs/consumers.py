@@ -25,7 +25,7 @@ async def consume(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
     async def loop() -> None:
         nonlocal left
-        with suppress(HandlerError, zq.NotCommittedError):
+        with suppress(HandlerError, zq.NotCommittedError, zq.OutcomeUnknownError):
             async with session.queue(name).consume(prefetch=prefetch, until_idle=until_idle) as deliveries:
                 async for delivery in deliveries:
                     unit = run.unit(client)
