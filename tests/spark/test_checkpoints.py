@@ -93,6 +93,7 @@ def begun(drivers: list[Driver], options: Mapping[str, str], **more: str) -> Dri
     return driver
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["group", "queue", "root", "servers"])
 def test_a_checkpoint_with_another_group_queue_root_or_ensemble_is_refused_and_no_message_is_lost(
     spark: SparkSession, options: dict[str, str], tmp_path: Path, change: str

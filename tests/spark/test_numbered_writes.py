@@ -37,6 +37,7 @@ def pending(options: Mapping[str, str]) -> int:
     return asyncio.run(look())
 
 
+@pytest.mark.slow
 def test_a_write_whose_version_is_not_newer_is_skipped_even_after_its_rows_were_taken(
     spark: SparkSession, options: dict[str, str]
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_failed_write_leaves_nothing_and_its_version_can_be_written_again(
     assert Counter(drained(options)) == Counter([b"0", *(b"%d" % n for n in range(100))])
 
 
+@pytest.mark.slow
 def test_a_failed_version_is_refused_after_a_later_one_has_failed_and_skipped_after_it_is_complete(
     spark: SparkSession, options: dict[str, str]
 ) -> None:
