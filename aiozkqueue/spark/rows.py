@@ -71,7 +71,7 @@ class RowEncoder:
     ``body``, the payload is a JSON object of all columns.
 
     Raises:
-        InvalidOptionError: a column is not a put option, or has the wrong type, or there is none.
+        InvalidOptionError: there is no column; or a column is not a put option, or has the wrong type.
     """
 
     def __init__(self, schema: StructType, id_column: str | None = None) -> None:

@@ -95,6 +95,8 @@ async def smaller_limit(address: str, server: Server, size: int, tls: ssl.SSLCon
                 accepted = length
         if True not in await refused([accepted], _SURE):
             return accepted
+        if accepted == SMALL:
+            return None  # it closes every connection by now, whatever its limit is
         limit = accepted
 
 

@@ -31,7 +31,7 @@ QUIET = 1.0
 
 @dataclass
 class Known:
-    """What a message must be reported as."""
+    """A message, and how the queue must report it."""
 
     body: bytes
     status: Status = Status.WAITING
@@ -245,7 +245,7 @@ class Run:
         assert number == 0
 
     async def purge(self) -> None:
-        """Remove all messages that nobody holds, rarely."""
+        """Remove all messages without a holder, in a fifth of the calls."""
         if self.random.random() < 0.2:
             free = [known for known in self.alive() if known.status is not Status.IN_FLIGHT]
             assert await self.queue().purge() == len(free)
@@ -262,7 +262,7 @@ class Run:
                     known.release(0)
 
     async def release_claims(self) -> None:
-        """End all claims and delays of retries, rarely."""
+        """End all claims and delays of retries, in three of ten calls."""
         if self.random.random() < 0.3:
             await self.queue().admin.release_claims()
             for known in self.alive():
