@@ -13,7 +13,7 @@ from aiozkqueue.operations.ledger_pages import count_messages, read_page
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
 from aiozkqueue.queue.commit.unclaimed import burial, find, removal
-from aiozkqueue.queue.runtime.tasks import run_limited
+from aiozkqueue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError, below
 
 from .bundled import ending

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.operations.ledger_pages import count_messages, untouched_records, write_page
-from aiozkqueue.queue.runtime.tasks import run_limited
+from aiozkqueue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Delete, NoAuthError, SetData
 
 from .acknowledge import UNDER_WAY

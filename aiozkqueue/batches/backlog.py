@@ -11,8 +11,8 @@ from aiozkqueue.operations.listing import collect_children, locked_ids, seen
 from aiozkqueue.operations.stats import lanes, put_into, stat_lanes
 from aiozkqueue.queue.candidates.batches import is_closed
 from aiozkqueue.queue.candidates.collectors import Earliest
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
-from aiozkqueue.queue.runtime.strings import Strings
+from aiozkqueue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.strings import Strings
 
 from .upcoming import Upcoming, due_of
 

@@ -22,7 +22,7 @@ from aiozkqueue.queue.redelivery.bundles import (
     removal,
     replacement,
 )
-from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,

@@ -12,7 +12,7 @@ from aiozkqueue.layout import name_at
 from aiozkqueue.operations.ledger_pages import Entry, count_messages, write_page
 from aiozkqueue.operations.listing import locked_ids
 from aiozkqueue.operations.similar import absence
-from aiozkqueue.queue.runtime.tasks import run_limited
+from aiozkqueue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
 
 from .acknowledge import UNDER_WAY, Removing

@@ -15,7 +15,7 @@ from aiozkqueue.layout import BundleName, MalformedError, name_at
 from aiozkqueue.operations.ledger_marks import Mark
 from aiozkqueue.operations.ledger_pages import Manifest, is_page, read_page
 from aiozkqueue.queue.redelivery.bundles import read_bundle
-from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     Check,
     Create,

@@ -19,8 +19,8 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import AtomicWrite, Joined
-from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
-from aiozkqueue.queue.runtime.deadline import AT_ONCE
+from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import (
     Check,
     Create,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.runtime.deadline import Deadline
+    from aiozkqueue.runtime.deadline import Deadline
     from aiozkqueue.zookeeper import Operation
 
 

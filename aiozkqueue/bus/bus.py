@@ -19,7 +19,7 @@ from aiozkqueue.queue.commit.unique_keys import stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite, Joined
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.put.prepare import make_ready, prepare
-from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.session.cancellations import foreign_cancellations
 from aiozkqueue.session.internals import add_headers, core_of, state_of, work_of
 from aiozkqueue.session.middleware import check_awaited

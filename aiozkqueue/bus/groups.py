@@ -11,7 +11,7 @@ from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.write import OPERATION_WEIGHT, AtomicWrite, Part
-from aiozkqueue.queue.runtime.acl_errors import right_denied
+from aiozkqueue.runtime.acl_errors import right_denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,

@@ -21,8 +21,8 @@ from aiozkqueue.layout import ItemName, QueueConfig, item_prefix, name_at
 from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.operations.stats import put_into
 from aiozkqueue.queue.candidates.backlog import Backlog
-from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.state.queue_state import QueueState
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Create,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.candidates.collectors import Dealt, Earliest, Foremost
-    from aiozkqueue.queue.runtime.strings import Strings
     from aiozkqueue.queue.state.queue_state import Opening, SessionLinks
+    from aiozkqueue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 _ID_DIGITS = 20

@@ -35,7 +35,7 @@ from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, removal, still_locked
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.put.prepare import restored
-from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
 from .bundles import single_out

@@ -20,7 +20,7 @@ from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import ItemRef, fits_path, has_field, item_field, messages_in, name_at
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.collectors import Matching
-from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Check,
     Delete,

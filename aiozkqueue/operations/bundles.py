@@ -32,9 +32,9 @@ from aiozkqueue.layout import (
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.commit.conditional import Change, settle_allowed
 from aiozkqueue.queue.redelivery.bundles import ATTEMPTS, Dissolved, dissolve, read_bundle, read_bundles, removal
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
-from aiozkqueue.queue.runtime.strings import Names
 from aiozkqueue.queue.state.config_rules import excludes_bundles
+from aiozkqueue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.strings import Names
 from aiozkqueue.zookeeper import Create, Delete, SetData
 
 from .listing import SLICE, by_rank, collect_children, seen

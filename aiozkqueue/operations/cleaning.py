@@ -31,8 +31,8 @@ from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.candidates.tag_records import sweep_tags
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.redelivery.timed_locks import reap
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
-from aiozkqueue.queue.runtime.strings import Strings, shed
+from aiozkqueue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.strings import Strings, shed
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,

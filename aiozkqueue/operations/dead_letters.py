@@ -25,8 +25,8 @@ from aiozkqueue.queue.commit.unclaimed import read_sets, set_pages
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.options import collection, positive, seconds
 from aiozkqueue.queue.put.prepare import restored
-from aiozkqueue.queue.runtime.acl_errors import name_some, partly_denied
-from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.runtime.acl_errors import name_some, partly_denied
+from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import PAGE, Delete, changes, reads
 
 from .listing import first_readable, walk

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError, NotFoundError, QueueInUseError
 from aiozkqueue.layout import DELETED, is_deleted, name_at
-from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Delete,
     MultiError,

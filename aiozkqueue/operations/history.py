@@ -13,7 +13,7 @@ from aiozkqueue.layout import HistoryRecord, MalformedError, hour_of, parse_reco
 from aiozkqueue.moments import milliseconds_at
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.commit.unclaimed import read_all
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import PAGE
 
 from .listing import collect_children, list_children

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.layout import hour_of, parse_hour
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.unclaimed import read_all
-from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     Create,
     Delete,

@@ -20,7 +20,7 @@ from aiozkqueue.operations.ledger_pages import (
     untouched_records,
 )
 from aiozkqueue.queue.commit.history import session_of
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,

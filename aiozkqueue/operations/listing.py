@@ -25,8 +25,8 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.candidates.batches import is_closed, is_staged, visible
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching, Parsed, sequence_of
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
-from aiozkqueue.queue.runtime.strings import Names
+from aiozkqueue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.strings import Names
 from aiozkqueue.zookeeper import Collector, NoNodeError, below
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.runtime.strings import Strings
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.strings import Strings
 
 C = TypeVar("C", bound=Collector)
 T = TypeVar("T")

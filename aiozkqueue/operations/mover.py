@@ -37,8 +37,8 @@ from aiozkqueue.queue.commit.unclaimed import as_configured, find, find_pages, i
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.converted import convert
 from aiozkqueue.queue.put.prepare import restored
-from aiozkqueue.queue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.queue.state.config_rules import with_lane
+from aiozkqueue.runtime.deadline import FOREVER, Deadline
 
 from .bundles import dissolve_all
 from .listing import SLICE, walk

@@ -31,7 +31,7 @@ from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import (
     Create,

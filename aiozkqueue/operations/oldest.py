@@ -8,7 +8,7 @@ from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import HOUR, BundleName, MalformedError, decode, name_at
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.unclaimed import read_sets
-from aiozkqueue.queue.runtime.strings import shed
+from aiozkqueue.runtime.strings import shed
 
 from .bundles import bundle_places
 from .ended_locks import ended_locks
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.runtime.strings import Strings
+    from aiozkqueue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Node
 
 

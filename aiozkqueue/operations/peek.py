@@ -9,7 +9,7 @@ from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import EMPTY_HEADER, MalformedError, StoredConfig, decode
 from aiozkqueue.queue.commit.unclaimed import read_sets, record_of_attempts
 from aiozkqueue.queue.message import Content
-from aiozkqueue.queue.runtime.acl_errors import name_some
+from aiozkqueue.runtime.acl_errors import name_some
 
 from .bundles import first_bundled
 from .listing import first_readable

@@ -9,7 +9,7 @@ from aiozkqueue.layout import name_at
 from aiozkqueue.queue.commit.conditional import settle_allowed
 from aiozkqueue.queue.commit.dispositions import REMOVED
 from aiozkqueue.queue.commit.unclaimed import as_configured, find_pages, removal
-from aiozkqueue.queue.runtime.acl_errors import partly_denied
+from aiozkqueue.runtime.acl_errors import partly_denied
 
 from .bundles import dissolve_all, remove_bundles
 from .listing import walk

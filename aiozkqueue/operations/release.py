@@ -9,8 +9,8 @@ from aiozkqueue.layout import parse_due
 from aiozkqueue.queue.candidates.groups import is_group, lock_ids
 from aiozkqueue.queue.commit.conditional import Change, settle_allowed
 from aiozkqueue.queue.commit.unclaimed import read_sets
-from aiozkqueue.queue.runtime.acl_errors import partly_denied
-from aiozkqueue.queue.runtime.strings import shed
+from aiozkqueue.runtime.acl_errors import partly_denied
+from aiozkqueue.runtime.strings import shed
 from aiozkqueue.zookeeper import Delete, SetData
 
 from .bundles import force_open

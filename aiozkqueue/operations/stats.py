@@ -26,9 +26,9 @@ from aiozkqueue.layout import (
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.claim.collapse import like_of
 from aiozkqueue.queue.message import Content
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
-from aiozkqueue.queue.runtime.strings import Strings, shed
 from aiozkqueue.queue.state.queue_state import configuration_of
+from aiozkqueue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.strings import Strings, shed
 from aiozkqueue.zookeeper import NoNodeError
 
 from .budget import BUDGET, Budget

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.runtime.clock import Clock
 
     from .timeline import Timeline
 

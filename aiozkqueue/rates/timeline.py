@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.rates import RateRecord
-from aiozkqueue.queue.runtime.patience import Patience
+from aiozkqueue.runtime.patience import Patience
 from aiozkqueue.zookeeper import (
     BadVersionError,
     ConnectionLossError,
@@ -24,7 +24,7 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 if TYPE_CHECKING:
     from random import Random
 
-    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.zookeeper import ZooKeeper
 
 log: Final = logging.getLogger(__name__)

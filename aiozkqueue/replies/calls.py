@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from aiozkqueue.errors import QueueError
     from aiozkqueue.layout import ClientPaths
     from aiozkqueue.queue.codec import Codec
-    from aiozkqueue.queue.runtime.clock import Clock
-    from aiozkqueue.queue.runtime.tasks import TaskOwner
+    from aiozkqueue.runtime.clock import Clock
+    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper
 
 log: Final = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.put.prepare import check
-from aiozkqueue.queue.runtime.acl_errors import right_denied
+from aiozkqueue.runtime.acl_errors import right_denied
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import (
     BadVersionError,

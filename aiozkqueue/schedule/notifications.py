@@ -41,8 +41,8 @@ from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, as_configured, attem
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
-from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.queue.state.config_rules import check_change
+from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.session.internals import core_of, state_of, work_of
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData, changes, reads

@@ -27,7 +27,7 @@ from aiozkqueue.queue.commit.transfer import guarded
 from aiozkqueue.queue.commit.unique_keys import earlier_holder
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
-from aiozkqueue.queue.runtime.deadline import AT_ONCE
+from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.session.background import Background
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.wording import counted

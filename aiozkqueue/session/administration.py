@@ -20,7 +20,7 @@ from aiozkqueue.operations.ledger_pages import path_of_ledger
 from aiozkqueue.operations.ledgers import ledgers, release
 from aiozkqueue.operations.moves import Moves
 from aiozkqueue.operations.release import release_claims
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, changes, reads
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import QueueError, SessionClosedError
-from aiozkqueue.queue.runtime.tasks import wait_settled
+from aiozkqueue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
     from .core import SessionCore

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, WrongLoopError
 from aiozkqueue.layout import check_root
 from aiozkqueue.queue.options import required_seconds
-from aiozkqueue.queue.runtime.clock import Clock
+from aiozkqueue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
 from aiozkqueue.zookeeper import connect as connect_zookeeper
 

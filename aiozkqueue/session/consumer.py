@@ -13,8 +13,8 @@ from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.claim.prefetch import PACE, Prefetcher
 from aiozkqueue.queue.commit.group_commit import unknown
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.queue.state.log_context import about
+from aiozkqueue.runtime.tasks import wait_settled
 
 from .delivery import Delivery, WorkSettling, deliver
 from .internals import was_entered
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.destination import Destination
-    from aiozkqueue.queue.runtime.clock import Timer
     from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.runtime.clock import Timer
 
     from .core import SessionCore
     from .tracing import Handling

@@ -35,20 +35,20 @@ from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.affinity import node_hash
 from aiozkqueue.queue.put.capacity import CapacityGate
 from aiozkqueue.queue.put.queue_defaults import QueueDefaults
-from aiozkqueue.queue.runtime.clock import ServerClock
-from aiozkqueue.queue.runtime.lock_budget import SessionBudget
-from aiozkqueue.queue.runtime.shared_timer import EqualDeadlines
-from aiozkqueue.queue.runtime.tasks import TaskOwner, wait_settled
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.replies.calls import Calls
+from aiozkqueue.runtime.clock import ServerClock
+from aiozkqueue.runtime.lock_budget import SessionBudget
+from aiozkqueue.runtime.shared_timer import EqualDeadlines
+from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 from aiozkqueue.zookeeper import CallLimit, ZooKeeperError
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.claim.waiters import Waiter
-    from aiozkqueue.queue.runtime.clock import Clock
     from aiozkqueue.queue.state.snapshot import QueueFeature
+    from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.zookeeper import State, ZooKeeper
 
     from .tracing import Tracing

@@ -13,7 +13,7 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, removal
 from aiozkqueue.queue.options import collection, seconds
 from aiozkqueue.queue.put.foreign import prepare_foreign
-from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import changes
 
 from .queue import Queue

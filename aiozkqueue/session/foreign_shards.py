@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.dialects.sharding import another_shard, first_shard, is_shard
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import below, reads
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if sys.version_info >= (3, 14):
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.runtime.clock import Clock
 
 
 def check_handler(handler: object, takes: str = "the delivery") -> None:

@@ -13,11 +13,11 @@ import anyio
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.layout.rates import RatePaths
-from aiozkqueue.queue.runtime.patience import Patience
-from aiozkqueue.queue.runtime.task_pool import TaskPool
-from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.rates.pace import Pace
 from aiozkqueue.rates.timeline import Timeline
+from aiozkqueue.runtime.patience import Patience
+from aiozkqueue.runtime.task_pool import TaskPool
+from aiozkqueue.runtime.tasks import wait_settled
 from aiozkqueue.wording import counted
 from aiozkqueue.zookeeper import State
 

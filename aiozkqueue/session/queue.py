@@ -41,7 +41,7 @@ from aiozkqueue.queue.message import Message
 from aiozkqueue.queue.options import collection, positive, put_header, required_seconds, seconds
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import prepare, prepare_all
-from aiozkqueue.queue.runtime.deadline import FOREVER, Deadline
+from aiozkqueue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.zookeeper import changes, reads
 
 from .administration import QueueAdmin

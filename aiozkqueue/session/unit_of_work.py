@@ -44,8 +44,8 @@ from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition, Joined, WithdrawnError
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import make_ready
-from aiozkqueue.queue.runtime.deadline import FOREVER, Deadline
-from aiozkqueue.queue.runtime.tasks import wait_settled
+from aiozkqueue.runtime.deadline import FOREVER, Deadline
+from aiozkqueue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,7 +13,7 @@ from anyio.from_thread import start_blocking_portal
 
 from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
 from aiozkqueue.operations.similar import absence
-from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.session.connect import connect
 from aiozkqueue.session.credentials import credentials_of_environment, credentials_of_file
 from aiozkqueue.session.internals import core_of

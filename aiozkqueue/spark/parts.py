@@ -18,7 +18,7 @@ from aiozkqueue.operations.batch_writers import marks_of
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
-from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import (
     Create,
     MultiError,

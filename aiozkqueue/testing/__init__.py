@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.testing.assertions import assert_dead_lettered, assert_empty, assert_put
     from aiozkqueue.testing.certificates import Certificates, make_certificates
     from aiozkqueue.testing.clock import TestClock

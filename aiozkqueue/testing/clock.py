@@ -15,7 +15,7 @@ from datetime import timedelta
 from math import floor, inf
 from typing import TYPE_CHECKING, cast
 
-from aiozkqueue.queue.runtime.clock import Clock
+from aiozkqueue.runtime.clock import Clock
 
 from .moved import MovedZooKeeper
 

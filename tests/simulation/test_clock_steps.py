@@ -9,7 +9,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.claim.discovery import LONGEST_REST
-from aiozkqueue.queue.runtime.clock import SAMPLE_LIFETIME
+from aiozkqueue.runtime.clock import SAMPLE_LIFETIME
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.errors import ConnectionLostError
-from aiozkqueue.queue.runtime.clock import TRUSTED
+from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 

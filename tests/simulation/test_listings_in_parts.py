@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.queue.claim import collapse, lane_reader
-from aiozkqueue.queue.runtime import strings
+from aiozkqueue.runtime import strings
 from tests.simulation.checker import check
 from tests.simulation.workload import run
 

@@ -24,14 +24,14 @@ LAYERS = (
     {"errors"},
     {"extras", "wording"},
     {"zookeeper", "layout"},
-    {"dialects"},
+    {"dialects", "runtime"},
     {"queue"},
     {"operations"},
     {"batches", "foreign", "rates", "replies"},
     {"session"},
 )
 QUEUE = (
-    {"codec", "options", "outcome", "runtime"},
+    {"codec", "options", "outcome"},
     {"candidates", "destination"},
     {"redelivery", "state"},
     {"commit", "message"},

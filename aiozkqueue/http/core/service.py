@@ -17,8 +17,8 @@ from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
 from aiozkqueue.operations.ended_locks import count_ended
 from aiozkqueue.operations.stats import configuration, count, count_staged
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.state.znodes import exists
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.session.internals import core_of, handle_of, state_of
 
 from . import showing

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import BundleName, ItemName
 from aiozkqueue.queue.candidates.groups import lock_ids
-from aiozkqueue.queue.runtime.strings import Names, Strings
+from aiozkqueue.runtime.strings import Names, Strings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

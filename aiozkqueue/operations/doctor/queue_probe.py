@@ -18,7 +18,7 @@ from aiozkqueue.operations.orphans import bad_locks, orphan_metas, record_id, st
 from aiozkqueue.operations.stats import put_into
 from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.runtime.strings import Names, shed
+from aiozkqueue.runtime.strings import Names, shed
 from aiozkqueue.zookeeper import PAGE, Collector, NoAuthError, NoNodeError, below
 
 from .acls import ACL_SAMPLE, open_znodes

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import SEQUENCE_DIGITS, ItemRef, MalformedError, candidate_id, is_bundle_at, messages_in, name_at
-from aiozkqueue.queue.runtime.strings import Strings
+from aiozkqueue.runtime.strings import Strings
 
 from .collectors import Dealt, Earliest, Foremost
 from .partition import FIRST_WAIT, Partition

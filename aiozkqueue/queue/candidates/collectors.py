@@ -12,7 +12,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from aiozkqueue.queue.runtime.strings import Names, Strings
+from aiozkqueue.runtime.strings import Names, Strings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.layout import HOUR, ItemName, ItemRef, hour_at, later_of, match_due, name_at, parse_lock
 from aiozkqueue.moments import milliseconds_in
-from aiozkqueue.queue.runtime.strings import shed
+from aiozkqueue.runtime.strings import shed
 from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 
 from .batches import is_closed
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from aiozkqueue.layout import QueuePaths, StoredConfig
-    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 #: Milliseconds before an hour begins at which its items are listed.

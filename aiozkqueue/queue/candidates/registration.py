@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiozkqueue.layout import Condition, QueuePaths
-    from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
+    from aiozkqueue.runtime.clock import ServerClock
+    from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.zookeeper import ZooKeeper
 
 

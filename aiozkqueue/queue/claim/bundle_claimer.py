@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.queue.state.bundle_hold import BundleOwner
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import ServerClock
+    from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
     from .claimer import Claimer

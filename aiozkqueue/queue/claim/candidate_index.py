@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.candidates.batches import BatchVisibility
-    from aiozkqueue.queue.runtime.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import Clock, ServerClock, Timer
     from aiozkqueue.zookeeper import ZooKeeper
 
 #: Seconds after which messages that this user may not read are tried again: ZooKeeper does not report ACL changes.

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
-    from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import ServerClock
+    from aiozkqueue.runtime.lock_budget import SessionBudget
+    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
 log: Final = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from aiozkqueue.queue.candidates.chains import Chains
 from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
-from aiozkqueue.queue.runtime.strings import Strings, shed
+from aiozkqueue.runtime.strings import Strings, shed
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
 from .claimer import AttachedOpError, ContendedError, ReopenError
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper, ZooKeeperError
 
     from .claimer import Batch, Claimer

@@ -9,8 +9,8 @@ from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError
 from aiozkqueue.queue.commit.orphan_locks import CountAttempt
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
-from aiozkqueue.queue.runtime.patience import Patience
-from aiozkqueue.queue.runtime.tasks import wait_settled
+from aiozkqueue.runtime.patience import Patience
+from aiozkqueue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher

@@ -17,8 +17,8 @@ from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.watches import QueueWatch
 from aiozkqueue.queue.redelivery.timed_locks import reap
-from aiozkqueue.queue.runtime.clock import TRUSTED
-from aiozkqueue.queue.runtime.strings import shed
+from aiozkqueue.runtime.clock import TRUSTED
+from aiozkqueue.runtime.strings import shed
 from aiozkqueue.zookeeper import NoAuthError
 
 from .candidate_index import CandidateIndex
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.candidates.filters import FilterSelector
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
-    from aiozkqueue.queue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import Clock, ServerClock
+    from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
 
 NO_REVISION: Final = (0, -1)

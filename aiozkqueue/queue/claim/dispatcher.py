@@ -16,9 +16,9 @@ from aiozkqueue.layout import is_bundle_at, messages_in, name_at
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.group_commit import CLOSED
 from aiozkqueue.queue.put.ttl import at_its_end
-from aiozkqueue.queue.runtime.acl_errors import access_denied
-from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.queue.state.hooks import FREE, GONE
+from aiozkqueue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.tasks import wait_settled
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     ConnectionLossError,
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition, IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
-    from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import Fate
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import Clock, ServerClock
+    from aiozkqueue.runtime.lock_budget import SessionBudget
+    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper
 
     from .claimer import ClaimCounts

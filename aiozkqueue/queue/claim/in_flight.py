@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.layout import is_bundle_at, messages_in, name_at
-from aiozkqueue.queue.runtime.task_pool import TaskPool
+from aiozkqueue.runtime.task_pool import TaskPool
 from aiozkqueue.zookeeper import Check, ConnectionLossError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -23,9 +23,9 @@ from .collapse import claim_newest
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation
 
     from .bundles import HeldBundles

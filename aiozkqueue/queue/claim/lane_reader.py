@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.candidates.filters import FilterSelector
     from aiozkqueue.queue.candidates.foreign import Doubts
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
-    from aiozkqueue.queue.runtime.strings import Strings
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 log: Final = logging.getLogger(__name__)

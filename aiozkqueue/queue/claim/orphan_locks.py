@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.commit.orphan_locks import LockRef
-    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
-    from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.lock_budget import SessionBudget
+    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper
 
 log: Final = logging.getLogger(__name__)

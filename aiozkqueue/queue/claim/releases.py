@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from aiozkqueue.errors import QueueError
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.runtime.clock import Clock, Timer
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import Clock, Timer
 
     from .bundles import HeldBundles
     from .discovery import CandidateSource

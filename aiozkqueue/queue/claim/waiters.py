@@ -9,14 +9,14 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import SessionExpiredError
-from aiozkqueue.queue.runtime.shared_timer import SharedTimer
+from aiozkqueue.runtime.shared_timer import SharedTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aiozkqueue.errors import QueueError
-    from aiozkqueue.queue.runtime.clock import Clock
     from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.runtime.clock import Clock
 
 #: Length of the line, including answered takers, above which the answered ones are removed.
 ANSWERED_KEPT = 64

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.candidates.backlog import Backlog
-    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.zookeeper import ZooKeeper
 
 #: Items whose locks are read in one request. If more may be taken, the locks are listed instead.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from aiozkqueue.errors import ConflictError
-from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import NoAuthError, NotEmptyError
 
 from .conditional import ConditionalPart

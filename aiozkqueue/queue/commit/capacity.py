@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.hooks import CapacityLimit
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.deadline import Deadline
 
     from .alterations import TransactionalAlteration
     from .dispositions import Disposition

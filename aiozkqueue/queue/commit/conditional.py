@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError, NotCommittedError
-from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError, NotEmptyError
 
 from .write import OPERATION_WEIGHT, AtomicWrite, Part

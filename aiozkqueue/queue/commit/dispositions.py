@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
-from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import BadVersionError, Check, Create, NoAuthError, NoNodeError, NotEmptyError, SetData
 
 from .write import OPERATION_WEIGHT

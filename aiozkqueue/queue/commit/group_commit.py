@@ -25,8 +25,8 @@ from aiozkqueue.errors import (
     SessionExpiredError,
     TransactionTooLargeError,
 )
-from aiozkqueue.queue.runtime.acl_errors import right_denied
-from aiozkqueue.queue.runtime.clock import TRUSTED
+from aiozkqueue.runtime.acl_errors import right_denied
+from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import (
     AuthFailedError,
     NoAuthError,
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
-    from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.lanes import PutLanes
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import ServerClock
+    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
     from .slot import Sending, Sent

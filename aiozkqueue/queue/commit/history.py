@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from aiozkqueue.layout import End, History, HistoryRecord
-from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.state.hooks import AttachedOp
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError, parent_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, SessionExpiredError
 from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, bundles_of
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,

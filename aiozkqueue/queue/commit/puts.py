@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.layout import ItemRef, with_field
-from aiozkqueue.queue.runtime.deadline import AT_ONCE
+from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
 from .capacity import needs_of, reserve_again
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from aiozkqueue.queue.commit.meter import Meter
-    from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.deadline import Deadline
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .capacity import Needs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from aiozkqueue.errors import QueueError
-from aiozkqueue.queue.runtime.acl_errors import required_right, right_denied
-from aiozkqueue.queue.runtime.clock import TRUSTED
+from aiozkqueue.runtime.acl_errors import required_right, right_denied
+from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import NoAuthError
 
 from .write import AtomicWrite, Part

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import Clock, ServerClock
+    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import CallLimit, ZooKeeper
 
     from .group_commit import GroupCommitter

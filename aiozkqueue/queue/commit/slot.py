@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from aiozkqueue.layout import ClientPaths
-    from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.queue.state.hooks import CapacityLimit
+    from aiozkqueue.runtime.deadline import Deadline
 
     from .conditional import Change
     from .puts import Put

@@ -16,9 +16,9 @@ from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.dispositions import REMOVED, bury
 from aiozkqueue.queue.commit.unique_keys import freed_with
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
-from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
 from aiozkqueue.queue.state.claim import Claim
+from aiozkqueue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.lock_budget import EphemeralBudget
 from aiozkqueue.zookeeper import PAGE, Check, Create, Delete, SetData, read_pages
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Node, Operation
 
 P = TypeVar("P")

@@ -16,7 +16,7 @@ from aiozkqueue.errors import (
     SessionClosedError,
     SessionExpiredError,
 )
-from aiozkqueue.queue.runtime.tasks import wait_settled
+from aiozkqueue.runtime.tasks import wait_settled
 from aiozkqueue.zookeeper import current_call
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.commit.meter import Meter
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from aiozkqueue.errors import (
     SessionExpiredError,
     TransactionTooLargeError,
 )
-from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     ConnectionLossError,
@@ -42,13 +42,13 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.commit.write import AtomicWrite
-    from aiozkqueue.queue.runtime.clock import Clock
-    from aiozkqueue.queue.runtime.deadline import Deadline
-    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
-    from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.hooks import OnWait
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.state.snapshot import QueueSnapshot
+    from aiozkqueue.runtime.clock import Clock
+    from aiozkqueue.runtime.deadline import Deadline
+    from aiozkqueue.runtime.lock_budget import SessionBudget
+    from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Watch, WatchEvent, ZooKeeper
 
 #: Maximum number of unanswered puts that one session may have to a bounded queue.

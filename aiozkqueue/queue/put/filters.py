@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import encode_tags, tags_digest
 from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import BadVersionError, Check, NoNodeError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from .ttl import TtlPlace, lasting
 if TYPE_CHECKING:
     from aiozkqueue.layout import Header
     from aiozkqueue.queue.commit.puts import Put
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.state.snapshot import QueueSnapshot
+    from aiozkqueue.runtime.clock import ServerClock
 
 
 class QueueDefaults:

@@ -17,14 +17,14 @@ from aiozkqueue.layout import LAST_MOMENT, End, ItemName, ItemRef
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.put_plan import PutPlan
-from aiozkqueue.queue.runtime.clock import TRUSTED
+from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import MultiError
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import StoredConfig
     from aiozkqueue.queue.commit.put_plan import Place
-    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.runtime.clock import ServerClock
 
 
 EXPIRED = Disposition("remove", outcome=End.EXPIRED)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aiozkqueue.layout import Header, ItemName
-    from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
+    from aiozkqueue.runtime.lock_budget import EphemeralBudget
     from aiozkqueue.zookeeper import Operation
 
     from .hooks import Fate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from aiozkqueue.queue.runtime.deadline import Deadline
+    from aiozkqueue.runtime.deadline import Deadline
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 ClaimT_contra = TypeVar("ClaimT_contra", contravariant=True)

@@ -38,7 +38,7 @@ from aiozkqueue.layout import (
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.candidates.groups import lock_id
 from aiozkqueue.queue.candidates.tag_records import TagRecords
-from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
+from aiozkqueue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Policy
-    from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Node, Operation, Stat
 
     from .hooks import ClaimListener

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import is_deleted, name_at
-from aiozkqueue.queue.runtime.strings import Names
+from aiozkqueue.runtime.strings import Names
 from aiozkqueue.zookeeper import (
     PAGE,
     Check,

@@ -18,7 +18,7 @@ from aiozkqueue.operations.listing import collect_children, list_children
 from aiozkqueue.operations.stats import count
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.runtime.acl_errors import access_denied
+from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.batching import BATCH, MOST_BYTES
 from aiozkqueue.spark.columns import body_of, default_schema

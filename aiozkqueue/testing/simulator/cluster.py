@@ -19,7 +19,7 @@ from .loop import EPOCH, LoopClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.runtime.clock import Clock
 
 
 class Cluster:

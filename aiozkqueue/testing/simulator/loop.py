@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from anyio._backends._asyncio import CancelScope
 
-from aiozkqueue.queue.runtime.clock import Clock
+from aiozkqueue.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -15,7 +15,7 @@ from aiozkqueue.errors import AccessDeniedError, NotFoundError, PartlyDeniedErro
 from aiozkqueue.operations.batch_writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.prepare import make_ready, prepare
-from aiozkqueue.queue.runtime.deadline import Deadline
+from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import Create, SetData
 from tests.integration.queue.conftest import eventually

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import aiozkqueue as zq
-from aiozkqueue.queue.runtime.clock import Clock
-from aiozkqueue.queue.runtime.patience import LONGEST_REPLY, Patience
+from aiozkqueue.runtime.clock import Clock
+from aiozkqueue.runtime.patience import LONGEST_REPLY, Patience
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 from tests.simulation.recorder import STATUS, HandlerError

@@ -12,7 +12,7 @@ from aiozkqueue.dialects import curator
 from aiozkqueue.foreign.queue_state import ForeignBacklog
 from aiozkqueue.queue.candidates.backlog import PASSED_OVER, Backlog
 from aiozkqueue.queue.candidates.partition import Partition
-from aiozkqueue.queue.runtime.strings import Strings
+from aiozkqueue.runtime.strings import Strings
 
 NOBODY: set[str] = set()
 

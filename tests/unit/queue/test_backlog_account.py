@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from aiozkqueue.layout import ItemRef
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.candidates.partition import Partition
-from aiozkqueue.queue.runtime.strings import Strings
+from aiozkqueue.runtime.strings import Strings
 
 LANES = ("items", "lanes/s1g0")
 

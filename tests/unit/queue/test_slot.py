@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozkqueue.queue.commit.slot import Fate, Slot
-from aiozkqueue.queue.runtime.clock import Clock, ServerClock
+from aiozkqueue.runtime.clock import Clock, ServerClock
 from aiozkqueue.zookeeper import Check, ConnectionLossError, MultiError, NodeExistsError, SetData, Stat
 
 if TYPE_CHECKING:

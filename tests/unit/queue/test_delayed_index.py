@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import HOUR, QueuePaths, StoredConfig, later_of
 from aiozkqueue.queue.candidates.delay import CHECKED, LEAD, DelayedIndex
-from aiozkqueue.queue.runtime.clock import Clock
+from aiozkqueue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Stat
 
 if TYPE_CHECKING:

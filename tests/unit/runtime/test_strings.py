@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.queue.runtime.strings import Names, Strings, shed
+from aiozkqueue.runtime.strings import Names, Strings, shed
 
 MANY = 20_000
 pages = st.lists(st.lists(st.text(st.characters(exclude_characters="/"), min_size=1), max_size=900), max_size=4)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozkqueue.queue.runtime.clock import Clock
-from aiozkqueue.queue.runtime.shared_timer import SLACK, SharedTimer
+from aiozkqueue.runtime.clock import Clock
+from aiozkqueue.runtime.shared_timer import SLACK, SharedTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

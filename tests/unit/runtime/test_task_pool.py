@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from aiozkqueue.queue.runtime.task_pool import TaskPool
+from aiozkqueue.runtime.task_pool import TaskPool
 
 
 async def settle() -> None:
@@ -79,7 +79,7 @@ async def test_a_woken_task_whose_job_another_task_took_gets_the_next_job() -> N
 async def test_idle_tasks_end_and_woken_tasks_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.runtime.task_pool.RESTS", 0.1)
+    monkeypatch.setattr("aiozkqueue.runtime.task_pool.RESTS", 0.1)
     works = Works()
     works.give("1", "2", "3")
     await settle()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aiozkqueue.queue.runtime.tasks import TaskOwner, wait_settled
+from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from aiozkqueue.queue.runtime.tasks import run_limited
+from aiozkqueue.runtime.tasks import run_limited
 
 pytestmark = pytest.mark.timeout(30)
 

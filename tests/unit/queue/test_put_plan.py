@@ -18,7 +18,7 @@ from aiozkqueue.zookeeper import Create, NodeExistsError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 

@@ -1,1 +1,0 @@
-"""The lowest layer: clocks, tasks, timers, deadlines and logs. It knows nothing about queues."""
