@@ -1,6 +1,7 @@
 """Recurring jobs and notifications, built on `aiozkqueue.queue`.
 
 - `cron` computes the times: expressions, time zones, missed occurrences. Pure.
+- `wall_clock` finds the moments at which the clock of a zone shows a time. Pure.
 - `jobs` keeps the jobs: add, declare, change, pause, remove, list.
 - `scheduler` puts each occurrence's message, exactly once among any number of schedulers.
 

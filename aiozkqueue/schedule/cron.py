@@ -1,6 +1,6 @@
 """The times of a job: a cron expression in a time zone. Pure; the caller provides the clock.
 
-The expressions and the rules for clock changes are those of Debian's cron, by the library cronsim:
+The expressions are those of Debian's cron, by the library cronsim, and so are the rules for clock changes:
 
 - a job at fixed times (neither minute nor hour begins with ``*``) that the clock skips in spring occurs at the first
   moment after the gap, and one whose time comes twice in autumn occurs the first time only;
@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC
+from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
@@ -22,8 +23,11 @@ from aiozkqueue.errors import InvalidScheduleError
 from aiozkqueue.extras import needs
 from aiozkqueue.moments import milliseconds_at, moment_at
 
+from .wall_clock import at_fixed_times, in_elapsed_time
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime, tzinfo
 
     from aiozkqueue.layout.jobs import Missed
 
@@ -74,7 +78,7 @@ class Cron:
         if start.year > _LAST_YEAR:
             return
         last = moment
-        for occurrence in _occurrences(self._expression, start.astimezone(self._zone)):
+        for occurrence in _occurrences(self._expression, start.replace(microsecond=0), self._zone):
             found = milliseconds_at(occurrence)
             # A start within a repeated hour yields earlier moments, and a skipped hour yields one moment several times.
             if found > last:
@@ -116,11 +120,23 @@ def to_put(cron: Cron, *, last: int, now: int, missed: Missed, tolerance: int, l
     return late + timely
 
 
-def _occurrences(expression: str, start: datetime) -> Iterator[datetime]:
+def _occurrences(expression: str, start: datetime, zone: tzinfo) -> Iterator[datetime]:
+    fields = _NICKNAMES.get(expression, expression)
+    matches = partial(_matches, fields)
+    if zone is UTC:
+        return matches(start)
+    minute_and_hour = fields.split()[-5:-3]
+    if any(field.startswith("*") for field in minute_and_hour):
+        return in_elapsed_time(matches, start, zone)
+    return at_fixed_times(matches, start, zone)
+
+
+def _matches(expression: str, start: datetime) -> Iterator[datetime]:
+    """Return the times that match after a time, both in UTC: the library loses some in zones with clock changes."""
     with needs("schedule"):
         from cronsim import CronSim, CronSimError  # noqa: PLC0415 - an extra, for those who use it
     try:
-        return CronSim(_NICKNAMES.get(expression, expression), start)
+        return CronSim(expression, start)
     except CronSimError as error:
         msg = f"{expression!r} is not a cron expression: {error}; give minute, hour, day, month and weekday, or @daily"
         raise InvalidScheduleError(msg) from error
