@@ -265,8 +265,8 @@ class Bus(Generic[E]):
     async def join(self, group: str) -> None:
         """Register a subscriber group, unless it exists: it gets every event that any process posts from now on.
 
-        Raises: InvalidNameError, AccessDeniedError, PayloadError, NotCommittedError, OutcomeUnknownError,
-        SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError: the names of all groups take more than 64 KiB; InvalidNameError, AccessDeniedError,
+        PayloadError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         await self._groups.join(group)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from aiozkqueue.errors import InvalidNameError
+from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
 from .errors import MalformedError
-from .fields import no_fields, read_object, unknown_fields, write_object
+from .fields import OBJECT_LIMIT, no_fields, read_object, unknown_fields, write_object
 from .names import check_queue_name
 from .paths import check_root
 
@@ -65,8 +65,17 @@ class BusRecord:
     """Fields of other versions, kept when the record is rewritten."""
 
     def encode(self) -> bytes:
-        """Return the bytes to store."""
-        return write_object({**self.unknown, "groups": list(self.groups)})
+        """Return the bytes to store.
+
+        Raises:
+            InvalidOptionError: they exceed 64 KiB.
+        """
+        data = write_object({**self.unknown, "groups": list(self.groups)})
+        if len(data) > OBJECT_LIMIT:
+            raise InvalidOptionError(
+                f"{_WHAT} take {len(data)} bytes, more than {OBJECT_LIMIT}: use fewer groups, or shorter names"
+            )
+        return data
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

@@ -298,6 +298,19 @@ async def test_a_post_that_cannot_be_stored_raises(
     assert await bus.queue().size() == 1
 
 
+async def test_a_group_for_which_the_bus_has_no_room_is_refused_and_the_bus_remains_usable(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    bus = Bus(session, "orders", Event)
+    with pytest.raises(zq.InvalidOptionError, match="use fewer groups"):
+        for number in range(1000):
+            await bus.join(f"{number:0180}")
+    groups = await Bus(other, "orders", Event).groups()
+    assert 300 < len(groups) < 1000
+    await bus.leave(groups[0])
+    assert len(await bus.post(Placed(order=1))) == len(groups)
+
+
 @pytest.mark.parametrize("name", ["no/bus", "a@b", ""])
 async def test_bad_names_are_refused(session: zq.QueueSession, name: str) -> None:
     with pytest.raises(InvalidNameError):
