@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.errors import InvalidOptionError, InvalidScheduleError
 
 from .errors import MalformedError
 from .fields import LAST_MOMENT, OBJECT_LIMIT, no_fields, read_object, unknown_fields, write_object
@@ -28,6 +28,9 @@ Missed = Literal["skip", "last", "all"]
 
 MOST_MISSED: Final = 1000
 """Maximum number of missed occurrences that ``missed="all"`` puts later."""
+
+LONGEST_CRON: Final = 1000
+"""Maximum number of characters of a cron expression."""
 
 _WHAT: Final = "a recurring job"
 
@@ -69,8 +72,13 @@ class JobRecord:
         """Return the bytes to store.
 
         Raises:
+            InvalidScheduleError: the cron expression is too long to be read again.
             InvalidOptionError: they exceed 64 KiB.
         """
+        if len(self.cron) > LONGEST_CRON:
+            raise InvalidScheduleError(
+                f"the cron expression has {len(self.cron)} characters, more than {LONGEST_CRON}: leave out repetitions"
+            )
         fields: dict[str, JsonValue] = {
             **self.unknown,
             "cron": self.cron,
@@ -137,7 +145,7 @@ def _with_headers(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
 class _Stored(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
-    cron: Annotated[str, Field(max_length=1000)]
+    cron: Annotated[str, Field(max_length=LONGEST_CRON)]
     zone: Annotated[str, Field(max_length=255)]
     queue: str
     body: str = ""

@@ -112,6 +112,7 @@ async def test_an_existing_and_an_unknown_job_raise_their_own_errors(session: zq
     [
         ({"cron": "0 25 * * *"}, InvalidScheduleError),
         ({"cron": "0 0 31 2 *"}, InvalidScheduleError),
+        ({"cron": ",".join(["0"] * 600) + " * * * *"}, InvalidScheduleError),
         ({"zone": "Mars/Olympus"}, InvalidScheduleError),
         ({"missed": "some"}, zq.InvalidOptionError),
         ({"limit": 0}, zq.InvalidOptionError),
