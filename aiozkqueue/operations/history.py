@@ -130,7 +130,7 @@ def record_of(name: str, node: Node | None) -> HistoryRecord | None:
 
 def milliseconds(moment: object, option: str) -> int:
     """Return a moment in milliseconds since 1970. Raises: InvalidOptionError."""
-    if not isinstance(moment, datetime) or moment.tzinfo is None:
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
         msg = f"{option}={moment!r}: give an aware datetime, such as datetime.now(UTC)"
         raise InvalidOptionError(msg)
     return max(0, milliseconds_at(moment))

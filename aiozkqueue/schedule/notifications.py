@@ -549,7 +549,7 @@ def _is_wanted(found: ItemSnapshot, wanted: _Wanted) -> bool:
 
 
 def _ms(moment: datetime) -> int:
-    if not isinstance(cast("object", moment), datetime) or moment.tzinfo is None:
+    if not isinstance(cast("object", moment), datetime) or moment.utcoffset() is None:
         msg = f"{moment!r} has no time zone: give an aware datetime"
         raise InvalidOptionError(msg)
     return milliseconds_at(moment)

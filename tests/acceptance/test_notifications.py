@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
@@ -264,6 +264,27 @@ async def test_bad_input_is_refused_before_anything_is_sent(invoices: Notificati
     with pytest.raises(zq.InvalidOptionError, match="zone"):
         await invoices.find("t", until=datetime(2030, 1, 1))  # noqa: DTZ001 - naive on purpose
     assert await invoices.find() == []
+
+
+class NoOffset(tzinfo):
+    """A time zone that does not state its offset, so that Python treats its datetimes as naive."""
+
+    def utcoffset(self, _date: datetime | None, /) -> None:
+        return None
+
+    dst = tzname = utcoffset
+
+
+async def test_a_date_whose_time_zone_has_no_offset_is_refused(invoices: NotificationQueue[Invoice]) -> None:
+    date = datetime(2030, 1, 1, tzinfo=NoOffset())
+    for call in (
+        invoices.schedule(Invoice(account=1), date),
+        invoices.find("t", until=date),
+        invoices.ready(date),
+        anext(invoices.queue.history(since=date)),
+    ):
+        with pytest.raises(zq.InvalidOptionError, match="aware datetime"):
+            await call
 
 
 @pytest.mark.parametrize("microseconds", [1, 300, 499, 500, 501, 700, 999, 1000])
