@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aiozkqueue.layout import Policy
+    from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.options import PutOptions, Seconds
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.session.delivery import Delivery
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.session.transaction import Transaction
     from aiozkqueue.zookeeper import CallLimit
+
+    from .groups import GroupsCheck
 
 log: Final = logging.getLogger(__name__)
 
@@ -139,8 +142,7 @@ class Bus(Generic[E]):
             raise InvalidOptionError(msg)
         put_options: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
         while True:
-            groups, check = await self._groups.known()
-            puts = [prepare(runtime, self._queue(group, self._policy), body, put_options) for group in (None, *groups)]
+            puts, check = await self._prepare(body, put_options)
             if tx is not None:
                 return work_of(tx).add_puts(puts, check)
             await make_ready(puts)
@@ -151,6 +153,20 @@ class Bus(Generic[E]):
             except GroupsChangedError:
                 continue
             return [stored_as(put) for put in puts]
+
+    async def _prepare(self, body: bytes, options: dict[str, Any]) -> tuple[list[Put], GroupsCheck]:
+        """Return the puts of an event, to the bus and to every group, and the check that these are its groups."""
+        runtime = core_of(self._session)
+        while True:
+            groups, check = await self._groups.known()
+            puts = [prepare(runtime, self._queue(group, self._policy), body, options) for group in (None, *groups)]
+            if all(put.state.snapshot.capacity is None for put in puts):
+                return puts, check
+            # A full queue refuses the event before the check is sent, even if its group has left.
+            self._groups.forget()
+            latest, check = await self._groups.known()
+            if latest == groups:
+                return puts, check
 
     # -- subscribing
 

@@ -53,7 +53,10 @@ class Groups:
         self._known = False
 
     async def join(self, group: str) -> None:
-        """Add a group, unless it exists. Raises: InvalidNameError, InvalidOptionError, AccessDeniedError, PayloadError."""
+        """Add a group, unless it exists.
+
+        Raises: InvalidNameError, InvalidOptionError, AccessDeniedError, PayloadError.
+        """
         self._paths.queue(group)
         await self._change(lambda groups: groups if group in groups else (*groups, group))
 

@@ -298,6 +298,22 @@ async def test_a_post_that_cannot_be_stored_raises(
     assert await bus.queue().size() == 1
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_the_full_queue_of_a_group_that_has_left_refuses_no_event(
+    session: zq.QueueSession, other: zq.QueueSession, *, transactional: bool
+) -> None:
+    bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
+    await operator.join("audit")
+    await operator.queue("audit").configure(zq.QueueConfig(max_size=1))
+    await bus.post(Placed(order=1))
+    with pytest.raises(zq.QueueFullError, match="orders@audit"):
+        await bus.post(Placed(order=2))
+    await operator.leave("audit")
+    async with session.transaction() as tx:
+        await bus.post(Placed(order=3), tx=tx if transactional else None)
+    assert await bus.queue().size() == 2
+
+
 async def test_a_group_for_which_the_bus_has_no_room_is_refused_and_the_bus_remains_usable(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
