@@ -66,6 +66,8 @@ class Scheduler:
         self._session = session
         self._paths = SchedulePaths(core_of(session).root)
         self._jobs: dict[str, tuple[JobRecord, int]] = {}
+        self._due: dict[str, int] = {}
+        """When to look at each job again, milliseconds of ZooKeeper's time; no entry for a job that was just read."""
         self._changed: set[str] | None = None
         """Jobs to read again; None: all."""
         self._wake = asyncio.Event()
@@ -155,12 +157,15 @@ class Scheduler:
         with readable(JOBS, self._paths.base):
             read = await read_jobs(runtime, self._paths, names)
         now = await server_time(runtime, JOBS)
-        for name in self._jobs if names is None else names:
-            if name not in read:
-                self._jobs = {other: job for other, job in self._jobs.items() if other != name}
-        self._jobs = {**self._jobs, **read}
-        pauses = await asyncio.gather(*(self._serve_apart(name, *job, now) for name, job in self._jobs.items()))
-        return max(0.0, min(pauses, default=LONGEST_SLEEP))
+        for name in set(self._jobs) if names is None else names:
+            self._jobs.pop(name, None)
+            self._due.pop(name, None)
+        self._jobs |= read
+        due = {name: job for name, job in self._jobs.items() if self._due.get(name, now) <= now}
+        pauses = await asyncio.gather(*(self._serve_apart(name, *job, now) for name, job in due.items()))
+        self._due |= {name: now + milliseconds_in(pause) for name, pause in zip(due, pauses, strict=True)}
+        following = min(self._due.values(), default=now + milliseconds_in(LONGEST_SLEEP))
+        return max(0.0, (following - now) / 1000)
 
     async def _serve_apart(self, name: str, record: JobRecord, version: int, now: int) -> float:
         """Serve one job as `_serve` does; an unforeseen error with it does not stop the others."""

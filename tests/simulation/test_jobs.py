@@ -129,6 +129,31 @@ def test_an_unforeseen_error_with_a_job_does_not_stop_the_others(
     assert "job odd cannot be used" in caplog.text
 
 
+def test_a_change_of_one_job_does_not_compute_the_times_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Cron] = []
+
+    def counting(cron: Cron, **options: Any) -> list[int]:
+        computed.append(cron)
+        return to_put(cron, **options)
+
+    monkeypatch.setattr("aiozkqueue.schedule.scheduler.to_put", counting)
+
+    async def program(session: zq.QueueSession) -> None:
+        jobs = Jobs(session)
+        for number in range(20):
+            await jobs.add(f"job-{number}", "0 0 * * *", "daily", b"")
+        async with Scheduler(session):
+            await asyncio.sleep(1)
+            assert len(computed) == 20
+            await jobs.change("job-7", cron="*/10 * * * * *")
+            await taken(session, session.queue("daily"), 2)
+            await jobs.remove("job-7")
+            await asyncio.sleep(1)
+        assert 20 < len(computed) <= 30, "only those of the job that was changed"
+
+    play(program)
+
+
 def test_the_messages_of_a_job_can_live_forever_in_a_queue_with_a_lifetime() -> None:
     async def program(session: zq.QueueSession) -> None:
         reports, jobs = session.queue("reports"), Jobs(session)
