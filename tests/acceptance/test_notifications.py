@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -11,7 +12,8 @@ from pydantic import BaseModel
 
 import aiozkqueue as zq
 from aiozkqueue.errors import AlreadyExistsError, NotFoundError
-from aiozkqueue.schedule import Notification, NotificationQueue, Notifications
+from aiozkqueue.queue.commit.conditional import apply as apply_changes
+from aiozkqueue.schedule import Notification, NotificationQueue, Notifications, notifications
 
 
 class Invoice(BaseModel):
@@ -163,6 +165,28 @@ async def test_one_entry_or_all_entries_of_a_key_are_removed_and_recorded(invoic
     assert await invoices.remove_all("t") == 2
     assert [one.id for one in await invoices.find()] == [kept]
     assert [record.outcome.value async for record in invoices.queue.history()] == ["removed"] * 5
+
+
+async def test_entries_that_two_clients_remove_at_once_are_counted_once_and_not_reported_as_faults(
+    invoices: NotificationQueue[Invoice],
+    other: zq.QueueSession,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for account in range(60):
+        await invoices.schedule(Invoice(account=account), later(3600), search_key1=str(account % 2), search_key2="t")
+    same = await Notifications(other).get("billing", "invoices", Invoice)
+    removed: list[int] = []
+
+    async def overtaken(runtime: Any, changes: Any) -> list[bool]:
+        monkeypatch.setattr(notifications, "apply_changes", apply_changes)
+        removed.append(await same.remove_all("t", search_key1="1"))
+        return await apply_changes(runtime, changes)
+
+    monkeypatch.setattr(notifications, "apply_changes", overtaken)
+    assert (await invoices.remove_all("t"), removed) == (30, [30])
+    assert await invoices.find("t") == []
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_entries_are_replaced_and_removed_only_if_the_transaction_commits(

@@ -130,12 +130,22 @@ async def _settle(
     parts = [ConditionalPart(change) for change in changes]
     for start in range(0, len(parts), TOGETHER):
         together = parts[start : start + TOGETHER]
-        writes = [AtomicWrite(runtime.ids.next(), part) for part in together]
-        for atomic_write in writes:
-            runtime.committer.submit(atomic_write)
-        for atomic_write in writes:
-            await atomic_write.wait()
+        await settle_together(runtime, [AtomicWrite(runtime.ids.next(), part) for part in together])
         for part in together:
             if part.error is not None and not part.left and not isinstance(part.error, spared):
                 raise part.error
     return parts
+
+
+async def settle_together(runtime: Runtime, writes: Iterable[AtomicWrite]) -> None:
+    """Submit writes whose parts keep their outcomes, and wait until all are settled."""
+    submitted = list(writes)
+    for atomic_write in submitted:
+        atomic_write.watch(_kept)
+        runtime.committer.submit(atomic_write)
+    for atomic_write in submitted:
+        await atomic_write.wait()
+
+
+def _kept(_: AtomicWrite) -> None:
+    """Do nothing: the part keeps the outcome, even if its write is settled before the wait for it begins."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import QueueError, QueueFullError
 
-from .conditional import ConditionalPart
+from .conditional import ConditionalPart, settle_together
 from .dispositions import obstructed_by
 from .puts import Puts
 from .write import AtomicWrite, Joined
@@ -83,10 +83,7 @@ async def _transfer(
         if room is not None:
             room.bind(atomic_write, len(item.puts))
         writes.append(atomic_write)
-    for atomic_write in writes:
-        runtime.committer.submit(atomic_write)
-    for atomic_write in writes:
-        await atomic_write.wait()
+    await settle_together(runtime, writes)
     outcomes: list[bool | QueueError] = []
     for item, guard in zip(items, guards, strict=True):
         error = guard.error
