@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SAMPLE_LIFETIME = 30.0
 TRUSTED: Final = 2 * SAMPLE_LIFETIME
 """Seconds after its last sample for which the measured time decides whether something is due."""
+#: Seconds between the progress of the date and that of monotonic time after which the machine counts as suspended.
+SUSPENDED: Final = 1.0
 
 
 class Timer(Protocol):
@@ -87,6 +89,8 @@ class ServerClock:
     offset, so the greatest recent value is the best lower bound. ``mtime - local time when it was sent`` is at least
     the true offset. A change of leader (the epoch in the upper half of the zxid) discards all samples, because
     another machine's clock then provides the time. So does a sample that the earlier ones exclude: the clock was set.
+    Monotonic time stands still while this machine is suspended, so a suspension ends the samples too. It shows in the
+    date, which continues.
     """
 
     def __init__(self, clock: Clock, zookeeper: ZooKeeper) -> None:
@@ -94,6 +98,7 @@ class ServerClock:
         self._zookeeper = zookeeper
         self._epoch = -1
         self._since = 0.0
+        self._lead = self._date_lead()
         self._least = _Bound()
         self._most = _Bound()  # of negated offsets
 
@@ -105,20 +110,24 @@ class ServerClock:
     def observe(self, mtime: int, sent: float | None = None) -> None:
         """Add the mtime (ms) of our own write as a sample. Call this when the reply arrives.
 
-        ``sent`` is the result of `local` just before the write was sent, if known.
+        ``sent`` is the result of `local` just before the write was sent, if known. The first sample after a suspension
+        is no measurement, because its write may be from before: it is a lower bound, which may be far too low.
         """
+        suspended, self._lead = self._suspended(), self._date_lead()
         mtime = self._clock.stamped(mtime)
         local = self.local()
         least, most = mtime - local, None if sent is None else sent - mtime - 1  # the server truncates an mtime to ms
         epoch = self._zookeeper.last_zxid >> 32
-        if epoch != self._epoch or local - self._since > TRUSTED * 1000 or self._excludes(least, most):
+        if suspended or epoch != self._epoch or local - self._since > TRUSTED * 1000 or self._excludes(least, most):
             self._epoch, self._least, self._most, self._since = epoch, _Bound(), _Bound(), local
         elif local - self._since > SAMPLE_LIFETIME * 1000:
             self._since += SAMPLE_LIFETIME * 1000
             self._least.turn()
             self._most.turn()
         self._least.add(least, local)
-        if most is not None:
+        if suspended:
+            self._least.newest = -inf
+        elif most is not None:
             self._most.add(most, local)
 
     def _excludes(self, least: float, most: float | None) -> bool:
@@ -127,6 +136,13 @@ class ServerClock:
         set_back = most is not None and self._least.best is not None and self._least.best > -most
         return set_ahead or set_back
 
+    def _suspended(self) -> bool:
+        """Whether this machine was suspended since the last sample, or its date was set."""
+        return abs(self._date_lead() - self._lead) > SUSPENDED
+
+    def _date_lead(self) -> float:
+        return self._clock.time() - self._clock.monotonic()
+
     @property
     def sampled(self) -> bool:
         """Whether the current leader's time has a lower bound; otherwise `now` falls back to the local clock."""
@@ -134,13 +150,13 @@ class ServerClock:
 
     def sampled_within(self, seconds: float) -> bool:
         """Whether the lower bound of the current leader's time has a sample of the last ``seconds``."""
-        return self.sampled and self.local() - self._least.newest <= seconds * 1000
+        return self.sampled and not self._suspended() and self.local() - self._least.newest <= seconds * 1000
 
     @property
     def bounded(self) -> bool:
         """Whether the current leader's time has a recent upper bound; otherwise `then` uses an older one."""
         recent = self.local() - self._most.newest <= TRUSTED * 1000
-        return recent and self._zookeeper.last_zxid >> 32 == self._epoch
+        return recent and not self._suspended() and self._zookeeper.last_zxid >> 32 == self._epoch
 
     def now(self) -> int:
         """Return the server's time in milliseconds since the epoch, at or before its true value."""
@@ -168,10 +184,10 @@ class ServerClock:
             assert isinstance(stat, Stat)  # noqa: S101 - for the type checker: the result of SetData
             self.observe(stat.mtime, sent)
 
-        if not self.sampled_within(TRUSTED):
-            try:
+        try:
+            while not self.sampled_within(TRUSTED):
                 await until_answered(self._zookeeper, sample)
-            except MultiError as error:
-                if not isinstance(error.error, NoNodeError):
-                    raise
+        except MultiError as error:
+            if not isinstance(error.error, NoNodeError):
+                raise
         return self.now()

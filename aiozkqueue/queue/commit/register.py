@@ -56,7 +56,7 @@ async def server_time(runtime: Runtime, subject: str) -> int:
 
     Raises: QueueError; as `Queue.put`.
     """
-    if not runtime.server_clock.sampled_within(TRUSTED):
+    while not runtime.server_clock.sampled_within(TRUSTED):
         sample = FixedOperations(subject, (), lambda error: QueueError(f"{error}"))
         await runtime.settle(AtomicWrite(runtime.ids.next(), sample))
     return runtime.server_clock.now()

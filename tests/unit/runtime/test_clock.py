@@ -27,8 +27,10 @@ class Leader:
 class ManualClock(Clock):
     now = 1000.0
 
+    slept = 0.0
+
     def time(self) -> float:
-        return 50.0
+        return self.now + self.slept - 950.0
 
     def monotonic(self) -> float:
         return self.now
@@ -133,6 +135,41 @@ def test_an_old_sample_does_not_count_as_a_measurement(server: ServerClock, cloc
     assert server.now() == 1_000_000
     leader.last_zxid = 2 * EPOCH
     assert not server.sampled_within(TRUSTED)
+
+
+def test_a_sample_from_before_a_suspension_does_not_count_as_a_measurement(
+    server: ServerClock, clock: ManualClock
+) -> None:
+    server.observe(9_000_000, server.local())
+    clock.slept += 7200
+    assert not server.sampled_within(TRUSTED)
+    assert not server.bounded
+    assert server.now() == 9_000_000  # still at or before the true value
+    server.observe(16_200_000, server.local())  # of a write that may have been sent before
+    assert not server.sampled_within(TRUSTED)
+    assert not server.bounded
+    server.observe(16_200_000, server.local())
+    assert server.sampled_within(TRUSTED)
+    assert server.bounded
+    assert server.now() == 16_200_000
+
+
+def test_a_reply_that_was_read_after_a_suspension_does_not_count_as_a_measurement(
+    server: ServerClock, clock: ManualClock
+) -> None:
+    server.observe(9_000_000, server.local())
+    sent = server.local()
+    clock.slept += 7200
+    server.observe(9_000_001, sent)
+    assert not server.sampled_within(TRUSTED)
+    assert not server.bounded
+
+
+def test_a_slow_drift_of_the_date_keeps_the_measurement(server: ServerClock, clock: ManualClock) -> None:
+    for _ in range(10):
+        clock.slept += 0.5
+        server.observe(9_000_000, server.local())
+        assert server.bounded
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from("abc"))), st.integers(0, 100), st.integers(1, 5))

@@ -1,0 +1,98 @@
+"""Machines that are suspended: their monotonic time stands still, while ZooKeeper's time and their date continue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.claim.discovery import LONGEST_REST
+from aiozkqueue.testing.simulator import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.testing.simulator.loop import LoopClock
+from tests.simulation.test_clock_steps import AT_ONCE, HOUR, fail, lease, put_later, wait
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing.simulator.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class LaptopClock(LoopClock):
+    """A clock whose date jumps when the machine continues."""
+
+    suspended = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.suspended
+
+
+def suspend(cluster: Cluster, clock: LaptopClock, seconds: float, *, ends_session: bool) -> None:
+    """Suspend the machine of the session ``laptop`` for a time that its loop does not notice."""
+    clock.suspended += seconds
+    cluster.ensemble.offset += seconds
+    if ends_session:
+        cluster.expire("laptop")
+
+
+@pytest.mark.parametrize("ends_session", [False, True])
+@pytest.mark.parametrize("seconds", [8.0, 2 * HOUR])
+@pytest.mark.parametrize("make", [put_later, lease, fail])
+def test_a_delay_that_begins_after_a_suspension_does_not_end_early(
+    make: Callable[[zq.QueueSession, float], Awaitable[None]], seconds: float, *, ends_session: bool
+) -> None:
+    async def main() -> None:
+        clock, loop = LaptopClock(), asyncio.get_running_loop()
+        cluster = make_cluster(clock=clock)
+        async with cluster.connect(name="laptop") as session:
+            await session.queue("jobs").put(b"before")
+            assert await wait(session, 1) is not None
+            suspend(cluster, clock, seconds, ends_session=ends_session)
+            began = loop.time()
+            await make(session, 30)
+            assert await wait(session, HOUR) is not None
+            assert loop.time() - began == pytest.approx(30, abs=AT_ONCE)
+
+    run_virtual(main, limit=3 * HOUR)
+
+
+@pytest.mark.parametrize("ends_session", [False, True])
+@pytest.mark.parametrize("default", [False, True])
+def test_a_message_put_after_a_suspension_has_its_whole_lifetime(*, default: bool, ends_session: bool) -> None:
+    async def main() -> None:
+        clock = LaptopClock()
+        cluster = make_cluster(clock=clock)
+        async with cluster.connect(name="laptop") as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(ttl=100 if default else None))
+            await jobs.put(b"before")
+            assert await wait(session, 1) is not None
+            suspend(cluster, clock, 2 * HOUR, ends_session=ends_session)
+            await (jobs.put(b"after") if default else jobs.put(b"after", ttl=100))
+            await asyncio.sleep(99)
+            assert await wait(session, 0) is not None
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("make", [put_later, lease, fail])
+def test_an_idle_consumer_notices_that_a_delay_has_ended_during_its_suspension(
+    make: Callable[[zq.QueueSession, float], Awaitable[None]],
+) -> None:
+    async def main() -> None:
+        clock, loop = LaptopClock(), asyncio.get_running_loop()
+        cluster = make_cluster(clock=clock)
+        async with cluster.connect(name="server") as other, cluster.connect(name="laptop") as session:
+            await make(other, HOUR)
+            taking = asyncio.ensure_future(wait(session, 10 * HOUR))
+            await asyncio.sleep(100)
+            suspend(cluster, clock, 2 * HOUR, ends_session=False)
+            began = loop.time()
+            assert await taking is not None
+            assert loop.time() - began <= LONGEST_REST + AT_ONCE
+
+    run_virtual(main, limit=3 * HOUR)
