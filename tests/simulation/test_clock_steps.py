@@ -12,11 +12,16 @@ from aiozkqueue.queue.claim.discovery import LONGEST_REST
 from aiozkqueue.runtime.clock import SAMPLE_LIFETIME
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.testing.simulator.requests import Fault, Kind
+from aiozkqueue.zookeeper import Create
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiozkqueue.testing.simulator.cluster import Cluster
+    from aiozkqueue.testing.simulator.ensemble import Ensemble
+    from aiozkqueue.testing.simulator.requests import Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -165,3 +170,50 @@ def test_a_put_with_a_lifetime_to_a_queue_that_was_deleted_meanwhile_creates_it(
             assert message.body == b"after"
 
     run_virtual(main)
+
+
+def test_a_slot_that_was_made_before_an_outage_is_no_measurement_of_the_time() -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(), asyncio.get_running_loop()
+        lost = Outage(cluster.ensemble, 15)
+        async with cluster.connect() as producer, cluster.connect(name="writer", session_timeout=30) as session:
+            await producer.queue("jobs").put(b"x")
+            cluster.ensemble.judge = lost
+            async with session.transaction(autocommit=False) as tx:
+                assert await tx.take(session.queue("jobs"), timeout=1) is not None
+                await asyncio.sleep(STALE)
+                await tx.rollback(delay=10)
+            assert lost.ended, "the creation of the slot was not lost"
+            began = loop.time()
+            assert await wait(session, 60) is not None
+            assert loop.time() - began >= 10 - AT_ONCE
+
+    run_virtual(main)
+
+
+class Outage:
+    """Loses the reply to the creation of the writer's slot, and then all its requests for some seconds."""
+
+    def __init__(self, ensemble: Ensemble, seconds: float) -> None:
+        self._loop = ensemble.loop
+        self._seconds = seconds
+        self._attempts = 0
+        self._end: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._end is not None and self._loop.time() >= self._end
+
+    def __call__(self, connection: ServerConnection, request: Request) -> Fault | None:
+        if connection.client.name != "writer":
+            return None
+        self._attempts += _makes_slot(request)
+        if self._end is None and self._attempts == 2:  # the first one is refused, because its folder is missing
+            self._end = self._loop.time() + self._seconds
+            return Fault.LOST_AFTER
+        return None if self._end is None or self.ended else Fault.LOST_BEFORE
+
+
+def _makes_slot(request: Request) -> bool:
+    first = request.argument[0] if request.kind is Kind.MULTI else None
+    return isinstance(first, Create) and "/slot-" in first.path

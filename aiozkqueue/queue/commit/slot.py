@@ -227,6 +227,7 @@ class Slot:
 
         It may have to be called again until the slot is `ready`.
         """
+        sent: float | None = self._clock.local()
         try:
             await self._zookeeper.multi([Create(self.path)], generation=generation)
         except ConnectionLossError:
@@ -239,11 +240,12 @@ class Slot:
                 return True
             if not isinstance(refusal.error, NodeExistsError):
                 raise refusal.error from refusal
+            sent = None  # it was written earlier, perhaps long ago
         stat = await self._zookeeper.exists(self.path)
         if stat is not None:
             self._version = stat.version
-            if stat.mzxid >> 32 == self._zookeeper.last_zxid >> 32:  # another leader's clock is no bound
-                self._clock.observe(stat.mtime)  # an earlier time, so a valid lower bound, and usually a close one
+            if sent is not None and stat.mzxid >> 32 == self._zookeeper.last_zxid >> 32:  # not another leader's clock
+                self._clock.observe(stat.mtime, sent)
         return True
 
     async def sample_clock(self, generation: int) -> None:

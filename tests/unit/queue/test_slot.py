@@ -44,16 +44,19 @@ class NoClock:
 
 
 class Written:
-    """A client of a server that has the slot, as the leader of some epoch has written it."""
+    """A client of a server that has the slot, as the leader of some epoch has written it, now or earlier."""
 
     last_zxid = 2 << 32
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, *, now: bool = False) -> None:
+        self._now = now
         self._stat = Stat(1, epoch << 32, 1000, 9_000_000, 1, 0, 0, 0, 0, 0, 0)
 
     async def multi(self, operations: Sequence[Any], **_: object) -> list[object]:
         if isinstance(operations[0], SetData):
             raise ConnectionLossError("lost")
+        if self._now:
+            return ["/slot-0"]
         raise MultiError(0, NodeExistsError("/slot-0"))
 
     async def exists(self, _: str) -> Stat:
@@ -78,14 +81,15 @@ async def test_an_unexpected_slot_version_is_read_again_and_the_session_continue
     assert zookeeper.written == [41, 42]
 
 
+@pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("epoch", [1, 2])
-async def test_a_slot_that_an_earlier_leader_has_written_does_not_show_the_time(epoch: int) -> None:
-    zookeeper: Any = Written(epoch)
+async def test_a_slot_shows_the_time_if_this_leader_has_just_created_it(epoch: int, *, now: bool) -> None:
+    zookeeper: Any = Written(epoch, now=now)
     clock = ServerClock(Clock(), zookeeper)
     slot = Slot(zookeeper, Paths(), 0, clock)  # type: ignore[arg-type]  # as much of it as is used
     assert await slot.prepare(1)
     assert slot.ready
-    assert clock.sampled is (epoch == 2)
+    assert clock.sampled is (epoch == 2 and now)
 
 
 async def test_a_slot_is_prepared_again_after_a_measurement_without_a_reply() -> None:
