@@ -90,13 +90,13 @@ class ServerClock:
     the true offset. A change of leader (the epoch in the upper half of the zxid) discards all samples, because
     another machine's clock then provides the time. So does a sample that the earlier ones exclude: the clock was set.
     Monotonic time stands still while this machine is suspended, so a suspension ends the samples too. It shows in the
-    date, which continues.
+    date, which continues. The date of a virtual machine may stand still too, so each new ZooKeeper session ends them.
     """
 
     def __init__(self, clock: Clock, zookeeper: ZooKeeper) -> None:
         self._clock = clock
         self._zookeeper = zookeeper
-        self._epoch = -1
+        self._era = (-1, -1)
         self._since = 0.0
         self._lead = self._date_lead()
         self._least = _Bound()
@@ -117,9 +117,9 @@ class ServerClock:
         mtime = self._clock.stamped(mtime)
         local = self.local()
         least, most = mtime - local, None if sent is None else sent - mtime - 1  # the server truncates an mtime to ms
-        epoch = self._zookeeper.last_zxid >> 32
-        if suspended or epoch != self._epoch or local - self._since > TRUSTED * 1000 or self._excludes(least, most):
-            self._epoch, self._least, self._most, self._since = epoch, _Bound(), _Bound(), local
+        era = self._current_era()
+        if suspended or era != self._era or local - self._since > TRUSTED * 1000 or self._excludes(least, most):
+            self._era, self._least, self._most, self._since = era, _Bound(), _Bound(), local
         elif local - self._since > SAMPLE_LIFETIME * 1000:
             self._since += SAMPLE_LIFETIME * 1000
             self._least.turn()
@@ -136,6 +136,10 @@ class ServerClock:
         set_back = most is not None and self._least.best is not None and self._least.best > -most
         return set_ahead or set_back
 
+    def _current_era(self) -> tuple[int, int]:
+        """Return what samples depend on: the leader, and the ZooKeeper session, which ends while a machine is paused."""
+        return self._zookeeper.last_zxid >> 32, self._zookeeper.generation
+
     def _suspended(self) -> bool:
         """Whether this machine was suspended since the last sample, or its date was set."""
         return abs(self._date_lead() - self._lead) > SUSPENDED
@@ -146,7 +150,7 @@ class ServerClock:
     @property
     def sampled(self) -> bool:
         """Whether the current leader's time has a lower bound; otherwise `now` falls back to the local clock."""
-        return self._least.best is not None and self._zookeeper.last_zxid >> 32 == self._epoch
+        return self._least.best is not None and self._current_era() == self._era
 
     def sampled_within(self, seconds: float) -> bool:
         """Whether the lower bound of the current leader's time has a sample of the last ``seconds``."""
@@ -156,7 +160,7 @@ class ServerClock:
     def bounded(self) -> bool:
         """Whether the current leader's time has a recent upper bound; otherwise `then` uses an older one."""
         recent = self.local() - self._most.newest <= TRUSTED * 1000
-        return recent and not self._suspended() and self._zookeeper.last_zxid >> 32 == self._epoch
+        return recent and not self._suspended() and self._current_era() == self._era
 
     def now(self) -> int:
         """Return the server's time in milliseconds since the epoch, at or before its true value."""

@@ -96,3 +96,25 @@ def test_an_idle_consumer_notices_that_a_delay_has_ended_during_its_suspension(
             assert loop.time() - began <= LONGEST_REST + AT_ONCE
 
     run_virtual(main, limit=3 * HOUR)
+
+
+@pytest.mark.parametrize("lifetime", [False, True])
+def test_a_virtual_machine_that_was_paused_with_its_date_measures_the_time_in_its_next_session(
+    *, lifetime: bool
+) -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(), asyncio.get_running_loop()
+        async with cluster.connect(name="guest") as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"before")
+            assert await wait(session, 1) is not None
+            cluster.ensemble.offset += 2 * HOUR
+            cluster.expire("guest")
+            await asyncio.sleep(5)  # it has a new session
+            began = loop.time()
+            await (jobs.put(b"after", ttl=30) if lifetime else jobs.put(b"after", delay=30))
+            message = await wait(session, 29 if lifetime else 60)
+            assert message is not None
+            assert lifetime or loop.time() - began == pytest.approx(30, abs=AT_ONCE)
+
+    run_virtual(main, limit=3 * HOUR)

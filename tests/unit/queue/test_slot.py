@@ -47,6 +47,7 @@ class Written:
     """A client of a server that has the slot, as the leader of some epoch has written it, now or earlier."""
 
     last_zxid = 2 << 32
+    generation = 1
 
     def __init__(self, epoch: int, *, now: bool = False) -> None:
         self._now = now

@@ -22,6 +22,7 @@ class Leader:
     """The little that a server clock wants of a client."""
 
     last_zxid = EPOCH
+    generation = 1
 
 
 class ManualClock(Clock):
@@ -84,6 +85,18 @@ def test_a_new_leader_discards_the_samples_of_the_last(server: ServerClock, cloc
     assert server.now() == pytest.approx(5_000_000, abs=1)
     clock.now += 1
     assert server.now() == pytest.approx(5_001_000, abs=1)
+
+
+def test_a_new_session_discards_the_samples_of_the_last(
+    server: ServerClock, clock: ManualClock, leader: Leader
+) -> None:
+    server.observe(9_000_000, server.local())
+    leader.generation = 2
+    assert not server.sampled_within(TRUSTED)
+    assert not server.bounded
+    server.observe(16_200_000, server.local())  # the virtual machine was paused, with all its clocks
+    assert server.now() == 16_200_000
+    assert server.then(clock.now) == 16_200_001
 
 
 def test_a_server_clock_that_was_set_back_is_followed_eventually(server: ServerClock, clock: ManualClock) -> None:
