@@ -137,7 +137,7 @@ class ServerClock:
         return set_ahead or set_back
 
     def _current_era(self) -> tuple[int, int]:
-        """Return what samples depend on: the leader, and the ZooKeeper session, which ends while a machine is paused."""
+        """Return what samples depend on: the leader's epoch, and the session, which ends while a machine is paused."""
         return self._zookeeper.last_zxid >> 32, self._zookeeper.generation
 
     def _suspended(self) -> bool:

@@ -37,6 +37,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .bundle_puts import FEWEST, BundledPuts
+from .refusals import refused_alike
 from .slot import Fate, RefusedError, Slot
 from .unsent import UnsentWrites
 from .write import PUT_WEIGHT, Composition, SharedOps
@@ -135,6 +136,15 @@ class _PendingMulti:
         atomic_write = self.batch[member]
         start = self.starts[member] if index < self.shared else self.shared
         return atomic_write, self.composition.handler_of(index, start) or atomic_write.part
+
+    def alike(self, index: int, error: ZooKeeperError) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
+        """Return the writes that the cause of a refusal concerns: the first such operation of each, and its handler."""
+        operations = self.composition.operations[: self.shared]
+        concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
+        for each in refused_alike(operations, index, error):
+            member, handler = self.refused_by(each)
+            concerned.setdefault(member, (handler, operations[each]))
+        return concerned
 
     def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
         """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
@@ -425,11 +435,15 @@ class GroupCommitter:
             self._refresh(batch, states[index], operation, error)
             return
         member, handler = pending.refused_by(index)
+        alike = {} if isinstance(handler, SharedOps) else pending.alike(index, error)
         _separate(batch)
         if (state := pending.lacks_lane_of(operation, error)) is not None:
             self._refresh(batch, state, operation, error)
         elif isinstance(handler, SharedOps):
             self._answer_shared(batch, handler, operation, error)
+        elif len(alike) > 1:
+            for concerned, (answerer, its_operation) in alike.items():
+                self._repair_or_fail(batch, concerned, partial(answerer.repair, its_operation, error), error)
         else:
             self._answer_refusal(batch, member, handler, operation, error)
 

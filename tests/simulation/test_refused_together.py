@@ -1,0 +1,91 @@
+"""Many writes that ZooKeeper refuses for one cause: it names one operation, and all that it concerns are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.testing.simulator.requests import Kind
+from aiozkqueue.zookeeper import Create
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing.simulator.requests import Fault, Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
+
+pytestmark = pytest.mark.timeout(120)
+
+WRITES = 200
+#: The most multis that carry these writes. One for each write is what this is about.
+FEW = 20
+
+
+class Multis:
+    """Counts the multis that create a znode of a kind, named by a part of its path."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = re.compile(kind)
+        self.seen = 0
+
+    def __call__(self, _: ServerConnection, request: Request) -> Fault | None:
+        if request.kind is Kind.MULTI:
+            self.seen += any(isinstance(each, Create) and self._kind.search(each.path) for each in request.argument)
+        return None
+
+
+def test_the_first_delayed_messages_of_an_hour_are_put_in_few_requests() -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"earlier", delay=50 * 3600)  # the queue has such messages, in another hour
+            multis = cluster.ensemble.judge = Multis("/later/.*/item-")
+            delayed = [jobs.put(b"%d" % each, delay=3600) for each in range(WRITES)]
+            await asyncio.gather(*delayed, *(jobs.put(b"now") for _ in range(WRITES)))
+            assert multis.seen <= FEW
+            stats = await jobs.stats()
+            assert (stats.scheduled, stats.size) == (WRITES + 1, 2 * WRITES + 1)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_puts_with_one_unique_key_are_refused_in_few_requests(*, held: bool) -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"other", key="other", unique=True)
+            first = [await jobs.put(b"first", key="k", unique=True)] if held else []
+            multis = cluster.ensemble.judge = Multis("/keys/.")
+            puts = (jobs.put(b"%d" % each, key="k", unique=True) for each in range(WRITES))
+            results = await asyncio.gather(*puts, return_exceptions=True)
+            stored = first + [each for each in results if isinstance(each, str)]
+            refused = [each for each in results if isinstance(each, zq.DuplicateKeyError)]
+            assert multis.seen <= FEW
+            assert len(stored) == 1
+            assert len(refused) == len(results) - len(stored) + len(first)
+            assert {each.message_id for each in refused} == set(stored)
+            assert await jobs.size() == 2
+
+    run_virtual(main)
+
+
+def test_puts_that_ignore_a_taken_key_return_its_holder_in_few_requests() -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"other", key="other", unique=True)
+            multis = cluster.ensemble.judge = Multis("/keys/.")
+            puts = (jobs.put(b"%d" % each, key="k", unique="ignore") for each in range(WRITES))
+            assert len(set(await asyncio.gather(*puts))) == 1
+            assert multis.seen <= FEW
+            assert await jobs.size() == 2
+
+    run_virtual(main)
