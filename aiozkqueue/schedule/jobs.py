@@ -29,6 +29,7 @@ from aiozkqueue.runtime.acl_errors import right_denied
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import (
     BadVersionError,
+    Check,
     Create,
     Delete,
     NoAuthError,
@@ -230,7 +231,8 @@ class Jobs:
         def explain(error: ZooKeeperError) -> QueueError:
             return _not_found(name) if isinstance(error, NoNodeError) else QueueError(f"{_job(name)}: {error}")
 
-        await apply(core_of(self._session), _job(name), [Delete(path)], explain)
+        operations: list[Operation] = [Delete(path), SetData(self._paths.base, b"")]  # see `removals`
+        await apply(core_of(self._session), _job(name), operations, explain)
 
     @reads
     async def get(self, name: str) -> Job:
@@ -314,6 +316,7 @@ class Jobs:
 
         await runtime.zookeeper.sync(path)  # another session may have changed it before this call
         while True:
+            removed = await removals(runtime, self._paths)
             old, version = await self._read(name)
             new = change(old)
             await load(new.cron, new.zone)
@@ -322,7 +325,7 @@ class Jobs:
             if (new.cron, new.zone) != (old.cron, old.zone) or old.paused:
                 new = replace(new, last=max(old.last, await server_time(runtime, _job(name))))
             try:
-                await apply(runtime, _job(name), [SetData(path, new.encode(), version)], explain)
+                await apply(runtime, _job(name), [removed, SetData(path, new.encode(), version)], explain)
             except JobChangedError:
                 continue
             return await _shown(name, new)
@@ -353,6 +356,17 @@ async def apply(
 ) -> None:
     """Apply operations exactly once. Raises: the result of ``explain`` for a refusal; as `Queue.put`."""
     await runtime.settle(AtomicWrite(runtime.ids.next(), FixedOperations(subject, operations, explain)))
+
+
+async def removals(runtime: SessionCore, paths: SchedulePaths) -> Operation:
+    """Return a check that no job is removed from now on.
+
+    A job that is removed and added again counts its versions from 0, so a change at a version that was read before the
+    removal could replace the new job. Each removal therefore changes the folder, and each change asserts its version.
+    The check must be made before the job is read.
+    """
+    folder = await runtime.zookeeper.exists(paths.base)
+    return Check(paths.base, -1 if folder is None else folder.version)
 
 
 async def read_jobs(

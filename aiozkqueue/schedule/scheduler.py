@@ -1,9 +1,9 @@
 """Puts the messages of recurring jobs: each occurrence once, for any number of schedulers.
 
-There is no leader. A scheduler that finds a job due sends one multi: set the job's ``last`` at the version read, and
-create the message. Of several schedulers that try, one succeeds; the multi uses a commit slot, so a lost reply does not
-cause a second message. A scheduler that is too late reads the job again. Schedulers sleep until the next occurrence or
-a change of a job.
+There is no leader. A scheduler that finds a job due sends one multi: check that no job was removed, set the job's
+``last`` at the version read, and create the message. Of several schedulers that try, one succeeds; the multi uses a
+commit slot, so a lost reply does not cause a second message. A scheduler that is too late reads the job again.
+Schedulers sleep until the next occurrence or a change of a job.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.session.background import Background
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.wording import counted
-from aiozkqueue.zookeeper import SetData, parent_of
+from aiozkqueue.zookeeper import Check, EventKind, SetData, parent_of
 
 from .cron import load, to_put
-from .jobs import JOBS, ensure_folder, left_alone, occurrence_options, read_jobs, readable
+from .jobs import JOBS, ensure_folder, left_alone, occurrence_options, read_jobs, readable, removals
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.session import QueueSession
-    from aiozkqueue.zookeeper import WatchEvent
+    from aiozkqueue.zookeeper import Operation, WatchEvent
 
 log: Final = logging.getLogger(__name__)
 
@@ -70,6 +70,8 @@ class Scheduler:
         """When to look at each job again, milliseconds of ZooKeeper's time; no entry for a job that was just read."""
         self._changed: set[str] | None = None
         """Jobs to read again; None: all."""
+        self._removals: Operation = Check(self._paths.base)
+        """The check that no job has been removed since the jobs were read."""
         self._wake = asyncio.Event()
         self._stopped = False
         self._scope: anyio.CancelScope | None = None
@@ -144,6 +146,8 @@ class Scheduler:
             watch.cancel()
 
     def _hear(self, event: WatchEvent) -> None:
+        if event == (EventKind.CHANGED, self._paths.base):
+            return  # by a removal, which is reported itself
         if parent_of(event.path) != self._paths.base:
             self._changed = None
         elif self._changed is not None:
@@ -153,6 +157,8 @@ class Scheduler:
     async def _look(self) -> float:
         """Put the due messages; return the seconds until the next check."""
         runtime = core_of(self._session)
+        # Before the names are taken: the watch has reported every removal that this check does not refuse.
+        self._removals = await removals(runtime, self._paths)
         names, self._changed = self._changed, set()
         with readable(JOBS, self._paths.base):
             read = await read_jobs(runtime, self._paths, names)
@@ -211,8 +217,8 @@ class Scheduler:
             if puts[0].state.snapshot.capacity is not None:  # the queue accepts no more at once
                 puts = puts[: credits_of(puts[0].state.config.max_size or 1)]
             decided = replace(record, last=last[len(puts) - 1])
-            change = Change(puts[0].state, [SetData(self._paths.job(name), decided.encode(), version)])
-            guard = ConditionalPart(change)
+            operations = [self._removals, SetData(self._paths.job(name), decided.encode(), version)]
+            guard = ConditionalPart(Change(puts[0].state, operations))
             atomic_write = guarded(runtime.ids.next(), guard, puts)
             await enter(atomic_write, puts, AT_ONCE)
             try:

@@ -19,6 +19,7 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.zookeeper import SetData
+from tests.simulation.between import Between
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -177,3 +178,31 @@ def test_a_job_for_the_queue_of_another_program_is_refused() -> None:
         assert not await core_of(session).zookeeper.exists("/zms/.schedule")
 
     play(program)
+
+
+@pytest.mark.parametrize("act", ["occurrence", "pause"])
+@pytest.mark.parametrize("number", range(1, 13))
+def test_a_job_that_was_removed_and_added_again_is_not_replaced_by_the_old_one(act: str, number: int) -> None:
+    """Both jobs are at the same version of their znodes."""
+
+    async def program() -> None:
+        cluster = make_cluster(seed=0)
+        async with cluster.connect() as session, cluster.connect() as operator:
+            jobs, mine = Jobs(session), Jobs(operator)
+            await jobs.add("job", EVERY_TEN_SECONDS, "old", b"old")
+
+            async def replace() -> None:
+                await mine.remove("job")
+                await mine.add("job", "0 0 1 1 *", "new", b"new")
+
+            meanwhile = Between(session, number, replace)
+            if act == "occurrence":
+                async with Scheduler(session):
+                    await asyncio.sleep(15)
+            else:
+                await jobs.pause("job")
+            if meanwhile.reached:
+                job = await mine.get("job")
+                assert (job.queue, job.body) == ("new", b"new")
+
+    run_virtual(program)
