@@ -76,7 +76,7 @@ class _Bound:
 
     def add(self, sample: float, local: float) -> None:
         """Add a sample that was taken at a local time."""
-        self.newest = local
+        self.newest = max(self.newest, local)
         if self._recent is None or sample > self._recent:
             self._recent = sample
         self.best = self._recent if self._previous is None else max(self._recent, self._previous)
@@ -124,11 +124,12 @@ class ServerClock:
             self._since += SAMPLE_LIFETIME * 1000
             self._least.turn()
             self._most.turn()
-        self._least.add(least, local)
+        taken = local if sent is None else sent  # the reply may be from after an outage
+        self._least.add(least, taken)
         if suspended:
             self._least.newest = -inf
         elif most is not None:
-            self._most.add(most, local)
+            self._most.add(most, taken)
 
     def _excludes(self, least: float, most: float | None) -> bool:
         """Whether the recent samples contradict a new one: no offset is within the bounds of all."""

@@ -217,3 +217,25 @@ class Outage:
 def _makes_slot(request: Request) -> bool:
     first = request.argument[0] if request.kind is Kind.MULTI else None
     return isinstance(first, Create) and "/slot-" in first.path
+
+
+@pytest.mark.parametrize("fault", [*Fault])
+@pytest.mark.parametrize("default", [False, True])
+def test_the_lifetime_of_a_message_begins_at_its_put_if_the_measurement_of_the_time_has_no_answer(
+    fault: Fault, *, default: bool
+) -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session, cluster.connect(name="other") as other:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(ttl=100 if default else None))
+            await jobs.put(b"before")
+            assert await wait(session, 1) is not None
+            await asyncio.sleep(10 * STALE)
+            faults = iter([fault])
+            cluster.ensemble.judge = lambda *_: next(faults, None)
+            await (jobs.put(b"after") if default else jobs.put(b"after", ttl=100))
+            assert next(faults, None) is None
+            assert await wait(other, 1) is not None
+
+    run_virtual(main, limit=20 * HOUR)

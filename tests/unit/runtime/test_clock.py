@@ -127,6 +127,13 @@ def test_a_late_reply_does_not_discard_better_samples(server: ServerClock, clock
     assert server.then(clock.now) == 9_001_001
 
 
+def test_a_write_that_was_answered_after_an_outage_is_no_recent_sample(server: ServerClock) -> None:
+    server.observe(9_000_000, server.local() - TRUSTED * 1000 - 1)
+    assert server.sampled
+    assert not server.sampled_within(TRUSTED)
+    assert not server.bounded
+
+
 def test_a_sample_bounds_the_time_for_at_most_two_periods(server: ServerClock, clock: ManualClock) -> None:
     server.observe(9_000_000)  # of a clock that is set back by 1,000 s now
     for wait in (SAMPLE_LIFETIME - 1, SAMPLE_LIFETIME, 2):
