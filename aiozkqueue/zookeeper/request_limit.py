@@ -86,24 +86,43 @@ async def smaller_limit(address: str, server: Server, size: int, tls: ssl.SSLCon
     while True:
         accepted = SMALL
         while limit - accepted > 1:
-            step = max(1, (limit - accepted) // (_PARALLEL + 1))
-            lengths = [*range(accepted + step, limit, step)][:_PARALLEL]
-            for length, answer in zip(lengths, await refused(lengths, _QUICK), strict=True):
-                if answer is not False:  # a server that has become unreachable is measured again
-                    limit = length
-                    break
-                accepted = length
-        if True not in await refused([accepted], _SURE):
-            return accepted
-        if accepted == SMALL:
-            return None  # it closes every connection by now, whatever its limit is
-        limit = accepted
+            lengths = _between(accepted, limit)
+            answers = await refused(lengths, _QUICK)
+            if answers.count(None) == len(answers):
+                return None
+            accepted, limit = _bounds(lengths, answers, accepted, limit)
+        match await refused([accepted, limit], _SURE):
+            case [False, True]:
+                return accepted
+            case [True, _] if accepted > SMALL:
+                limit = accepted
+            case _:
+                return None
+
+
+def _between(accepted: int, limit: int) -> list[int]:
+    """Return the lengths to try between one that is accepted and one that is refused."""
+    step = max(1, (limit - accepted) // (_PARALLEL + 1))
+    return [*range(accepted + step, limit, step)][:_PARALLEL]
+
+
+def _bounds(lengths: Sequence[int], answers: Sequence[bool | None], accepted: int, limit: int) -> tuple[int, int]:
+    """Return the largest length that is accepted, and the smallest one above it that is refused."""
+    for length, answer in zip(lengths, answers, strict=True):
+        if answer:
+            return accepted, length
+        if answer is False:
+            accepted = length
+    return accepted, limit
 
 
 async def _refuses(
     address: str, server: Server, length: int, tls: ssl.SSLContext | None, patience: float
 ) -> bool | None:
-    """Whether the server closes a connection that announces a frame of this length; None: it cannot be reached."""
+    """Whether the server closes a connection that announces a frame of this length.
+
+    None: it cannot be reached, or it closes the connection before anything is sent, as at its maxClientCnxns.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
     name = server.host.rstrip(".") if tls else None
@@ -112,13 +131,22 @@ async def _refuses(
             reader, writer = await asyncio.open_connection(address, server.port, ssl=tls, server_hostname=name)
     except OSError:  # TimeoutError is one
         return None
+    trips = _TRIPS * (loop.time() - began)
     try:
+        if await _closed(reader, _QUICK + trips):
+            return None
         writer.write(_LENGTH.pack(length))
-        async with asyncio.timeout(patience + _TRIPS * (loop.time() - began)):
+        return await _closed(reader, patience + trips)
+    finally:
+        writer.transport.abort()
+
+
+async def _closed(reader: asyncio.StreamReader, patience: float) -> bool:
+    """Whether the peer closes a connection within this many seconds."""
+    try:
+        async with asyncio.timeout(patience):
             return not await reader.read(1)
     except TimeoutError:
         return False
     except OSError:
         return True
-    finally:
-        writer.transport.abort()

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
 
 from aiozkqueue.zookeeper.hosts import Server
 from aiozkqueue.zookeeper.request_limit import SMALL, smaller_limit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 async def test_the_search_ends_without_a_result_if_the_server_begins_to_close_every_connection() -> None:
@@ -26,3 +33,38 @@ async def test_the_search_ends_without_a_result_if_the_server_begins_to_close_ev
         async with asyncio.timeout(10):
             assert await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None) is None
     assert connections > 2
+
+
+@asynccontextmanager
+async def crowded(limit: int, places: int) -> AsyncIterator[int]:
+    """A server that closes a connection as soon as it has accepted it if it has that many, as at its maxClientCnxns."""
+    taken = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        if taken < places:
+            taken += 1
+            with suppress(OSError, asyncio.IncompleteReadError):
+                (length,) = struct.unpack("!i", await reader.readexactly(4))
+                if length <= limit:
+                    await reader.read()
+            taken -= 1
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("places", [0, 1, 2, 3])
+async def test_a_server_without_room_for_more_connections_does_not_seem_to_have_a_small_limit(places: int) -> None:
+    async with crowded(2_000_000, places) as port, asyncio.timeout(20):
+        assert await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None) is None
+
+
+@pytest.mark.parametrize("places", [2, 3, 5])
+async def test_the_limit_of_a_server_with_little_room_for_more_connections_is_not_measured_as_too_small(
+    places: int,
+) -> None:
+    async with crowded(100_000, places) as port, asyncio.timeout(40):
+        limit = await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None)
+    assert limit is None or limit >= 100_000  # larger, if this machine was too slow
