@@ -478,17 +478,16 @@ class Queue(Destination[T]):
     ) -> list[str]:
         patience = Deadline(timeout, runtime.clock)
         puts, ids = await self._prepare_many(runtime, values, options)
-        start = 0
+        start, together = 0, MANY
         while start < len(puts):
-            most = min(MANY_BYTES, runtime.surely_small)
-            part = _first_part(puts[start : start + MANY], most)
+            part = _first_part(puts[start : start + together], min(MANY_BYTES, runtime.surely_small))
             end = start + len(part)
             try:
                 await self._put(runtime, part, patience)
             except QueueError as error:
                 stored = end - len(part)  # stored messages have been removed from `part`
-                if isinstance(error, TransactionTooLargeError) and len(part) > 1 and runtime.surely_small < most:
-                    start = stored  # the server has turned out to accept less at once
+                if isinstance(error, TransactionTooLargeError) and len(part) > 1:
+                    start, together = stored, len(part) // 2  # long paths, or a server that accepts less at once
                     continue
                 if stored:
                     error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
