@@ -299,8 +299,9 @@ class ClaimDispatcher:
 
         A taker that has no request under way gets another dispatcher for its next one.
         """
-        needed = self.users or not self._waiters.empty or self.flying or self._group_locks.any
-        if needed or not self._candidate_source.lingering or self._held_bundles.any or self._delayed_releases.any:
+        source = self._candidate_source
+        needed = self.users or not self._waiters.empty or self.flying or self._group_locks.any or source.held
+        if needed or not source.lingering or self._held_bundles.any or self._delayed_releases.any:
             return False
         self._closed = True
         self.state.claim_listeners = tuple(own for own in self.state.claim_listeners if own is not self)
