@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.runtime.clock import Timer
+    from aiozkqueue.runtime.clock import Clock, Timer
 
     from .core import SessionCore
     from .tracing import Handling
@@ -76,8 +77,9 @@ class Consumer(Generic[T]):
         self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
-        self._commits = _Commits(queue.name)
+        self._commits = _Commits(queue.name, runtime.clock)
         self._idle = False
+        self._idle_timer: Timer | None = None
         self._stopped = False
         self._closed = False
         self._absorbed: int = 0
@@ -213,8 +215,7 @@ class Consumer(Generic[T]):
     async def _next_claim(self) -> Claim | None:
         """Wait for the next claim; None when stopped, or idle for long enough."""
         self._idle = False
-        prefetcher, clock = self._prefetcher, self._runtime.clock
-        idle: Timer | None = None
+        prefetcher = self._prefetcher
         try:
             while not self._stopped:
                 if prefetcher.collect():
@@ -229,15 +230,16 @@ class Consumer(Generic[T]):
                         continue
                 if prefetcher.ready:
                     return prefetcher.ready.popleft()
-                if self._until_idle and idle is None:
-                    idle = clock.call_later(self._until_idle, self._became_idle)
+                if self._until_idle and self._idle_timer is None:
+                    self._idle_timer = self._runtime.clock.call_later(self._until_idle, self._look_if_idle)
                 prefetcher.changed.clear()
                 if not prefetcher.answered:
                     await self._await_change()
             return None
         finally:
-            if idle is not None:
-                idle.cancel()
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+                self._idle_timer = None
 
     async def _await_change(self) -> None:
         """Wait for an answer, or until the claim window of an inactive loop must shrink."""
@@ -254,12 +256,22 @@ class Consumer(Generic[T]):
         if self._stopped:
             return False
         commits = self._commits
+        outdated = self._answer_outdated if self._until_idle == 0 else bool(commits.under_way)
         while commits.under_way:
             commits.landed.clear()
             await commits.landed.wait()
         for work, _ in commits.failures:
             await work.rollback()  # it has begun, and ends once its message can be taken
-        return bool(commits.failures) or (self._until_idle == 0 and self._answer_outdated)
+        return bool(commits.failures) or outdated
+
+    def _look_if_idle(self) -> None:
+        """End the wait for a message, unless a commit has ended during it, which may have put one into this queue."""
+        clock, seconds = self._runtime.clock, self._until_idle or 0
+        left = self._commits.ended + seconds - clock.monotonic()
+        if left > 0:
+            self._idle_timer = clock.call_later(left, self._look_if_idle)
+        else:
+            self._became_idle()
 
     def _became_idle(self) -> None:
         self._idle = True
@@ -344,9 +356,12 @@ async def _sent() -> None:
 class _Commits:
     """The pending commits. They refer to this object and not to the consumer, which they would keep alive."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, clock: Clock) -> None:
         self._queue = queue
+        self._clock = clock
         self._left = False
+        self.ended = -math.inf
+        """When the last one ended, by the monotonic clock."""
         self.under_way: dict[AtomicWrite, UnitOfWork] = {}
         self.failures: deque[tuple[UnitOfWork, BaseException]] = deque()
         self.landed = asyncio.Event()
@@ -354,6 +369,7 @@ class _Commits:
     def land(self, commit: AtomicWrite) -> None:
         """Record that a commit has ended."""
         work = self.under_way.pop(commit)
+        self.ended = self._clock.monotonic()
         if commit.error is not None:
             self.failures.append((work, commit.error))
             if self._left:
