@@ -324,6 +324,9 @@ class WorkSettling:
         except QueueError as refused:  # a bad option: the message is still released
             await self.work.rollback(None, describe(refused))
             raise
+        except BaseException as interruption:
+            await leave(self.work, interruption, rewrite=self._released_as())
+            raise
         cause = error.__cause__ or error
         if not claim.used_up:
             log.info(
