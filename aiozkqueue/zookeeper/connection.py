@@ -319,6 +319,8 @@ class Connection(asyncio.Protocol):
         _xid, zxid, _code = _HEADER.unpack_from(data, offset)
         _, future, _, _, pieces = self._pending[0]
         assert pieces is not None  # noqa: S101 - `_in_pieces` has said so
+        if self.dropping.since is not None:
+            self.dropping.carried_out()
         size = length - _HEADER.size
         self._arriving = _Arriving(future, pieces(size), size, zxid)
         return offset + _HEADER.size

@@ -123,6 +123,21 @@ async def test_a_server_that_drops_requests_is_left_alone_for_longer_each_time_u
     assert (dropping.since, dropping.until) == (None, 0.0)
 
 
+async def test_a_server_carries_requests_out_again_when_a_long_reply_begins_to_arrive() -> None:
+    peer = Opened()
+    dropped = peer.request()
+    peer.connection.data_received(reply(1, error=wire.THROTTLED))
+    with pytest.raises(ThrottledError):
+        await dropped
+    listed = peer.request()
+    body = struct.pack(">i", 2) + 2 * (struct.pack(">i", 4) + b"name")
+    whole = reply(2, body=body)
+    peer.connection.data_received(whole[:-3])
+    assert peer.connection.dropping.since is None
+    peer.connection.data_received(whole[-3:])
+    assert await listed == ["name", "name"]
+
+
 async def test_a_connection_that_its_peer_closes_knows_the_largest_request_without_an_answer() -> None:
     peer = Opened()
     for size in (5000, 9000, 7000):
