@@ -54,9 +54,11 @@ class TtlPlace:
 
     async def prepare(self) -> None:
         """Learn ZooKeeper's time, and prepare the place."""
-        if self.within is not None and not self.within.ready:
-            await self.within.prepare()
-        while not self.ready:
+        while not self.ready:  # the queue may change meanwhile
+            if self.within is not None and not self.within.ready:
+                await self.within.prepare()
+            if self._end_known:
+                continue
             with suppress(MultiError):
                 await self._clock.learned(self._state.paths.due)
             if not self._end_known:  # the queue or a part of it has been deleted
