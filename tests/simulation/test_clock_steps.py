@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from aiozkqueue.queue.claim.discovery import LONGEST_REST
 from aiozkqueue.runtime.clock import SAMPLE_LIFETIME
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.testing.simulator.loop import EPOCH
 from aiozkqueue.testing.simulator.requests import Fault, Kind
 from aiozkqueue.zookeeper import Create
 
@@ -157,15 +159,17 @@ def test_a_message_that_was_taken_before_a_step_of_the_clock_is_retried_after_it
     run_virtual(main, limit=3 * HOUR)
 
 
-def test_a_put_with_a_lifetime_to_a_queue_that_was_deleted_meanwhile_creates_it() -> None:
+@pytest.mark.timeout(20)  # if it fails, it blocks the loop
+@pytest.mark.parametrize("options", [{}, {"priority": 3}, {"delay": 3}, {"priority": 3, "delay": 3}, {"group": "g"}])
+def test_a_put_with_a_lifetime_to_a_queue_that_was_deleted_meanwhile_creates_it(options: dict[str, Any]) -> None:
     async def main() -> None:
         cluster = make_cluster()
         async with cluster.connect() as session, cluster.connect() as operator:
-            await session.queue("jobs").put(b"before", ttl=100)
+            await session.queue("jobs").put(b"before", ttl=100, **options)
             await asyncio.sleep(STALE)
             await operator.queue("jobs").admin.delete(force=True)
-            await session.queue("jobs").put(b"after", ttl=100)
-            message = await wait(session, 1)
+            await session.queue("jobs").put(b"after", ttl=100, **options)
+            message = await wait(session, 10)
             assert message is not None
             assert message.body == b"after"
 
@@ -239,3 +243,24 @@ def test_the_lifetime_of_a_message_begins_at_its_put_if_the_measurement_of_the_t
             assert await wait(other, 1) is not None
 
     run_virtual(main, limit=20 * HOUR)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+@pytest.mark.parametrize("priority", [0, 3])
+def test_a_message_for_a_moment_is_delivered_then_by_the_clock_of_the_leader(
+    by: float, servers: int, priority: int
+) -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(servers=servers), asyncio.get_running_loop()
+        async with cluster.connect(session_timeout=20) as session, cluster.connect() as other:
+            await session.queue("jobs").put(b"before")
+            assert await wait(session, 1) is not None
+            await step(cluster, by)
+            began = loop.time()
+            at = datetime.fromtimestamp(EPOCH + cluster.ensemble.offset + began + 1800, UTC)
+            await session.queue("jobs").put(b"at", at=at, priority=priority)
+            assert await wait(other, 2 * HOUR) is not None
+            assert loop.time() - began == pytest.approx(1800, abs=AT_ONCE)
+
+    run_virtual(main, limit=3 * HOUR)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class DelayedPlace:
     """The place of one put, by its priority and due time. A due time in the past puts the item without a delay."""
 
-    __slots__ = ("_delay", "_due", "_from", "_priority", "_runtime", "_state")
+    __slots__ = ("_delay", "_due", "_from", "_past", "_priority", "_runtime", "_state")
 
     def __init__(
         self,
@@ -32,16 +32,24 @@ class DelayedPlace:
         self._due = due
         self._delay = delay
         self._from = handle.runtime.clock.monotonic()
+        self._past = False  # whether the due time has been seen to be over
 
     @property
     def ready(self) -> bool:
         """See `Place`."""
-        time_known = self._due is not None or self._delay is None or self._runtime.server_clock.bounded
-        return time_known and self._state.admits(self._priority, scheduled=self._scheduled)
+        return self._time_known and self._state.admits(self._priority, scheduled=self._scheduled)
+
+    @property
+    def _time_known(self) -> bool:
+        """Whether ZooKeeper's time is known as well as this needs it."""
+        clock = self._runtime.server_clock
+        if self._due is None:
+            return self._delay is None or clock.bounded
+        return self._past or clock.bounded or self._due > clock.now()
 
     async def prepare(self) -> None:
         """Learn ZooKeeper's time, and make consumers look for such messages if this is the first one."""
-        if self._delay is not None and self._due is None:
+        if not self._time_known:
             await self._runtime.learn_time()
         await self._state.ensure_lane(self._priority, scheduled=self._scheduled)
 
@@ -60,7 +68,8 @@ class DelayedPlace:
 
     def _is_past(self, due: int) -> bool:
         clock = self._runtime.server_clock
-        return clock.sampled and due <= clock.now()
+        self._past = self._past or (clock.sampled and due <= clock.now())
+        return self._past
 
 
 def placed(
