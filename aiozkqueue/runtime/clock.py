@@ -88,9 +88,10 @@ class ServerClock:
     Each of our writes that returns an mtime is a sample. ``mtime - local time at its reply`` is at most the true
     offset, so the greatest recent value is the best lower bound. ``mtime - local time when it was sent`` is at least
     the true offset. A change of leader (the epoch in the upper half of the zxid) discards all samples, because
-    another machine's clock then provides the time. So does a sample that the earlier ones exclude: the clock was set.
-    Monotonic time stands still while this machine is suspended, so a suspension ends the samples too. It shows in the
-    date, which continues. The date of a virtual machine may stand still too, so each new ZooKeeper session ends them.
+    another machine's clock then provides the time. It closes all connections, so a new connection discards them too. So
+    does a sample that the earlier ones exclude: the clock was set. Monotonic time stands still while this machine is
+    suspended, so a suspension ends the samples too. It shows in the date, which continues. The date of a virtual
+    machine may stand still too, so each new ZooKeeper session ends them.
     """
 
     def __init__(self, clock: Clock, zookeeper: ZooKeeper) -> None:
@@ -136,6 +137,10 @@ class ServerClock:
         set_ahead = self._most.best is not None and least > -self._most.best
         set_back = most is not None and self._least.best is not None and self._least.best > -most
         return set_ahead or set_back
+
+    def reconnected(self) -> None:
+        """Trust no earlier sample: another server may lead now, which no reply has shown yet."""
+        self._era = (-1, -1)
 
     def _current_era(self) -> tuple[int, int]:
         """Return what samples depend on: the leader's epoch, and the session, which ends while a machine is paused."""

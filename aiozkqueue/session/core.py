@@ -41,7 +41,7 @@ from aiozkqueue.runtime.clock import ServerClock
 from aiozkqueue.runtime.lock_budget import SessionBudget
 from aiozkqueue.runtime.shared_timer import EqualDeadlines
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
-from aiozkqueue.zookeeper import CallLimit, ZooKeeperError
+from aiozkqueue.zookeeper import CallLimit, State, ZooKeeperError
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim.waiters import Waiter
     from aiozkqueue.queue.state.snapshot import QueueFeature
     from aiozkqueue.runtime.clock import Clock
-    from aiozkqueue.zookeeper import State, ZooKeeper
+    from aiozkqueue.zookeeper import ZooKeeper
 
     from .tracing import Tracing
 
@@ -460,6 +460,8 @@ class SessionCore:
                 await wait_settled(asyncio.ensure_future(self.zookeeper.close()))
 
     def _state_changed(self, state: State, generation: int) -> None:
+        if state is State.CONNECTED:
+            self.server_clock.reconnected()
         if self.meter is not None:
             self.meter.state_changed(state)
         for dispatcher in self._dispatchers.values():

@@ -264,3 +264,31 @@ def test_a_message_for_a_moment_is_delivered_then_by_the_clock_of_the_leader(
             assert loop.time() - began == pytest.approx(1800, abs=AT_ONCE)
 
     run_virtual(main, limit=3 * HOUR)
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+@pytest.mark.parametrize("default", [False, True])
+@pytest.mark.parametrize("delay", [0, 30])
+def test_lifetimes_and_delays_count_by_the_clock_of_a_new_leader_at_once(
+    by: float, delay: float, *, default: bool
+) -> None:
+    """No reply has shown yet that another server leads, and the last measurement is a few seconds old."""
+
+    async def main() -> None:
+        cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
+        async with cluster.connect(session_timeout=20) as session, cluster.connect() as other:
+            jobs, options = session.queue("jobs"), {"delay": delay} if delay else {}
+            await jobs.configure(zq.QueueConfig(ttl=100 if default else None))
+            await jobs.put(b"before", ttl=1000, delay=1)  # so the queue is known to have delayed messages
+            assert await wait(session, 10) is not None
+            cluster.ensemble.offset += by
+            cluster.ensemble.elect()
+            await asyncio.sleep(5)
+            began = loop.time()
+            await (jobs.put(b"after", **options) if default else jobs.put(b"after", ttl=100, **options))
+            if not delay:
+                await asyncio.sleep(99)
+            assert await wait(other, 2 * HOUR) is not None
+            assert loop.time() - began == pytest.approx(delay or 99, abs=AT_ONCE)
+
+    run_virtual(main, limit=4 * HOUR)
