@@ -277,7 +277,7 @@ def test_lifetimes_and_delays_count_by_the_clock_of_a_new_leader_at_once(
     async def main() -> None:
         cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
         async with cluster.connect(session_timeout=20) as session, cluster.connect() as other:
-            jobs, options = session.queue("jobs"), {"delay": delay} if delay else {}
+            jobs, options = session.queue("jobs"), dict[str, Any](delay=delay) if delay else {}
             await jobs.configure(zq.QueueConfig(ttl=100 if default else None))
             await jobs.put(b"before", ttl=1000, delay=1)  # so the queue is known to have delayed messages
             assert await wait(session, 10) is not None
