@@ -1,5 +1,5 @@
-"""Replies to calls: a handler's answer, stored by its commit below the client that waits for it.
+"""Replies to calls: a handler's reply, stored by its commit below the client that waits for it.
 
-`answer` is the part of the handler's commit. `calls` waits for answers in the session that has called. The package
+`reply` is the part of the handler's commit. `calls` waits for replies in the session that has called. The package
 imports commits, the client and the layout. Sessions use it.
 """

@@ -20,7 +20,7 @@ from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.queue.state.claim import UNDECODED
 from aiozkqueue.queue.state.log_context import about
-from aiozkqueue.replies.answer import Answer
+from aiozkqueue.replies.reply import Reply
 
 from .cancellations import foreign_cancellations
 from .transaction import commit_or_leave, describe, leave
@@ -92,10 +92,11 @@ class Settling(Protocol):
         """Settle by the error that ended the handler."""
         ...
 
-    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException) -> None:
-        """Drop the puts, await ``last_act``, then dead-letter the message together with the puts of ``last_act``.
+    async def give_up(self, reason: str, exhausted: Callable[[], Awaitable[None]], cause: BaseException) -> None:
+        """Dead-letter the message of a handler whose scheduled retries are used up.
 
-        ``cause`` is the exception for the log.
+        The handler's puts are dropped. ``exhausted`` is called first, and its puts are stored with the dead letter.
+        ``reason`` is stored, and ``cause`` is the exception for the log.
         """
         ...
 
@@ -187,7 +188,7 @@ class Delivery(Message[T_co]):
     def _add_headers(self, headers: Mapping[str, str]) -> None:
         """Add these headers to the message if it is released."""
         if isinstance(self._settling, WorkSettling):
-            self._settling.word = headers
+            self._settling.extra_headers = headers
 
     async def __aenter__(self) -> Self:
         self._entered = True
@@ -222,12 +223,12 @@ class Delivery(Message[T_co]):
 class WorkSettling:
     """Settles a delivery by its own unit of work."""
 
-    __slots__ = ("_claim", "word", "work")
+    __slots__ = ("_claim", "extra_headers", "work")
 
     def __init__(self, runtime: SessionCore, claim: Claim) -> None:
         self._claim = claim
-        self.word: Mapping[str, str] = {}
-        """Headers that are added to the message if it is released, and that have room."""
+        self.extra_headers: Mapping[str, str] = {}
+        """Headers to add to the message if it is released; they are left out if they do not fit."""
         self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), claim, LATE)
         self.work.hold((claim,))
 
@@ -260,7 +261,7 @@ class WorkSettling:
         if len(data) > runtime.max_message:
             msg = f"queue {queue!r}: the reply takes {len(data)} bytes, ZooKeeper takes {runtime.max_message}"
             raise MessageTooLargeError(msg)
-        self.work.answer(Answer(address.path(runtime.root), data))
+        self.work.reply_with(Reply(address.path(runtime.root), data))
 
     async def commit(self, timeout: float | None) -> None:
         """See `Delivery`."""
@@ -283,12 +284,12 @@ class WorkSettling:
         else:
             await leave(self.work, error, rewrite=self._released_as())
 
-    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException) -> None:
+    async def give_up(self, reason: str, exhausted: Callable[[], Awaitable[None]], cause: BaseException) -> None:
         """See `Settling`. If it fails, it is repeated after the policy's delay."""
         self.work.drop_puts()
         rewrite = self._released_as()
         try:
-            await last_act()
+            await exhausted()
         except BaseException as error:
             if self.work.open:
                 await leave(self.work, error, rewrite=rewrite)
@@ -341,20 +342,22 @@ class WorkSettling:
         await self.work.rollback(delay, describe(cause), cause=cause, rewrite=rewrite)
 
     def _released_as(self, headers: Mapping[str, str] = MappingProxyType({})) -> bytes | None:
-        """Return the message with its word and these headers; without the word if it does not fit. Raises: QueueError.
+        """Return the message with the extra headers and these; without the extra ones if they do not fit.
 
         The dead letter keeps the same headers.
+
+        Raises: as `_rewritten`.
         """
         try:
-            return self._rewritten({**self.word, **headers})
+            return self._rewritten({**self.extra_headers, **headers})
         except QueueError as error:
-            if not self.word:
+            if not self.extra_headers:
                 raise
             log.warning(
                 "queue %s: message %s is released without the headers %s: %s",
                 self._claim.state.name,
                 self._claim.id,
-                ", ".join(self.word),
+                ", ".join(self.extra_headers),
                 error,
                 extra=about(self._claim, self.work.id),
             )

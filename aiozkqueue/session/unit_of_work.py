@@ -98,7 +98,6 @@ class UnitOfWork:
     __slots__ = (
         "__weakref__",
         "_alterations",
-        "_answer",
         "_atomic_write",
         "_claims",
         "_conditions",
@@ -108,6 +107,7 @@ class UnitOfWork:
         "_keys",
         "_puts",
         "_release",
+        "_reply",
         "_reservation",
         "_size",
         "_state",
@@ -125,7 +125,7 @@ class UnitOfWork:
         self._claims: dict[Claim, Disposition] = {}
         # Most transactions have none of these, and two empty dictionaries would cost as much as the claim.
         self._alterations: dict[tuple[str, str], TransactionalAlteration] | None = None
-        self._answer: Part | None = None
+        self._reply: Part | None = None
         self._conditions: list[Part] | None = None
         self._keys: dict[tuple[str, str], str] | None = None
         self._puts: list[Put] = []
@@ -295,15 +295,15 @@ class UnitOfWork:
         alteration = None if self._alterations is None else self._alterations.get((queue, place))
         return alteration is not None and alteration.removes
 
-    def answer(self, reply: Part) -> None:
+    def reply_with(self, reply: Part) -> None:
         """Reply by the commit; replaces an earlier reply. Raises: TransactionClosedError."""
         self.require_open()
-        self._answer = reply
+        self._reply = reply
 
     def drop_puts(self) -> None:
         """Drop the puts with their conditions, the alterations and the reply."""
         self._puts.clear()
-        self._alterations = self._keys = self._answer = self._conditions = None
+        self._alterations = self._keys = self._reply = self._conditions = None
         self._size = 0
 
     async def release_unseen(self, claims: list[Claim]) -> None:
@@ -386,7 +386,7 @@ class UnitOfWork:
 
         The puts come last: they read their paths in the last results.
         """
-        if not (self._puts or self._alterations or self._answer):
+        if not (self._puts or self._alterations or self._reply):
             return end_claims(self.id, self._claims, self.generation)
         parts: list[Part] = []
         if self._claims:
@@ -395,8 +395,8 @@ class UnitOfWork:
             parts += self._alterations.values()
         if self._conditions:
             parts += self._conditions
-        if self._answer is not None:
-            parts.append(self._answer)
+        if self._reply is not None:
+            parts.append(self._reply)
         if self._puts:
             parts.append(Puts(self._puts, FOREVER, self._needs))
         return parts[0] if len(parts) == 1 else Joined(parts)

@@ -96,9 +96,9 @@ class _Record:
         self.reason = reason
         self.outcome = Outcome.COMMITTED
 
-    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException) -> None:  # noqa: ARG002 - the protocol's
+    async def give_up(self, reason: str, exhausted: Callable[[], Awaitable[None]], cause: BaseException) -> None:  # noqa: ARG002 - the protocol's
         self._drop()
-        await last_act()
+        await exhausted()
         if self.outcome is Outcome.OPEN:
             self.reason = reason
             self.outcome = Outcome.COMMITTED

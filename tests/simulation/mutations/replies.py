@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.replies.answer import Answer
+from aiozkqueue.replies.reply import Reply
 from aiozkqueue.session.unit_of_work import UnitOfWork
 from aiozkqueue.zookeeper import Create
 from tests.simulation.mutations import mutation
@@ -35,8 +35,8 @@ def reply_of_a_failed_handler_sent_by_its_rollback(patch: pytest.MonkeyPatch) ->
     rollback = UnitOfWork._release_claims
 
     def replying(self: UnitOfWork, *args: object, **options: object) -> None:
-        if isinstance(self._answer, Answer):
-            create = self._answer._create
+        if isinstance(self._reply, Reply):
+            create = self._reply._create
             sent = self.runtime.zookeeper.multi([create])
             asyncio.ensure_future(sent).add_done_callback(lambda done: done.cancelled() or done.exception())
         rollback(self, *args, **options)  # type: ignore[arg-type]

@@ -30,9 +30,9 @@ def exhausted_handler_committed_before_the_dead_letter(patch: pytest.MonkeyPatch
     give_up = delivery.WorkSettling.give_up
 
     async def in_two_steps(
-        self: delivery.WorkSettling, reason: str, last_act: Callable[[], Awaitable[None]], cause: BaseException
+        self: delivery.WorkSettling, reason: str, exhausted: Callable[[], Awaitable[None]], cause: BaseException
     ) -> None:
-        await last_act()
+        await exhausted()
         runtime, puts = self.work.runtime, list(self.work._puts)
         for put in puts:
             await put.state.open_or_create()

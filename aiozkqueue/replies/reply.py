@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 
-class Answer(Part):
+class Reply(Part):
     """The create of one reply, which is left out if the caller has gone."""
 
     __slots__ = ("_create", "_left_out")
