@@ -16,7 +16,7 @@ from aiozkqueue.queue.state.log_context import about
 
 from .delivery import deliver
 from .internals import settle_failed, work_of
-from .transaction import describe, leave
+from .undo import describe, undo
 from .unit_of_work import PASSING, UnitOfWork
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class BatchWork:
         if isinstance(error, Retry | Reject):
             await self._settle([(claim, error) for claim in self.claims])
         else:
-            await leave(self.work, error)
+            await undo(self.work, error)
 
     async def _settle(self, failed: list[tuple[Claim, Exception]]) -> None:
         """Settle each failed message by its own error, and commit the others."""
@@ -167,7 +167,7 @@ async def _refusal(work: UnitOfWork) -> QueueError | None:
         await work.commit()
     except QueueError as error:
         if work.open:
-            await leave(work, error)
+            await undo(work, error)
         return error
     return None
 

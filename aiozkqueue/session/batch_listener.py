@@ -16,7 +16,7 @@ from .cancellations import as_failure, task_is_cancelled
 from .handler import time_limit
 from .listener import Listener
 from .middleware import wrapped
-from .transaction import leave
+from .undo import undo
 from .unit_of_work import PASSING, current
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class BatchListener(Listener[T_co]):
             if isinstance(error, asyncio.CancelledError) and not task_is_cancelled():
                 await self._failed(held, as_failure(error), context)
                 return
-            await leave(held.work, error)
+            await undo(held.work, error)
             raise
         finally:
             current.reset(outer)

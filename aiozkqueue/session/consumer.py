@@ -19,7 +19,7 @@ from aiozkqueue.runtime.tasks import wait_settled
 
 from .delivery import Delivery, WorkSettling, deliver
 from .internals import was_entered
-from .transaction import commit_or_leave, leave
+from .undo import commit_or_undo, undo
 from .unit_of_work import PASSING
 
 if TYPE_CHECKING:
@@ -179,18 +179,17 @@ class Consumer(Generic[T]):
             while len(self._commits.under_way) >= PENDING * self._prefetch:
                 self._commits.landed.clear()
                 await self._commits.landed.wait()
-            # This takes capacity in the target queues, for which pending commits may wait, so it runs only after one
-            # has ended.
-            alone = self._prefetch == 1 or not work.ready
-            if not alone:
+            # Capacity in the target queues is reserved only now: pending commits may wait for it.
+            pipelined = self._prefetch > 1 and work.make_ready_now()
+            if pipelined:
                 atomic_write = work.begin_commit()
         except BaseException as error:  # no other object holds this delivery
             if work.outcome is Outcome.OPEN:
-                await leave(work, error)
+                await undo(work, error)
             raise
-        if alone:
+        if not pipelined:
             try:
-                await commit_or_leave(work)
+                await commit_or_undo(work)
             except PASSING as error:
                 self._absorb(error)
         elif atomic_write is not None:
@@ -298,7 +297,7 @@ class Consumer(Generic[T]):
             if delivery is not None and not was_entered(delivery) and self._settle == "next":
                 work = _work(delivery)
                 if work.outcome is Outcome.OPEN:
-                    await leave(work, error)
+                    await undo(work, error)
         finally:
             if handling is not None:
                 handling.end(error)

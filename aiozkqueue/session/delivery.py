@@ -23,7 +23,7 @@ from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.replies.reply import Reply
 
 from .cancellations import foreign_cancellations
-from .transaction import commit_or_leave, describe, leave
+from .undo import commit_or_undo, describe, undo
 from .unit_of_work import UnitOfWork, current
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class WorkSettling:
 
     async def commit(self, timeout: float | None) -> None:
         """See `Delivery`."""
-        await commit_or_leave(self.work, timeout)
+        await commit_or_undo(self.work, timeout)
 
     async def rollback(self, delay: float | None, error: str | None = None) -> None:
         """See `Delivery`."""
@@ -282,7 +282,7 @@ class WorkSettling:
         elif isinstance(error, Reject):
             await self._reject(error.reason, error)
         else:
-            await leave(self.work, error, rewrite=self._released_as())
+            await undo(self.work, error, rewrite=self._released_as())
 
     async def give_up(self, reason: str, exhausted: Callable[[], Awaitable[None]], cause: BaseException) -> None:
         """See `Settling`. If it fails, it is repeated after the policy's delay."""
@@ -292,7 +292,7 @@ class WorkSettling:
             await exhausted()
         except BaseException as error:
             if self.work.open:
-                await leave(self.work, error, rewrite=rewrite)
+                await undo(self.work, error, rewrite=rewrite)
             if not isinstance(error, Exception):
                 raise
             log.warning(
@@ -305,7 +305,7 @@ class WorkSettling:
         if self.work.open:
             dead = Disposition("dead", reason=reason, cause=cause)
             self.work.end(self._claim.state.name, self._claim.id, dead)
-            await commit_or_leave(self.work)
+            await commit_or_undo(self.work)
 
     async def _reject(self, reason: str, cause: Reject | None = None) -> None:
         dead = Disposition("dead", reason=reason, cause=cause)
@@ -326,7 +326,7 @@ class WorkSettling:
             await self.work.rollback(None, describe(refused))
             raise
         except BaseException as interruption:
-            await leave(self.work, interruption, rewrite=self._released_as())
+            await undo(self.work, interruption, rewrite=self._released_as())
             raise
         cause = error.__cause__ or error
         if not claim.used_up:

@@ -18,7 +18,7 @@ from .handler import time_limit
 from .internals import settle_failed, work_of
 from .listener import Listener
 from .middleware import wrapped
-from .transaction import commit_or_leave, describe
+from .undo import commit_or_undo, describe
 from .unit_of_work import PASSING, current
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class DeliveryListener(Listener[T_co]):
                     await settle_failed(delivery, error)
                 raise
             if work.open:
-                await commit_or_leave(work)
+                await commit_or_undo(work)
             self._figures.handled += 1
         except PASSING as error:
             failure = error

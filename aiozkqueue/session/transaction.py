@@ -26,6 +26,7 @@ from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.runtime.lock_budget import EPHEMERAL_CAP
 from aiozkqueue.zookeeper import State, reads
 
+from .undo import undo, undo_unsent
 from .unit_of_work import UnitOfWork, current
 
 if TYPE_CHECKING:
@@ -268,12 +269,12 @@ class TransactionBlock:
         if not work.open:
             return
         if kind is not None:
-            await leave(work, error)
+            await undo(work, error)
         elif self._autocommit:
             try:
                 await work.commit(self._commit_timeout)
             except BaseException as failure:
-                await leave_unsent(work, failure)
+                await undo_unsent(work, failure)
                 raise
         else:
             if work.undecided:
@@ -459,38 +460,3 @@ def _dispatcher(work: UnitOfWork, queue: Destination[Any], limit: int, condition
             )
             raise TransactionTooLargeError(msg)
     return dispatcher
-
-
-async def commit_or_leave(work: UnitOfWork, timeout: float | None = None) -> None:
-    """Commit; undo the work if it could not be sent, without a delay if the caller was interrupted."""
-    try:
-        await work.commit(timeout)
-    except BaseException as error:
-        await leave_unsent(work, error)
-        raise
-
-
-async def leave_unsent(work: UnitOfWork, error: BaseException) -> None:
-    """Undo work whose commit failed before it was sent."""
-    if work.open:
-        await leave(work, error)
-
-
-async def leave(work: UnitOfWork, error: BaseException | None, *, rewrite: bytes | None = None) -> None:
-    """Undo work whose block was left with an error; if the work itself failed, release after the policy's delay."""
-    interrupted = not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError)
-    if interrupted:
-        await work.rollback(0, rewrite=rewrite)
-    else:
-        await work.rollback(None, describe(error), cause=error, rewrite=rewrite)
-
-
-def describe(error: BaseException | None) -> str:
-    """Describe an error for the record of attempts. The error's own ``__str__`` may fail."""
-    if error is None:
-        return ""
-    name = type(error).__name__
-    try:
-        return f"{name}: {error}".removesuffix(": ")[:1000]
-    except Exception as failure:  # noqa: BLE001 - whatever it raises, the message must be settled
-        return f"{name}, whose text cannot be shown: {type(failure).__name__}"

@@ -1,9 +1,11 @@
 """A unit of work: claims and puts that are decided together. Transactions and deliveries are its public interfaces.
 
-OPEN ──commit──▶ SETTLING ──▶ COMMITTED
-  │                 │ refused
-  └──rollback──▶ SETTLING ──▶ ROLLED BACK
-                    └ outcome unknown (slot collected, session closed) ──▶ UNKNOWN
+OPEN ──commit, rollback──▶ SETTLING ──▶ COMMITTED
+  ▲                           │  ├────▶ ROLLED_BACK
+  └── nothing was sent yet ───┘  └────▶ IN_DOUBT (slot collected, session closed)
+
+Work is also SETTLING while its commit waits for target queues. It is OPEN again before that commit is sent, and after
+a commit that was not sent in time has been withdrawn.
 
 `_move` is the only function that changes the state.
 """
@@ -175,20 +177,6 @@ class UnitOfWork:
         return self._state is _OPEN and bool(self._claims or self._puts or self._alterations)
 
     @property
-    def ready(self) -> bool:
-        """Whether its target queues are known to exist and to have capacity, which is then reserved."""
-        bounded = False
-        for put in self._puts:
-            if not put.state.ready or (put.plan is not None and not put.plan.ready):
-                return False
-            bounded = bounded or put.state.snapshot.capacity is not None
-        if not bounded:
-            return True
-        if self._reservation is None:
-            self._reservation = try_reserve(self._needs())
-        return self._reservation is not None
-
-    @property
     def lost(self) -> bool:
         """Whether its claims are known to be lost: their ZooKeeper session is over."""
         generation = self.generation
@@ -325,12 +313,12 @@ class UnitOfWork:
         self.require_open()
         deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
         try:
-            if self._puts and not self.ready:
+            if self._puts and not self.make_ready_now():
                 await self._make_ready(timeout)
             atomic_write = self.begin_commit()
         except QueueError as error:
             if self.open:
-                await self._undo_refused(error, patient=timeout is None)
+                await self._undo_unsent(error, waits=timeout is None)
             raise
         if atomic_write is None:
             return
@@ -341,10 +329,22 @@ class UnitOfWork:
             await wait_settled(self._release, limit=self.runtime.grace)
         atomic_write.outcome()
 
+    def make_ready_now(self) -> bool:
+        """Return whether the commit can be sent now; if it can, capacity in its target queues is reserved."""
+        bounded = False
+        for put in self._puts:
+            if not put.state.ready or (put.plan is not None and not put.plan.ready):
+                return False
+            bounded = bounded or put.state.snapshot.capacity is not None
+        if bounded and self._reservation is None:
+            self._reservation = try_reserve(self._needs())
+            return self._reservation is not None
+        return True
+
     def begin_commit(self) -> AtomicWrite | None:
         """Send the commit and return its atomic write; None if there is nothing to commit.
 
-        The target queues must have been opened.
+        Its target queues must be ready: see `make_ready_now`.
 
         Raises:
             TransactionClosedError: it has been settled.
@@ -464,9 +464,10 @@ class UnitOfWork:
     # -- internals
 
     def _move(self, state: _State) -> None:
-        # Open work must be settled first; work being settled may reopen, if it was never sent.
-        if (self._state is _OPEN) is not (state is _SETTLING) or self._state.final:
-            msg = f"{self.what}: cannot move from {self._state.name} to {state.name}"
+        before = self._state
+        allowed = state is _SETTLING if before is _OPEN else before is _SETTLING and state is not _SETTLING
+        if not allowed:
+            msg = f"{self.what}: cannot move from {before.name} to {state.name}"
             raise AssertionError(msg)
         self._state = state
         if state.final:
@@ -483,16 +484,21 @@ class UnitOfWork:
         atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
         return error
 
-    async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:
-        """Undo work whose commit could not be sent."""
+    async def _undo_unsent(self, error: QueueError, *, waits: bool) -> None:
+        """Undo work whose commit could not be sent; ``waits``: until the messages are released."""
+        # No server has answered in time: the messages are not the cause.
+        delay = 0 if type(error) is NotCommittedError else None
         self._move(_SETTLING)
-        self._release_claims(0 if type(error) is NotCommittedError else None, str(error), cause=error)
+        self._release_claims(delay, str(error), cause=error)
         self._move(_ROLLED_BACK)
-        if self._release is not None and patient:
+        if self._release is not None and waits:
             await wait_settled(self._release, limit=self.runtime.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
-        """Open the target queues, and reserve their capacity. Raises: also as `CapacityGate.acquire`."""
+        """Open the target queues, and reserve their capacity, waiting if necessary.
+
+        Raises: as `QueueState.open` and `CapacityGate.acquire`; NotCommittedError: no server answers in time.
+        """
         deadline = Deadline(timeout, self.runtime.clock)
         self._move(_SETTLING)
         try:
@@ -552,9 +558,10 @@ class UnitOfWork:
         cause: BaseException | None = None,
         obstructed: str | None = None,
     ) -> None:
-        """Send the release of all claims; the committer keeps it until it is applied or the session is over.
+        """Drop the puts, and send the release of all claims; it continues until it is applied or the session is over.
 
-        The message ``obstructed`` could not be removed: its delay grows with each attempt, whatever its policy says.
+        The arguments are as for `rollback`. The message ``obstructed`` could not be removed: its delay grows with each
+        attempt, whatever its policy says.
         """
         self._puts.clear()
         self._alterations = None

@@ -42,7 +42,7 @@ SESSION = (
     {"cancellations", "connection_state", "credentials", "tracing"},
     {"core"},
     {"alarms", "background", "interruptions", "unit_of_work"},
-    {"administration", "internals", "run"},
+    {"administration", "internals", "run", "undo"},
     {"transaction"},
     {"delivery", "leases"},
     {"batch"},

@@ -13,7 +13,7 @@ import aiozkqueue as zq
 from aiozkqueue.queue.commit.dispositions import Disposition, release_disposition
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.runtime.lock_budget import EphemeralBudget
-from aiozkqueue.session.transaction import describe
+from aiozkqueue.session.undo import describe
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -64,4 +64,3 @@ def test_a_message_that_was_never_delivered_is_released() -> None:
 def test_an_error_without_a_message_is_described_by_its_type() -> None:
     assert describe(TimeoutError()) == "TimeoutError"
     assert describe(ValueError("no such order")) == "ValueError: no such order"
-    assert describe(None) == ""
