@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_current: ContextVar[CallLimit | None] = ContextVar("aiozkqueue_call", default=None)
-
-
-def current_call() -> CallLimit | None:
-    """Return the limit of the call that runs here, if it has one."""
-    return _current.get()
+#: The limit of the call that runs in this context; None: it has none.
+current_call: ContextVar[CallLimit | None] = ContextVar("aiozkqueue_call", default=None)
 
 
 class CallLimit:
@@ -75,7 +71,7 @@ class CallLimit:
         loop = asyncio.get_running_loop()
         self._began = loop.time()
         self._timer = loop.call_later(self.seconds, self._on_timer)
-        self._token = _current.set(self)
+        self._token = current_call.set(self)
         return self
 
     async def __aexit__(
@@ -83,7 +79,7 @@ class CallLimit:
     ) -> None:
         assert self._timer is not None and self._token is not None and self._task is not None  # noqa: S101, PT018 - entered
         self._timer.cancel()
-        _current.reset(self._token)
+        current_call.reset(self._token)
         if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise self._error() from error
 

@@ -79,7 +79,7 @@ async def until_answered(
     Raises: as ``send``, except ConnectionLossError; SessionExpiredError only with a generation.
     """
     lost = False
-    call = current_call()
+    call = current_call.get()
     while True:
         sent_before = call is not None and call.sent
         if call is not None and zookeeper.state is State.CONNECTED:

@@ -41,12 +41,14 @@ class Partition:
         many queues do not all go to the same consumer.
     """
 
-    __slots__ = ("_peer_count", "_queue", "_steps", "count", "rank", "scattered")
+    __slots__ = ("_peer_count", "_queue", "_steps", "alone", "count", "rank", "scattered")
 
     def __init__(self, rank: int = 0, count: int = 1, *, scattered: bool = False, queue: str = "") -> None:
         self.rank: int = rank
         self.count: int = count
         self.scattered: bool = scattered
+        self.alone: bool = count == 1
+        """Whether there is no other consumer."""
         self._queue = queue
         self._peer_count = max(1, count - 1)
         self._steps = _steps(self._peer_count)
@@ -57,22 +59,17 @@ class Partition:
         names = sorted(registered)
         return cls(names.index(own), len(names), scattered=scattered, queue=queue) if own in names else cls()
 
-    @property
-    def alone(self) -> bool:
-        """Whether there is no other consumer."""
-        return self.count == 1
-
     def offset(self, lane: str) -> int:
         """Return the rotation of the deal for a lane: each lane numbers its items from 0."""
         return crc32(f"{self._queue}/{lane}".encode()) % self.count
 
     def owns(self, name: str, offset: int = 0) -> bool:
         """Whether this consumer comes first for an item."""
-        return self.count == 1 or (self._number(name) + offset - self.rank) % self.count == 0
+        return self.alone or (self._number(name) + offset - self.rank) % self.count == 0
 
     def distance(self, name: str, offset: int = 0) -> int:
         """Return how many live consumers come before this one for an item; 0: it is its own."""
-        if self.count == 1:
+        if self.alone:
             return 0
         number = self._number(name) + offset
         behind = (self.rank - number) % self.count

@@ -7,7 +7,7 @@ removed. When there is nothing to do, the source rests: it listens (see `watches
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import ItemRef, is_lane, name_at
@@ -17,6 +17,7 @@ from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.watches import QueueWatch
 from aiozkqueue.queue.redelivery.timed_locks import reap
+from aiozkqueue.queue.state.snapshot import NO_REVISION
 from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.runtime.strings import shed
 from aiozkqueue.zookeeper import NoAuthError
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.candidates.filters import FilterSelector
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import Revision
     from aiozkqueue.runtime.clock import Clock, ServerClock
     from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
 
-NO_REVISION: Final = (0, -1)
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
 #: Seconds between searches for timed locks of other sessions in a session that is never idle.
@@ -138,8 +139,8 @@ class CandidateSource(CandidateIndex):
         return True
 
     @property
-    def revision(self) -> tuple[int, int]:
-        """The version of the queue's configuration for which candidates are chosen."""
+    def revision(self) -> Revision:
+        """The revision of the queue's configuration for which candidates are chosen."""
         return self._revision
 
     @property

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import Revision
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation
 
@@ -54,7 +55,7 @@ class _PendingBatch(NamedTuple):
     locks: list[str]
     """The locks of these places, followed by those of attached removals."""
     generation: int
-    revision: tuple[int, int]
+    revision: Revision
     """The configuration for which these candidates were chosen."""
     room: int
     """Bytes of the session's lock budget that are reserved for the locks."""
@@ -283,13 +284,14 @@ class ClaimBatches:
             self._claimer.unreserve(pending.room, pending.generation)
             raise ReopenError
         places = pending.places
-        check = Check(self._state.paths.base, pending.revision[1])
+        check = Check(self._state.paths.base, pending.revision.version)
         return await pending.claim(places, pending.locks[: len(places)], pending.generation, check)
 
     def _offer(self, number: int, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to the waiting takers, or only to those that arrived before ``since``."""
         given = self._group_locks.given if self._candidate_source.grouped else None
-        self._give_back(self._waiters.assign(number, self._pending, claims, generation, since, given))
+        if unwanted := self._waiters.assign(number, self._pending, claims, generation, since, given):
+            self._give_back(unwanted)
 
 
 def _kept(batch: Batch) -> set[str]:

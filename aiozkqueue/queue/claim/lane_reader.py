@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.candidates.foreign import Doubts
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import Revision
     from aiozkqueue.runtime.strings import Strings
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
@@ -54,7 +55,7 @@ class LaneReader:
         self._warned = False
 
     async def filled(
-        self, levels: Sequence[PriorityLevel], revision: tuple[int, int], generation: int
+        self, levels: Sequence[PriorityLevel], revision: Revision, generation: int
     ) -> dict[PriorityLevel, set[str]]:
         """Return the lanes of each level that hold items. Raises: ReopenError: the queue has changed."""
         paths = self._state.paths
@@ -81,7 +82,7 @@ class LaneReader:
         batch_visibility: BatchVisibility | None,
         *,
         ordered: bool,
-        revision: tuple[int, int],
+        revision: Revision,
         generation: int,
     ) -> tuple[Dealt, Strings]:
         """List a lane and the locks; return the items that this consumer may take, and the locks.
@@ -161,7 +162,7 @@ class LaneReader:
         return dealt
 
 
-def _require_revision(queue: Stat | None, revision: tuple[int, int]) -> None:
+def _require_revision(queue: Stat | None, revision: Revision) -> None:
     if queue is None or (queue.czxid, queue.version) != revision:
         raise ReopenError
 

@@ -453,7 +453,7 @@ class AtomicWrite:
             return
         committer = self.committer
         assert committer is not None  # noqa: S101 - it has been submitted
-        call = current_call()
+        call = current_call.get()
         timer: asyncio.TimerHandle | None = None
         try:
             if self._waiter is not None:

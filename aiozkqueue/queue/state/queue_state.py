@@ -62,7 +62,7 @@ from .config_rules import PolicyChoice, check_change, with_lane
 from .generations import open_next_generation
 from .lanes import PutLanes
 from .missing_lanes import MissingLanes
-from .snapshot import QueueSnapshot
+from .snapshot import QueueSnapshot, Revision
 from .znodes import clear, complete, exists, folders_of, is_marked
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class QueueState:
     @property
     def version(self) -> int:
         """The version of the configuration last read."""
-        return self.snapshot.version
+        return self.snapshot.revision.version
 
     @property
     def sticky(self) -> bool:
@@ -610,9 +610,10 @@ class QueueState:
 
     def _adopt(self, config: StoredConfig, stat: Stat) -> None:
         """Replace the snapshot by the one of a configuration that has been read."""
-        same = self.snapshot.revision == (stat.czxid, stat.version)
+        revision = Revision(stat.czxid, stat.version)
+        same = self.snapshot.revision == revision
         lanes = self.snapshot.lanes if same else PutLanes(config, self.paths, self._links.random)
-        snapshot = QueueSnapshot.of(config, lanes, version=stat.version, created=stat.czxid)
+        snapshot = QueueSnapshot.of(config, lanes, revision)
         for feature in self._features:
             snapshot = feature.configured(snapshot)
         self.snapshot, self.ready = snapshot, True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from aiozkqueue.layout import AtLeastOnce
 
@@ -18,9 +18,22 @@ if TYPE_CHECKING:
 DEFAULT_POLICY: Final = AtLeastOnce()
 
 
+class Revision(NamedTuple):
+    """Distinguishes a configuration from every other one of a queue of this name."""
+
+    created: int
+    """The zxid that created the queue's znode: a queue that is deleted and created again counts its versions from 0."""
+    version: int
+    """The version of the configuration."""
+
+
+#: Before the first read.
+NO_REVISION: Final = Revision(0, -1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueSnapshot:
-    """A configuration, its version, and the hooks that the queue's features take from it."""
+    """A configuration, its revision, and the hooks that the queue's features take from it."""
 
     config: StoredConfig
     policy: Policy
@@ -29,10 +42,8 @@ class QueueSnapshot:
     """The lanes that may hold items, by priority, the most urgent first."""
     lanes: PutLanes
     """The lanes for new items."""
-    version: int
-    """The version of the configuration; -1 before the first read."""
-    created: int
-    """The zxid that created the queue's znode: a queue that is deleted and created again counts its versions from 0."""
+    revision: Revision
+    """The revision of the configuration."""
     bundle: int = 1
     """The maximum number of messages of a put that may share a znode; 1: each has its own."""
     accepts: Callable[[str], bool] | None = None
@@ -46,15 +57,10 @@ class QueueSnapshot:
     """The capacity gate of a bounded queue; None: the queue is unbounded."""
 
     @classmethod
-    def of(cls, config: StoredConfig, lanes: PutLanes, *, version: int = -1, created: int = 0) -> Self:
+    def of(cls, config: StoredConfig, lanes: PutLanes, revision: Revision = NO_REVISION) -> Self:
         """Return the snapshot of a configuration, without hooks."""
         policy = config.policy or DEFAULT_POLICY
-        return cls(config, policy, config.tiers, lanes, version, created, config.bundle_limit)
-
-    @property
-    def revision(self) -> tuple[int, int]:
-        """Distinguishes this configuration from every other one of a queue of this name."""
-        return self.created, self.version
+        return cls(config, policy, config.tiers, lanes, revision, config.bundle_limit)
 
 
 class QueueFeature(Protocol):
