@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.claim.prefetch import PACE, Prefetcher
-from aiozkqueue.queue.commit.group_commit import unknown
+from aiozkqueue.queue.commit.failures import unknown
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.tasks import wait_settled

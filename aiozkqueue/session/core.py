@@ -25,7 +25,8 @@ from aiozkqueue.operations.janitor import Janitor
 from aiozkqueue.queue.candidates.registration import this_process
 from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
-from aiozkqueue.queue.commit.group_commit import CLOSED, GroupCommitter
+from aiozkqueue.queue.commit.failures import CLOSED
+from aiozkqueue.queue.commit.group_commit import GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.history import HistoryHook, process_of
 from aiozkqueue.queue.commit.meter import Meter
@@ -382,7 +383,7 @@ class SessionCore:
             self._puts.remove(atomic_write)
         if not atomic_write.settled:
             raise self._late(atomic_write, self.operation_timeout)
-        atomic_write.outcome()
+        atomic_write.raise_error()
 
     async def settle(self, atomic_write: AtomicWrite, limit: float | None = None) -> None:
         """Submit an atomic write and wait for its result, for up to ``limit`` seconds; see `AtomicWrite.wait`.
@@ -394,7 +395,7 @@ class SessionCore:
         await atomic_write.wait(limit=limit)
         if not atomic_write.settled:
             raise self._late(atomic_write, limit)
-        atomic_write.outcome()
+        atomic_write.raise_error()
 
     def _late(self, atomic_write: AtomicWrite, limit: float | None) -> QueueError:
         """Withdraw a write that took too long, if it was not sent; return the error."""

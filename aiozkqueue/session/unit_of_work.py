@@ -39,7 +39,7 @@ from aiozkqueue.queue.commit.dispositions import (
     refuse_to_overtake,
     release_disposition,
 )
-from aiozkqueue.queue.commit.group_commit import unknown
+from aiozkqueue.queue.commit.failures import unknown
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.release import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
@@ -327,7 +327,7 @@ class UnitOfWork:
             raise self._withdraw(atomic_write, timeout)
         if self._release is not None:
             await wait_settled(self._release, limit=self.runtime.grace)
-        atomic_write.outcome()
+        atomic_write.raise_error()
 
     def make_ready_now(self) -> bool:
         """Return whether the commit can be sent now; if it can, capacity in its target queues is reserved."""

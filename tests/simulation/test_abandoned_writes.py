@@ -204,7 +204,7 @@ def test_a_write_about_to_be_sent_again_fails_when_its_session_is_closed(
 
             committer.submit(atomic_write)
             assert committer.withdraw(atomic_write)  # as one that has been refused
-            committer._begin_repair(atomic_write, mending())
+            committer._repairs._start(atomic_write, mending())
             monkeypatch.setattr(committer, "close", close_beside_it)
             waiting = asyncio.create_task(atomic_write.wait())
         async with asyncio.timeout(100):

@@ -8,7 +8,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import LANE_END
-from aiozkqueue.queue.commit.group_commit import FULL_GROUP, LEARN_EVERY
+from aiozkqueue.queue.commit.group_commit import FULL_GROUP, RESULTS_EVERY
 from aiozkqueue.queue.state import queue_state
 from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
@@ -28,7 +28,7 @@ def test_lanes_change_their_generation_in_time_despite_other_commits_between_the
             await others.put(b"makes the queue")
             for _ in range(before):
                 await others.put(b"")
-            for _ in range(10 * LEARN_EVERY):
+            for _ in range(10 * RESULTS_EVERY):
                 await asyncio.gather(*(jobs.put(b"") for _ in range(FULL_GROUP)))
                 await others.put(b"every other commit is of this")
             await jobs.configuration()  # reads it again

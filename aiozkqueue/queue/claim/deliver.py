@@ -105,7 +105,7 @@ async def _record(
             return []
         for attempt, claim in zip(attempts, claims, strict=True):
             try:
-                attempt.outcome()
+                attempt.raise_error()
             except AccessDeniedError as refusal:
                 denied[claim] = refusal
             except SessionExpiredError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import ConnectionLostError, NotFoundError, PayloadError, QueueError, SessionClosedError
 from aiozkqueue.layout import is_bundle_at, messages_in, name_at
 from aiozkqueue.queue.commit.dispositions import Disposition
-from aiozkqueue.queue.commit.group_commit import CLOSED
+from aiozkqueue.queue.commit.failures import CLOSED
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.state.hooks import FREE, GONE
 from aiozkqueue.runtime.acl_errors import access_denied

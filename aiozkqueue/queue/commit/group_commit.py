@@ -10,19 +10,13 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
-
-import anyio
 
 from aiozkqueue.errors import (
     AccessDeniedError,
     NotCommittedError,
-    OutcomeUnknownError,
-    QueueError,
     SessionClosedError,
-    SessionExpiredError,
     TransactionTooLargeError,
 )
 from aiozkqueue.runtime.acl_errors import right_denied
@@ -37,13 +31,15 @@ from aiozkqueue.zookeeper import (
 )
 
 from .bundle_puts import FEWEST, BundledPuts
+from .failures import CLOSED, expired, unknown
 from .refusals import refused_alike
+from .repairs import Repairs
 from .slot import Fate, RefusedError, Slot
 from .unsent import UnsentWrites
 from .write import PUT_WEIGHT, Composition, SharedOps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Iterator
 
     from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
@@ -67,10 +63,8 @@ FULL_GROUP = 64
 FULL_WEIGHT = 32 * 1024
 #: Of the batches with more than `FEW` writes, one in this many decodes its results to read the lanes' counters.
 #: Decoding takes about a tenth of a put's cost, and a lane that should have been left has 2^30 numbers to go.
-LEARN_EVERY = 16
+RESULTS_EVERY = 16
 FEW = 8
-#: Maximum number of refusals of one write, for any cause, before it must be reduced or fails.
-MAX_REPAIRS = 20
 
 
 class _PendingMulti:
@@ -81,12 +75,12 @@ class _PendingMulti:
         "batch",
         "composition",
         "failure",
-        "learns",
+        "needs_results",
+        "queues",
         "run",
         "sending",
         "shared",
         "starts",
-        "stores",
         "turns",
     )
 
@@ -96,22 +90,30 @@ class _PendingMulti:
         self.shared = 0
         """The index of the first operation that several writes share."""
         self.run: BundledPuts | None = None
-        self.stores: list[QueueState] = []
+        """The puts that may be stored together; None: each has its own znode."""
+        self.queues: list[QueueState] = []
+        """The queues that are checked, in the order of their checks, which are the first operations."""
         self.composition = Composition(clock)
         self.starts: list[int] = []
+        """The index of the first operation of each write."""
         self.turns: list[tuple[PutLanes, int]] = []
-        self.learns = False
+        """The lanes of each queue, and their turn before this multi was composed."""
+        self.needs_results = False
         self.sending: Sending | None = None
+        """Set when it has been sent."""
         self.failure: ZooKeeperError | None = None
         """Why it cannot be sent at all."""
 
-    def compose(self, large_batches: Iterator[int]) -> None:
-        """Compose the multi from what is known now; ``large_batches`` counts the large batches that need results."""
-        self.stores = _stores_of(self.batch)
-        self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.stores]
+    def send(self, slot: Slot, generation: int, large_batches: Iterator[int]) -> Sending:
+        """Compose the multi from what is known now, and send it under a slot.
+
+        ``large_batches`` counts the large batches that need results.
+        """
+        self.queues = _queues_of(self.batch)
+        self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.queues]
         operations = self.composition.operations
-        operations += (state.check() for state in self.stores)
-        limits = [state.snapshot.bundle for state in self.stores if state.snapshot.bundle > 1]
+        operations += (state.check() for state in self.queues)
+        limits = [state.snapshot.bundle for state in self.queues if state.snapshot.bundle > 1]
         if limits and sum([write.weight for write in self.batch]) >= PUT_WEIGHT * min(FEWEST, *limits):
             self.composition.run = self.run = BundledPuts(self._ids)
         if any(leader.companions and leader.part.subject is None for leader in self.batch):
@@ -121,14 +123,16 @@ class _PendingMulti:
             self.starts.append(len(operations))
             composition.write, part = atomic_write, atomic_write.part
             part.compose(composition)
-            self.learns = self.learns or part.learns
+            self.needs_results = self.needs_results or part.needs_results
             for companion in atomic_write.companions:
                 composition.write = companion
                 companion.part.compose(composition)
         self.shared = len(operations)
         self.composition.compose_shared()
-        if self.learns and len(self.batch) > FEW:
-            self.learns = next(large_batches) % LEARN_EVERY == 0
+        if self.needs_results and len(self.batch) > FEW:
+            self.needs_results = next(large_batches) % RESULTS_EVERY == 0
+        self.sending = sending = slot.begin(operations, generation, needs_results=self.needs_results)
+        return sending
 
     def refused_by(self, index: int) -> tuple[AtomicWrite, RefusalHandler]:
         """Return the write with a refused operation, and the handler of the refusal."""
@@ -148,7 +152,7 @@ class _PendingMulti:
 
     def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
         """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
-        for state, (lanes, turn) in zip(self.stores, self.turns, strict=True):
+        for state, (lanes, turn) in zip(self.queues, self.turns, strict=True):
             if state.lacks_lane(operation, error):
                 lanes.rewind(turn)
                 return state
@@ -176,7 +180,7 @@ class GroupCommitter:
         self._about = about
         self._unsent = UnsentWrites()
         self._numbers = count()
-        self._repairing: dict[AtomicWrite, anyio.CancelScope] = {}
+        self._repairs = Repairs(tasks, self.resubmit)
         self._idle: list[tuple[Slot, asyncio.Future[_PendingMulti | None]]] = []
         self._woken = False
         self._unsettled = 0
@@ -225,11 +229,7 @@ class GroupCommitter:
 
     def withdraw(self, atomic_write: AtomicWrite) -> bool:
         """Remove a write that is not under way, for its submitter to fail; return False if it is under way."""
-        scope = self._repairing.pop(atomic_write, None)
-        if scope is not None:
-            scope.cancel()
-            return True
-        return self._unsent.remove(atomic_write)
+        return self._repairs.withdraw(atomic_write) or self._unsent.remove(atomic_write)
 
     async def drain(self) -> None:
         """Wait until every write is settled."""
@@ -289,8 +289,8 @@ class GroupCommitter:
         pending = _PendingMulti(batch, self._clock, self._ids)
         assigned.set_result(pending)
         if {member.part.generation for member in batch} <= {generation, None}:
-            pending.compose(self._large_batches)
-            pending.sending = slot.begin(pending.composition.operations, generation, learns=pending.learns)
+            pending.send(slot, generation, self._large_batches)
+        # Otherwise the slot's task sends it, without the writes of an earlier session.
 
     async def _serve(self, slot: Slot) -> None:
         while True:
@@ -355,7 +355,7 @@ class GroupCommitter:
 
     def _lacks_time(self) -> bool:
         """Whether ZooKeeper's time must be measured before the unsent writes can be composed."""
-        return not self._clock.sampled_within(TRUSTED) and any(write.part.timed for write in self._unsent.ready)
+        return not self._clock.sampled_within(TRUSTED) and any(write.part.needs_time for write in self._unsent.ready)
 
     async def _make_ready(self, slot: Slot) -> ZooKeeperError | None:
         """Wait until a multi can be sent under a slot; return the error if none ever can.
@@ -402,7 +402,8 @@ class GroupCommitter:
             self._fail_unsendable(batch, pending.failure)
         while batch:
             try:
-                if pending.sending is None:
+                sending = pending.sending
+                if sending is None:
                     if not self._can_send(slot):  # nothing of these is under way: they can be withdrawn again
                         _separate(batch)
                         self._requeue(batch)
@@ -411,10 +412,8 @@ class GroupCommitter:
                     if self._leave_out_expired(batch, generation):
                         pending = _PendingMulti(batch, self._clock, self._ids)
                         continue
-                    pending.compose(self._large_batches)
-                    operations, learns = pending.composition.operations, pending.learns
-                    pending.sending = slot.begin(operations, generation, learns=learns)
-                sent = await slot.finish(pending.sending)
+                    sending = pending.send(slot, generation, self._large_batches)
+                sent = await slot.finish(sending)
             except RefusedError as refusal:
                 self._refused(batch, pending, refusal)
             except (RequestTooLargeError, ServerError) as error:
@@ -427,25 +426,44 @@ class GroupCommitter:
                 pending = _PendingMulti(batch, self._clock, self._ids)
 
     def _refused(self, batch: list[AtomicWrite], pending: _PendingMulti, refusal: RefusedError) -> None:
-        """Have the refusal of an operation answered: for one write, or for all that depend on the operation."""
-        index, states, error = refusal.index, pending.stores, refusal.error
+        """Have the refusal of an operation repaired for each write that depends on it; the others are sent again."""
+        index, error = refusal.index, refusal.error
         operation = pending.composition.operations[index]
-        if index < len(states):
+        if index < len(pending.queues):
             _separate(batch)
-            self._refresh(batch, states[index], operation, error)
+            self._reopen(batch, pending.queues[index], operation, error)
             return
         member, handler = pending.refused_by(index)
         alike = {} if isinstance(handler, SharedOps) else pending.alike(index, error)
         _separate(batch)
         if (state := pending.lacks_lane_of(operation, error)) is not None:
-            self._refresh(batch, state, operation, error)
+            self._reopen(batch, state, operation, error)
         elif isinstance(handler, SharedOps):
-            self._answer_shared(batch, handler, operation, error)
+            for sharing, answering in handler.members:
+                if sharing in batch:
+                    self._repairs.begin(batch, sharing, answering, operation, error)
         elif len(alike) > 1:
-            for concerned, (answerer, its_operation) in alike.items():
-                self._repair_or_fail(batch, concerned, partial(answerer.repair, its_operation, error), error)
+            for concerned, (answering, its_operation) in alike.items():
+                self._repairs.begin(batch, concerned, answering, its_operation, error)
         else:
             self._answer_refusal(batch, member, handler, operation, error)
+
+    def _reopen(self, batch: list[AtomicWrite], state: QueueState, operation: Operation, error: ZooKeeperError) -> None:
+        """Open a queue again that has changed or lacks a lane, and then send the writes that depend on it again."""
+        for member in [candidate for candidate in batch if state in candidate.part.queues]:
+            self._repairs.begin(batch, member, state, operation, error)
+
+    def _answer_refusal(
+        self,
+        batch: list[AtomicWrite],
+        member: AtomicWrite,
+        handler: RefusalHandler,
+        operation: Operation,
+        error: ZooKeeperError,
+    ) -> None:
+        """Take out the write that caused a refusal; it has a request to itself from now on."""
+        member.alone = True
+        self._repairs.begin(batch, member, handler, operation, error)
 
     def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
         """Settle writes whose session is over; return whether there were any."""
@@ -471,7 +489,7 @@ class GroupCommitter:
             _separate(batch)
             for atomic_write in list(batch):
                 error = unknown(atomic_write.transaction_id, "its commit slot has been collected")
-                self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, error))
+                self._repairs.retreat(batch, atomic_write, error)
         batch.clear()
 
     def _allow_bundles(self, pending: _PendingMulti) -> None:
@@ -499,91 +517,6 @@ class GroupCommitter:
             for companion in companions:
                 companion.succeed(None, meter)
 
-    def _refresh(self, batch: list[AtomicWrite], state: QueueState, refused: Operation, error: ZooKeeperError) -> None:
-        """Open a queue again that has changed or lacks a lane, and then requeue the writes that depend on it."""
-        for member in [candidate for candidate in batch if state in candidate.part.stores]:
-            self._repair_or_fail(batch, member, partial(state.repair, refused, error), error)
-
-    def _answer_shared(
-        self, batch: list[AtomicWrite], shared: SharedOps, operation: Operation, error: ZooKeeperError
-    ) -> None:
-        """Have the refusal of an operation answered for all writes that share it."""
-        for member, handler in shared.members:
-            if member in batch:
-                self._repair_or_fail(batch, member, partial(handler.repair, operation, error), error)
-
-    def _answer_refusal(
-        self,
-        batch: list[AtomicWrite],
-        member: AtomicWrite,
-        handler: RefusalHandler,
-        operation: Operation,
-        error: ZooKeeperError,
-    ) -> None:
-        """Take out the write that caused a refusal, and have it answered; the rest of the batch is sent again."""
-        member.alone = True
-        self._repair_or_fail(batch, member, partial(handler.repair, operation, error), error)
-
-    def _repair_or_fail(
-        self,
-        batch: list[AtomicWrite],
-        member: AtomicWrite,
-        answer: Callable[[], Coroutine[object, object, None] | None],
-        error: ZooKeeperError,
-    ) -> None:
-        """Take a refused write out of its batch, and requeue or fail it as ``answer`` decides."""
-        member.part.repairs += 1
-        if member.part.repairs > MAX_REPAIRS:
-            msg = f"transaction {member.transaction_id}: refused {MAX_REPAIRS} times; last error: {error}"
-            answer = partial(member.part.retreat, NotCommittedError(msg))
-        self._resubmit_or_fail(batch, member, answer)
-
-    def _resubmit_or_fail(
-        self,
-        batch: list[AtomicWrite],
-        member: AtomicWrite,
-        answer: Callable[[], Coroutine[object, object, None] | None],
-    ) -> None:
-        """Take a write out of its batch: send it again now, or after a repair, or fail it."""
-        try:
-            repair = answer()
-        except QueueError as reported:
-            batch.remove(member)
-            member.fail(reported)
-            return
-        batch.remove(member)
-        if repair is not None:
-            self._begin_repair(member, repair)
-        elif not member.settled:
-            self.resubmit(member)
-
-    def _begin_repair(self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None]) -> None:
-        self._repairing[atomic_write] = scope = anyio.CancelScope()
-        self._tasks.spawn(self._repair, atomic_write, repair, scope, name="repair")
-
-    async def _repair(
-        self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None], scope: anyio.CancelScope
-    ) -> None:
-        """Repair the cause of a refusal outside the slots, so that no other write waits for it.
-
-        Nothing of the write is under way meanwhile, so it can be withdrawn until it is queued again.
-        """
-        try:
-            with scope:
-                await repair
-                if any(state.snapshot.capacity is not None for state in atomic_write.part.stores):
-                    await atomic_write.part.reserve_again(atomic_write)
-        except (QueueError, ZooKeeperError) as error:
-            atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
-        except asyncio.CancelledError:
-            atomic_write.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing was stored"))
-            raise
-        else:
-            if not scope.cancel_called and not atomic_write.settled:
-                self.resubmit(atomic_write)
-        finally:
-            self._repairing.pop(atomic_write, None)
-
     def _refused_whole(self, batch: list[AtomicWrite], error: RequestTooLargeError | ServerError) -> None:
         """Reduce or fail the writes of a multi that was refused as a whole."""
         if isinstance(error, RequestTooLargeError):
@@ -591,7 +524,7 @@ class GroupCommitter:
             return
         for atomic_write in list(batch):
             why = NotCommittedError(f"transaction {atomic_write.transaction_id}: {error}; nothing was applied")
-            self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, why))
+            self._repairs.retreat(batch, atomic_write, why)
 
     def _split(self, batch: list[AtomicWrite], error: RequestTooLargeError) -> None:
         """Send the first write of a group that turned out too large alone; reduce or fail a single one."""
@@ -601,7 +534,7 @@ class GroupCommitter:
             return
         (atomic_write,) = batch
         too_large = TransactionTooLargeError(f"transaction {atomic_write.transaction_id}: {error}; commit in parts")
-        self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.part.retreat, too_large))
+        self._repairs.retreat(batch, atomic_write, too_large)
 
 
 def _separate(batch: list[AtomicWrite]) -> None:
@@ -617,31 +550,11 @@ def _all_of(batch: list[AtomicWrite]) -> Iterator[AtomicWrite]:
         yield from leader.companions
 
 
-def _stores_of(batch: list[AtomicWrite]) -> list[QueueState]:
+def _queues_of(batch: list[AtomicWrite]) -> list[QueueState]:
     """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
     states: list[QueueState] = []
     for atomic_write in batch:
-        for state in atomic_write.part.stores:
+        for state in atomic_write.part.queues:
             if state not in states:
                 states.append(state)
     return states
-
-
-CLOSED = "the session has been closed"
-
-
-def expired(transaction_id: str) -> SessionExpiredError:
-    """Return the error for a write whose session ended first."""
-    return SessionExpiredError(
-        f"transaction {transaction_id}: its ZooKeeper session ended before the commit was applied; nothing was "
-        "applied, and its messages go to other consumers"
-    )
-
-
-def unknown(transaction_id: str, why: str) -> OutcomeUnknownError:
-    """Return the error for a commit whose fate is unknown for now."""
-    return OutcomeUnknownError(
-        f"transaction {transaction_id}: {why}; whether it was applied is not known yet; `await "
-        "session.outcome(error.transaction_id)` returns the outcome when it is",
-        transaction_id,
-    )

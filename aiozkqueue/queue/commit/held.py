@@ -87,7 +87,7 @@ class EndClaims(Part):
         self.chains = bundles_of(dispositions) if bundled else ()
 
     @property
-    def timed(self) -> bool:
+    def needs_time(self) -> bool:
         """See `Part`: a release with a delay has an end."""
         return any(disposition.delay for disposition in self._dispositions.values())
 

@@ -54,9 +54,9 @@ class Puts(Part):
     waits. ``needs`` returns the room that the write needs in each bounded queue (None: as much as the puts).
     """
 
-    __slots__ = ("_bundled", "_needs", "_patience", "_planned", "_plans", "_puts", "_sent", "stores")
+    __slots__ = ("_bundled", "_needs", "_patience", "_planned", "_plans", "_puts", "_sent", "queues")
 
-    learns = True  # the paths of the items hold their sequence numbers
+    needs_results = True  # the paths of the items hold their sequence numbers
 
     def __init__(
         self, puts: Sequence[Put], patience: Deadline = AT_ONCE, needs: Callable[[], Needs] | None = None
@@ -70,7 +70,7 @@ class Puts(Part):
         self.weight = weight
         self._planned = planned  # whether any put has additions
         self.repairs = 0
-        self.stores: tuple[QueueState, ...] = stores_of(puts)
+        self.queues: tuple[QueueState, ...] = queues_of(puts)
         self._puts = puts
         self._sent = puts  # with what the queues' configuration added when they were last composed
         self._patience = patience
@@ -81,12 +81,12 @@ class Puts(Part):
     @property
     def subject(self) -> object | None:
         """The queue, if it stores several messages in one znode, and the puts have no additions."""
-        return self.stores[0] if self._is_plain() else None
+        return self.queues[0] if self._is_plain() else None
 
     @property
-    def timed(self) -> bool:
+    def needs_time(self) -> bool:
         """See `Part`: a queue with a default lifetime adds the time of expiry."""
-        return any(state.snapshot.config.lifetime is not None for state in self.stores)
+        return any(state.snapshot.config.lifetime is not None for state in self.queues)
 
     def compose(self, composition: Composition) -> None:
         """Add the creates of the items, after the operations of their plans."""
@@ -99,7 +99,7 @@ class Puts(Part):
                 return
             self._bundled = False
             run.flush(composition)
-        if len(self.stores) > 1:
+        if len(self.queues) > 1:
             self._compose_planned(composition)
             return
         operations = composition.operations
@@ -114,9 +114,9 @@ class Puts(Part):
 
     def _is_plain(self) -> bool:
         """Whether all puts go to one queue that stores several messages in one znode, and have no additions."""
-        if self._planned or len(self.stores) != 1:
+        if self._planned or len(self.queues) != 1:
             return False
-        snapshot = self.stores[0].snapshot
+        snapshot = self.queues[0].snapshot
         return snapshot.bundle > 1 and snapshot.transform_put is None
 
     def _compose_planned(self, composition: Composition) -> None:
@@ -133,7 +133,7 @@ class Puts(Part):
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Have the queue of plain puts repair the cause, such as a missing znode or a full lane."""
-        return self.stores[0].repair(operation, error)
+        return self.queues[0].repair(operation, error)
 
     async def reserve_again(self, atomic_write: AtomicWrite) -> None:
         """Acquire room."""
@@ -182,7 +182,7 @@ def create(put: Put) -> Operation:
     return Create(path, put.data, sequential=True)
 
 
-def stores_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
+def queues_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
     """Return the queues of the puts, without duplicates."""
     if len(puts) == 1:
         return (puts[0].state,)

@@ -78,6 +78,7 @@ class Sending(NamedTuple):
     multi: list[Operation]
     generation: int
     results: int | None
+    """How many results of the reply are decoded; None: all."""
     reply: Awaitable[list[Result]]
     sent: float
     """The time of sending, by `ServerClock.local`."""
@@ -102,14 +103,14 @@ class Slot:
         """Whether a multi can be sent immediately."""
         return self._version is not None
 
-    def begin(self, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sending:
-        """Send one multi now; `finish` returns its fate, and its results if ``learns``.
+    def begin(self, operations: Sequence[Operation], generation: int, *, needs_results: bool) -> Sending:
+        """Send one multi now; `finish` returns its fate, and its results if ``needs_results``.
 
         The slot must be `ready`, and must carry no other multi.
         """
         assert self._version is not None  # noqa: S101 - the slot is ready
         multi = [self._stamp(self._version), *operations]
-        results = None if learns else 1
+        results = None if needs_results else 1  # the first is the slot's own
         sent = self._clock.local()
         reply = self._zookeeper.multi(multi, generation=generation, results=results)
         return Sending(multi, generation, results, reply, sent)

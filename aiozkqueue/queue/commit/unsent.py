@@ -47,7 +47,7 @@ class UnsentWrites:
         if subject is not None:
             leader = self._leaders.get(subject)
             # A put does not pass the puts of another write.
-            if leader is not None and (not part.stores or (self.ready and self.ready[-1] is leader)):
+            if leader is not None and (not part.queues or (self.ready and self.ready[-1] is leader)):
                 leader.companions.append(atomic_write)
                 if len(leader.companions) >= COMPANIONS:
                     self._close(leader)

@@ -203,9 +203,9 @@ class Part(ABC):
 
     generation: int | None = None
     """The ZooKeeper session of its claims; None: it has no claims, and any session may send it."""
-    stores: tuple[QueueState, ...] = ()
+    queues: tuple[QueueState, ...] = ()
     """The queues whose configuration must be the known one, because the operations depend on it."""
-    learns: bool = False
+    needs_results: bool = False
     """Whether it needs the results of its operations; otherwise they are not decoded."""
     chains: tuple[Chain, ...] = ()
     """The chains that it continues."""
@@ -215,7 +215,7 @@ class Part(ABC):
     """Whether operations remain to be sent after others have been applied."""
 
     @property
-    def timed(self) -> bool:
+    def needs_time(self) -> bool:
         """Whether its operations have moments in ZooKeeper's time, which must have been measured recently."""
         return False
 
@@ -268,30 +268,30 @@ class Part(ABC):
 class Joined(Part):
     """Several parts of one write."""
 
-    __slots__ = ("_parts", "chains", "generation", "learns", "stores")
+    __slots__ = ("_parts", "chains", "generation", "needs_results", "queues")
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        weight, learns = 0, False
+        weight, needs_results = 0, False
         generation: int | None = None
-        stores: tuple[QueueState, ...] = ()
+        queues: tuple[QueueState, ...] = ()
         chains: tuple[Chain, ...] = ()
         for part in parts:  # one loop: most commits of a handler are two parts, and a generator costs as much as a part
             weight += part.weight
-            learns = learns or part.learns
+            needs_results = needs_results or part.needs_results
             generation = part.generation if generation is None else generation
-            stores = _union(stores, part.stores)
+            queues = _union(queues, part.queues)
             chains = _union(chains, part.chains)
         super().__init__(weight)
         self._parts = parts
         self.generation = generation
-        self.stores = stores
-        self.learns = learns
+        self.queues = queues
+        self.needs_results = needs_results
         self.chains = chains
 
     @property
-    def timed(self) -> bool:
+    def needs_time(self) -> bool:
         """See `Part`."""
-        return any(part.timed for part in self._parts)
+        return any(part.needs_time for part in self._parts)
 
     def compose(self, composition: Composition) -> None:
         """Add the operations of all parts."""
@@ -494,8 +494,8 @@ class AtomicWrite:
         else:
             await wait_settled(self.done, limit=grace)
 
-    def outcome(self) -> None:
-        """Raise the error of a settled write, if it failed."""
+    def raise_error(self) -> None:
+        """Raise the error of a settled write, unless it was applied."""
         if self.error is not None:
             raise self.error
 

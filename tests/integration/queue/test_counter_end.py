@@ -13,7 +13,7 @@ from kazoo.exceptions import NodeExistsError
 
 import aiozkqueue as zq
 from aiozkqueue.layout import IdSource
-from aiozkqueue.queue.commit.group_commit import FULL_GROUP, LEARN_EVERY, SLOTS
+from aiozkqueue.queue.commit.group_commit import FULL_GROUP, RESULTS_EVERY, SLOTS
 from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from tests.integration.queue.conftest import eventually
@@ -183,10 +183,10 @@ async def test_commits_of_many_puts_advance_the_generation_although_some_replies
     session: zq.QueueSession, view: Observer
 ) -> None:
     crowded = session.queue("crowded")
-    for _ in range(3 * LEARN_EVERY):
+    for _ in range(3 * RESULTS_EVERY):
         await asyncio.gather(*(crowded.put(b"") for _ in range(FULL_GROUP)))
     await moved_to(view, "crowded", [0, 1])
-    assert await crowded.size() == 3 * LEARN_EVERY * FULL_GROUP
+    assert await crowded.size() == 3 * RESULTS_EVERY * FULL_GROUP
 
 
 async def test_a_put_succeeds_when_the_counter_is_at_its_end(session: zq.QueueSession, view: Observer) -> None:

@@ -77,7 +77,7 @@ async def test_an_unexpected_slot_version_is_read_again_and_the_session_continue
     for _ in range(2):
         if not slot.ready:
             assert await slot.prepare(1)
-        sent = await slot.finish(slot.begin([Check("/")], 1, learns=False))
+        sent = await slot.finish(slot.begin([Check("/")], 1, needs_results=False))
         assert sent.fate is Fate.APPLIED
     assert zookeeper.written == [41, 42]
 

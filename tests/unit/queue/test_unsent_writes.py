@@ -33,7 +33,7 @@ class Alike(Changes):
     def __init__(self, subject: str, *, puts: bool = False, chains: tuple[Chain, ...] = ()) -> None:
         super().__init__(chains, 200)
         self._about = subject
-        self.stores = (cast("QueueState", subject),) if puts else ()
+        self.queues = (cast("QueueState", subject),) if puts else ()
 
     @property
     def subject(self) -> str:

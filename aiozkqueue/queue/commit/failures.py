@@ -1,0 +1,26 @@
+"""The errors of writes that were not applied because their session ended or was closed, or whose outcome is unknown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiozkqueue.errors import OutcomeUnknownError, SessionExpiredError
+
+CLOSED: Final = "the session has been closed"
+
+
+def expired(transaction_id: str) -> SessionExpiredError:
+    """Return the error for a write whose session ended first."""
+    return SessionExpiredError(
+        f"transaction {transaction_id}: its ZooKeeper session ended before the commit was applied; nothing was "
+        "applied, and its messages go to other consumers"
+    )
+
+
+def unknown(transaction_id: str, why: str) -> OutcomeUnknownError:
+    """Return the error for a commit whose fate is unknown for now."""
+    return OutcomeUnknownError(
+        f"transaction {transaction_id}: {why}; whether it was applied is not known yet; `await "
+        "session.outcome(error.transaction_id)` returns the outcome when it is",
+        transaction_id,
+    )

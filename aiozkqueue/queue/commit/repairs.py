@@ -1,0 +1,113 @@
+"""The writes that were refused: each is repaired, reduced, sent again, or failed.
+
+A repair runs outside the slots, so that no other write waits for it. Nothing of its write is under way meanwhile, so
+the write can be withdrawn until it is queued again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from aiozkqueue.errors import NotCommittedError, QueueError, SessionClosedError
+from aiozkqueue.zookeeper import ZooKeeperError
+
+from .failures import CLOSED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from aiozkqueue.queue.state.hooks import RefusalHandler
+    from aiozkqueue.runtime.tasks import TaskOwner
+    from aiozkqueue.zookeeper import Operation
+
+    from .write import AtomicWrite
+
+#: Maximum number of refusals of one write, for any cause, before it must be reduced or fails.
+MAX_REPAIRS: Final = 20
+
+
+class Repairs:
+    """The repairs of one committer. ``resubmit`` queues a write again."""
+
+    def __init__(self, tasks: TaskOwner, resubmit: Callable[[AtomicWrite], None]) -> None:
+        self._tasks = tasks
+        self._resubmit = resubmit
+        self._under_way: dict[AtomicWrite, anyio.CancelScope] = {}
+
+    def begin(
+        self,
+        batch: list[AtomicWrite],
+        member: AtomicWrite,
+        handler: RefusalHandler,
+        operation: Operation,
+        error: ZooKeeperError,
+    ) -> None:
+        """Take a refused write out of its batch; send it again, or repair it first, or fail it, as its handler decides.
+
+        After `MAX_REPAIRS` refusals it must retreat.
+        """
+        member.part.repairs += 1
+        if member.part.repairs > MAX_REPAIRS:
+            msg = f"transaction {member.transaction_id}: refused {MAX_REPAIRS} times; last error: {error}"
+            self.retreat(batch, member, NotCommittedError(msg))
+        else:
+            self._take_out(batch, member, partial(handler.repair, operation, error))
+
+    def retreat(self, batch: list[AtomicWrite], member: AtomicWrite, error: QueueError) -> None:
+        """Take a write out of its batch that would be refused again; reduce it, or fail it with this error."""
+        self._take_out(batch, member, partial(member.part.retreat, error))
+
+    def withdraw(self, atomic_write: AtomicWrite) -> bool:
+        """End the repair of a write; return False if it is not being repaired."""
+        scope = self._under_way.pop(atomic_write, None)
+        if scope is None:
+            return False
+        scope.cancel()
+        return True
+
+    def _take_out(
+        self,
+        batch: list[AtomicWrite],
+        member: AtomicWrite,
+        answer: Callable[[], Coroutine[object, object, None] | None],
+    ) -> None:
+        """Take a write out of its batch: send it again now, or after the repair that ``answer`` returns, or fail it."""
+        try:
+            repair = answer()
+        except QueueError as reported:
+            batch.remove(member)
+            member.fail(reported)
+            return
+        batch.remove(member)
+        if repair is not None:
+            self._start(member, repair)
+        elif not member.settled:
+            self._resubmit(member)
+
+    def _start(self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None]) -> None:
+        self._under_way[atomic_write] = scope = anyio.CancelScope()
+        self._tasks.spawn(self._run, atomic_write, repair, scope, name="repair")
+
+    async def _run(
+        self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None], scope: anyio.CancelScope
+    ) -> None:
+        """Repair the cause of a refusal, and send the write again."""
+        try:
+            with scope:
+                await repair
+                if any(state.snapshot.capacity is not None for state in atomic_write.part.queues):
+                    await atomic_write.part.reserve_again(atomic_write)
+        except (QueueError, ZooKeeperError) as error:
+            atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
+        except asyncio.CancelledError:
+            atomic_write.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing was stored"))
+            raise
+        else:
+            if not scope.cancel_called and not atomic_write.settled:
+                self._resubmit(atomic_write)
+        finally:
+            self._under_way.pop(atomic_write, None)
