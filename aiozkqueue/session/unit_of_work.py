@@ -35,7 +35,7 @@ from aiozkqueue.queue.commit.dispositions import (
     CONSUME,
     Disposition,
     aside,
-    fate,
+    describe_end,
     refuse_to_overtake,
     release_disposition,
 )
@@ -447,7 +447,7 @@ class UnitOfWork:
         disposition = release_disposition(claim, None, error, self.runtime.random.random)
         if disposition.kind == "release":
             self._jittered_delay = disposition.delay
-        return fate(disposition)
+        return describe_end(disposition)
 
     def release_nowait(self) -> None:
         """Undo at once, for callers that can no longer wait."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.hooks import Fate
+    from aiozkqueue.queue.state.hooks import ItemFate
 
 PATH = "/app/copied"
 FIRST = 3
@@ -25,9 +25,9 @@ class Fates:
     """Hears how the claims of one session end."""
 
     def __init__(self) -> None:
-        self.settled: list[Fate] = []
+        self.settled: list[ItemFate] = []
 
-    def claim_settled(self, claim: Claim, fate: Fate) -> None:
+    def claim_settled(self, claim: Claim, fate: ItemFate) -> None:
         del claim
         self.settled.append(fate)
 

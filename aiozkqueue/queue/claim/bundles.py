@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import BundleTable, IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.hooks import Fate
+    from aiozkqueue.queue.state.hooks import ItemFate
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import Clock, ServerClock, Timer
     from aiozkqueue.runtime.lock_budget import SessionBudget
@@ -323,7 +323,7 @@ class HeldBundles:
 
     # -- events
 
-    def claim_over(self, claim: BundledClaim, fate: Fate) -> None:
+    def claim_over(self, claim: BundledClaim, fate: ItemFate) -> None:
         """See `BundleOwner`."""
         if fate is not FREE:
             self._pace.add(int(claim.handed))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition, IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.hooks import Fate
+    from aiozkqueue.queue.state.hooks import ItemFate
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import Clock, ServerClock
     from aiozkqueue.runtime.lock_budget import SessionBudget
@@ -315,7 +315,7 @@ class ClaimDispatcher:
 
     # -- events
 
-    def claim_settled(self, claim: Claim, fate: Fate) -> None:
+    def claim_settled(self, claim: Claim, fate: ItemFate) -> None:
         """See `ClaimListener`."""
         if fate is GONE and self._collapse is not None:
             self._collapse.forget([claim.place])

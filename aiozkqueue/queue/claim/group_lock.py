@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
 
-class Fate(enum.Enum):
+class LockFate(enum.Enum):
     """What happens to the lock when the current messages have ended."""
 
     KEPT = enum.auto()
@@ -126,7 +126,7 @@ class GroupLock:
         """The next messages, read under the lock."""
         self.owner: object = None
         """The transaction that holds the group and may take more of it; None: a consumer, a listener, or no taker."""
-        self.fate: Fate = Fate.KEPT
+        self.fate: LockFate = LockFate.KEPT
         self.settling: bool = False
         """Whether a write in flight decides all live messages, and the lock."""
         self.since: int | None = None
@@ -160,7 +160,7 @@ class GroupLock:
         if self.gone:
             return
         if not all(claim in dispositions for claim in self.live):
-            self.fate = Fate.KEPT  # the lock stays with the undecided messages
+            self.fate = LockFate.KEPT  # the lock stays with the undecided messages
             if self.live[0] not in dispositions:
                 yield self.live[0], None, Check(self.live[0].path, self.live[0].version)
             return
@@ -169,13 +169,13 @@ class GroupLock:
         released = next((claim for claim in self.live if dispositions[claim].kind == "release"), None)
         head = self.live[0]
         if released is None and self._locks.keeps(self):
-            self.fate = Fate.KEPT
+            self.fate = LockFate.KEPT
             yield head, None, Check(self.lock)
             return
-        self.fate = Fate.FREE
+        self.fate = LockFate.FREE
         yield head, None, Delete(self.lock)
         if released is not None and dispositions[released].delay:
-            self.fate, self._timed = Fate.TIMED, released
+            self.fate, self._timed = LockFate.TIMED, released
             end = due(dispositions[released])
             record = LockRecord(released.id, released.owner, end, dispositions[released].leased)
             yield released, None, Create(self.lock, record.encode())
@@ -208,12 +208,12 @@ class GroupLock:
                 self._state.retry_at(due(disposition), claim.id)
         else:
             self._locks.deleted(claim)
-        if self.live or self.fate is Fate.KEPT:
+        if self.live or self.fate is LockFate.KEPT:
             if not self.live:
                 self.settling = False
             self._locks.go_on(self)
         else:
-            self._locks.finish(self, locked=self.fate is Fate.TIMED)
+            self._locks.finish(self, locked=self.fate is LockFate.TIMED)
 
     def over(self) -> None:
         """End the hold: the ZooKeeper session is over, and the lock with it."""

@@ -145,7 +145,7 @@ def release_disposition(
     return Disposition("release", delay=delay, error=error)
 
 
-def fate(disposition: Disposition) -> str:
+def describe_end(disposition: Disposition) -> str:
     """Describe for the log what happens to a message that was delivered and not finished."""
     if disposition.kind == "dead":
         return "a dead letter"

@@ -34,7 +34,7 @@ from .bundle_puts import FEWEST, BundledPuts
 from .failures import CLOSED, expired, unknown
 from .refusals import refused_alike
 from .repairs import Repairs
-from .slot import Fate, RefusedError, Slot
+from .slot import MultiFate, RefusedError, Slot
 from .unsent import UnsentWrites
 from .write import PUT_WEIGHT, Composition, SharedOps
 
@@ -478,9 +478,9 @@ class GroupCommitter:
 
     def _conclude(self, batch: list[AtomicWrite], pending: _PendingMulti, sent: Sent) -> None:
         """Settle all writes of a batch alike. Unapplied ones stay, and are sent again if their session permits."""
-        if sent.fate is Fate.NOT_APPLIED:
+        if sent.fate is MultiFate.NOT_APPLIED:
             return
-        if sent.fate is Fate.APPLIED:
+        if sent.fate is MultiFate.APPLIED:
             self._applied(batch, pending, sent.results)
             self._allow_bundles(pending)
         else:

@@ -24,7 +24,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .bundles import end_bundled, stays
-from .dispositions import CONSUME, Disposition, bury, fate, guard, refusal_of, weigh_disposition, write_meta
+from .dispositions import CONSUME, Disposition, bury, describe_end, guard, refusal_of, weigh_disposition, write_meta
 from .unique_keys import freed_by
 from .write import OPERATION_WEIGHT, Part
 
@@ -45,8 +45,8 @@ log: Final = logging.getLogger(__name__)
 BUNDLED_WEIGHT: Final = 8
 
 
-class Ended(NamedTuple):
-    """The handler of one operation of a write that ends claims; see `EndClaims.refused`."""
+class EndHandler(NamedTuple):
+    """The handler of the refusal of one operation of a write that ends claims; see `EndClaims.refused`."""
 
     ends: EndClaims
     claim: Claim | None
@@ -142,8 +142,8 @@ class EndClaims(Part):
             parts = end_bundled(claim, disposition, self._due(disposition) if disposition.delay else None, composition)
             if kind == "dead" and not claim.bundle.gone:
                 for operation in claim.bundle.guard():
-                    composition.add(operation, Ended(self, claim, None))
-                composition.add(bury(claim, disposition.reason, self._now), Ended(self, claim, claim.state))
+                    composition.add(operation, EndHandler(self, claim, None))
+                composition.add(bury(claim, disposition.reason, self._now), EndHandler(self, claim, claim.state))
         elif claim.group_lock is not None:
             self._shared = True
             parts = self._end_grouped(claim, disposition)
@@ -158,10 +158,10 @@ class EndClaims(Part):
             self._shared = self._shared or not disposition.delay
             parts = self._release(claim, disposition)
         for owner, operation in parts:
-            composition.add(operation, Ended(self, claim, owner))
+            composition.add(operation, EndHandler(self, claim, owner))
         for end_hook in claim.state.snapshot.end_hooks if self._has_hooks(claim) else ():
             for attached_op in end_hook.attached_ops(claim, disposition, composition.now):
-                composition.add(attached_op.operation, Ended(self, claim, attached_op.owner))
+                composition.add(attached_op.operation, EndHandler(self, claim, attached_op.owner))
 
     def _end_shared(self, composition: Composition) -> None:
         """Add the operations on group locks, and one wake-up for all items that are available immediately."""
@@ -174,13 +174,13 @@ class EndClaims(Part):
                 wakeups[claim.wakeup] = claim.state
         for group_lock in group_locks:
             for claim, owner, operation in group_lock.lock_operations(self._dispositions, self._due):
-                composition.add(operation, Ended(self, claim, owner))
+                composition.add(operation, EndHandler(self, claim, owner))
         for wakeup, state in wakeups.items():
             if not self._wakes(state):
                 continue
             # A watch on items misses the removal of a lock, so this write to their parent wakes idle consumers.
             for operation in state.wakeup(wakeup, self._transaction_id):
-                composition.add(operation, Ended(self, None, state))
+                composition.add(operation, EndHandler(self, None, state))
 
     def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
         """Remove an item, or all of its messages but the rest. The fence comes first."""
@@ -238,7 +238,7 @@ class EndClaims(Part):
                 claim.group_lock.ended(claim, self._dispositions[claim], self._due)
 
     def _settle_bundled(self, claim: BundledClaim, disposition: Disposition) -> None:
-        """Settle a message of a bundle: it has left the bundle, or is at hand again."""
+        """Settle a message of a bundle: it has left the bundle, or can be delivered again."""
         if disposition.kind not in {"release", "unlock"}:
             claim.settled(GONE)
         elif disposition.kind == "release" and not stays(claim, disposition):
@@ -246,15 +246,15 @@ class EndClaims(Part):
             if disposition.delay:
                 claim.state.retry_at(self._due(disposition), claim.id)
         else:
-            claim.attempts = claim.attempt if claim.handed else claim.attempts
-            claim.recorded = claim.recorded and not claim.handed
+            if claim.handed:  # it stays in the bundle, and its next delivery is another attempt
+                claim.attempts, claim.recorded = claim.attempt, False
             claim.settled(FREE)
 
     def _report_given_up(self) -> None:
         """Report the messages that are given up without having been processed."""
         for claim, disposition in self._dispositions.items():
             if disposition.reason:
-                given_up = GivenUp(claim, fate(disposition), disposition.reason, self._now, disposition.cause)
+                given_up = GivenUp(claim, describe_end(disposition), disposition.reason, self._now, disposition.cause)
                 given_up.report(self._transaction_id)
 
     def failed(self, error: BaseException) -> None:

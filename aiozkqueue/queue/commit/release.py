@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.hooks import Fate, RefusalHandler
+    from aiozkqueue.queue.state.hooks import ItemFate, RefusalHandler
     from aiozkqueue.zookeeper import Node, Operation, Result
 
     from .meter import Meter
@@ -327,7 +327,7 @@ class ReleaseClaims(EndClaims):
         )
         del self._dispositions[claim]  # its lock still counts among this session's locks
 
-    def _leave_out(self, claim: Claim, fate: Fate) -> None:
+    def _leave_out(self, claim: Claim, fate: ItemFate) -> None:
         del self._dispositions[claim]
         claim.settled(fate)
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
 
-class Fate(enum.Enum):
+class MultiFate(enum.Enum):
     """The fate of a multi that was not refused."""
 
     APPLIED = enum.auto()
@@ -58,7 +58,7 @@ class Fate(enum.Enum):
 class Sent(NamedTuple):
     """The fate of a multi and its results; None if nothing needs them, or if the reply was lost."""
 
-    fate: Fate
+    fate: MultiFate
     results: list[Result] | None = None
 
 
@@ -135,30 +135,32 @@ class Slot:
             except ConnectionLossError as loss:
                 in_doubt = in_doubt or not isinstance(loss, NotConnectedError)
                 if not in_doubt:  # it never left
-                    return Sent(Fate.NOT_APPLIED)
+                    return Sent(MultiFate.NOT_APPLIED)
                 over = not await self._reconnected(generation)
             except SessionExpiredError:
                 over = True
             except (RequestTooLargeError, ServerError):  # about the request as a whole
-                if in_doubt and await self._seal(multi[0], generation) is Fate.APPLIED:
-                    return Sent(Fate.APPLIED)
+                if in_doubt and await self._seal(multi[0], generation) is MultiFate.APPLIED:
+                    return Sent(MultiFate.APPLIED)
                 raise
             else:
                 self._moved_on(results[0], sent)
-                return Sent(Fate.APPLIED, results[1:] if wanted is None else None)
+                return Sent(MultiFate.APPLIED, results[1:] if wanted is None else None)
             if over:
-                return Sent(await self._read_verdict(multi[0], generation) if in_doubt else Fate.NOT_APPLIED)
+                return Sent(await self._read_verdict(multi[0], generation) if in_doubt else MultiFate.NOT_APPLIED)
             reply = self._zookeeper.multi(multi, generation=generation, results=wanted)
 
-    async def _fate_of_refused(self, stamp: Operation, refusal: MultiError, generation: int, *, in_doubt: bool) -> Fate:
+    async def _fate_of_refused(
+        self, stamp: Operation, refusal: MultiError, generation: int, *, in_doubt: bool
+    ) -> MultiFate:
         """Return the fate of a refused multi. Raises: RefusedError."""
         if refusal.index == 0:
             return await self._refused(stamp, refusal.error, in_doubt=in_doubt)
-        if in_doubt and await self._seal(stamp, generation) is Fate.APPLIED:
-            return Fate.APPLIED
+        if in_doubt and await self._seal(stamp, generation) is MultiFate.APPLIED:
+            return MultiFate.APPLIED
         raise RefusedError(refusal.index - 1, refusal.error) from refusal
 
-    async def _seal(self, stamp: Operation, generation: int) -> Fate:
+    async def _seal(self, stamp: Operation, generation: int) -> MultiFate:
         """Write the slot on its own, so that no late copy of a lost multi can be applied any more.
 
         Return APPLIED if the lost copy turns out to have been applied after all.
@@ -176,20 +178,20 @@ class Slot:
                 return await self._read_verdict(stamp, generation)
             else:
                 self._moved_on(results[0])
-                return Fate.NOT_APPLIED
+                return MultiFate.NOT_APPLIED
             if not await self._reconnected(generation):
                 return await self._read_verdict(stamp, generation)
 
-    async def _refused(self, stamp: Operation, error: ZooKeeperError, *, in_doubt: bool) -> Fate:
+    async def _refused(self, stamp: Operation, error: ZooKeeperError, *, in_doubt: bool) -> MultiFate:
         if isinstance(error, BadVersionError):
             # The refusal came over this connection, so a read on it cannot return older data.
             return await self._compare(stamp, in_doubt=in_doubt)
         if isinstance(error, NoNodeError):  # removed, as the slots of dead clients are
             self._version = None
-            return Fate.UNKNOWN if in_doubt else Fate.NOT_APPLIED
+            return MultiFate.UNKNOWN if in_doubt else MultiFate.NOT_APPLIED
         raise error
 
-    async def _read_verdict(self, stamp: Operation, generation: int) -> Fate:
+    async def _read_verdict(self, stamp: Operation, generation: int) -> MultiFate:
         """Read the slot in a session created after the server's verdict on the session that sent."""
         await self._zookeeper.wait_connected(after=generation)
         # No reply reveals how current the servers were when the session was created. If the session has since moved to
@@ -197,16 +199,16 @@ class Slot:
         await self._zookeeper.sync(self.path)
         return await self._compare(stamp, in_doubt=True)
 
-    async def _compare(self, stamp: Operation, *, in_doubt: bool) -> Fate:
+    async def _compare(self, stamp: Operation, *, in_doubt: bool) -> MultiFate:
         """Return from the slot's content whether the multi that began with ``stamp`` was the last one applied."""
         assert isinstance(stamp, SetData)  # noqa: S101 - `_stamp` makes it
         try:
             node = await self._zookeeper.read(self.path)
         except NoNodeError:
             self._version = None
-            return Fate.UNKNOWN if in_doubt else Fate.NOT_APPLIED
+            return MultiFate.UNKNOWN if in_doubt else MultiFate.NOT_APPLIED
         self._version = node.stat.version
-        return Fate.APPLIED if node.data == stamp.data else Fate.NOT_APPLIED
+        return MultiFate.APPLIED if node.data == stamp.data else MultiFate.NOT_APPLIED
 
     def _moved_on(self, result: Result, sent: float | None = None) -> None:
         if not isinstance(result, Stat):  # not a valid answer to a write: read the version before the next multi

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.lock_budget import EphemeralBudget
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .hooks import Fate
+    from .hooks import ItemFate
     from .queue_state import QueueState
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class BundleOwner(Protocol):
         """The id of the session's client, which is in the locks."""
         ...
 
-    def claim_over(self, claim: BundledClaim, fate: Fate) -> None:
+    def claim_over(self, claim: BundledClaim, fate: ItemFate) -> None:
         """Handle the end of the claim on one message."""
         ...
 
@@ -294,7 +294,7 @@ class BundleHold:
         """Handle the return of messages, which has been applied, and may have ended the hold."""
         self.owner.returned(claims)
 
-    def settled(self, claim: BundledClaim, fate: Fate) -> None:
+    def settled(self, claim: BundledClaim, fate: ItemFate) -> None:
         """Handle the end of the claim on one message, which has been applied."""
         if not self.gone:
             self.owner.claim_over(claim, fate)
@@ -353,7 +353,7 @@ class BundledClaim(Claim):
         claim.record_refused, claim.error = self.record_refused, self.error
         return claim
 
-    def settled(self, fate: Fate) -> None:
+    def settled(self, fate: ItemFate) -> None:
         """Record that the claim is over, and what has become of the message."""
         self.bundle.settled(self, fate)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.lock_budget import EphemeralBudget
     from aiozkqueue.zookeeper import Operation
 
-    from .hooks import Fate
+    from .hooks import ItemFate
     from .queue_state import QueueState
 
 
@@ -165,7 +165,7 @@ class Claim:
         allowed = self.state.snapshot.policy.allowed(self.retries)
         return allowed is not None and (self.attempt if self.handed else self.attempts) >= allowed
 
-    def settled(self, fate: Fate) -> None:
+    def settled(self, fate: ItemFate) -> None:
         """Record that the lock is known to be gone, and notify the claim listener of the item's fate."""
         if self.group_lock is not None:
             self.group_lock.over()

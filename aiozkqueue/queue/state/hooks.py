@@ -20,7 +20,7 @@ DispositionT_contra = TypeVar("DispositionT_contra", contravariant=True)
 WriteT_contra = TypeVar("WriteT_contra", contravariant=True)
 
 
-class Fate(enum.Enum):
+class ItemFate(enum.Enum):
     """The state of an item after our lock on it is gone."""
 
     GONE = enum.auto()
@@ -32,15 +32,15 @@ class Fate(enum.Enum):
 
 
 #: Aliases that save a lookup for each message.
-GONE: Final = Fate.GONE
-LEFT: Final = Fate.LEFT
-FREE: Final = Fate.FREE
+GONE: Final = ItemFate.GONE
+LEFT: Final = ItemFate.LEFT
+FREE: Final = ItemFate.FREE
 
 
 class ClaimListener(Protocol[ClaimT_contra]):
     """The dispatcher of a queue's claims, which is notified when a claim is over."""
 
-    def claim_settled(self, claim: ClaimT_contra, fate: Fate) -> None:
+    def claim_settled(self, claim: ClaimT_contra, fate: ItemFate) -> None:
         """Handle the end of a claim's lock."""
         ...
 

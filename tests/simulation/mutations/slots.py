@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.commit.slot import Fate, Sent, Slot
+from aiozkqueue.queue.commit.slot import MultiFate, Sent, Slot
 from aiozkqueue.testing.simulator import SimulatedClient
 from aiozkqueue.zookeeper import Check, ConnectionLossError, Create, Delete, Operation, Result, SetData
 from tests.simulation.mutations import mutation, rough
@@ -31,9 +31,9 @@ def resend_without_a_commit_slot(patch: pytest.MonkeyPatch) -> None:
 
 @mutation()
 def lost_commit_assumed_not_applied(patch: pytest.MonkeyPatch) -> None:
-    async def not_applied(self: Slot, *_: object) -> Fate:
+    async def not_applied(self: Slot, *_: object) -> MultiFate:
         self._version = None
-        return Fate.NOT_APPLIED
+        return MultiFate.NOT_APPLIED
 
     patch.setattr(Slot, "_read_verdict", not_applied)
 
@@ -48,7 +48,7 @@ def lost_reply_assumed_to_be_success(patch: pytest.MonkeyPatch) -> None:
             await reply
         except ConnectionLossError:
             self._version = None
-            return Sent(Fate.APPLIED)
+            return Sent(MultiFate.APPLIED)
         except Exception:  # noqa: BLE001 - the original method raises it again
             pass
         return await finish(self, sending._replace(reply=reply))
@@ -71,8 +71,8 @@ def slot_read_from_the_slowest_server(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(a_late_request_arrives_after_its_copy_was_refused)
 def slot_not_sealed_after_a_lost_request(patch: pytest.MonkeyPatch) -> None:
-    async def trusting(*_: object) -> Fate:
-        return Fate.NOT_APPLIED
+    async def trusting(*_: object) -> MultiFate:
+        return MultiFate.NOT_APPLIED
 
     patch.setattr(Slot, "_seal", trusting)
 

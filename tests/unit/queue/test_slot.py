@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiozkqueue.queue.commit.slot import Fate, Slot
+from aiozkqueue.queue.commit.slot import MultiFate, Slot
 from aiozkqueue.runtime.clock import Clock, ServerClock
 from aiozkqueue.zookeeper import Check, ConnectionLossError, MultiError, NodeExistsError, SetData, Stat
 
@@ -78,7 +78,7 @@ async def test_an_unexpected_slot_version_is_read_again_and_the_session_continue
         if not slot.ready:
             assert await slot.prepare(1)
         sent = await slot.finish(slot.begin([Check("/")], 1, needs_results=False))
-        assert sent.fate is Fate.APPLIED
+        assert sent.fate is MultiFate.APPLIED
     assert zookeeper.written == [41, 42]
 
 
