@@ -39,7 +39,7 @@ LONG_SIGNATURES = {
     "queue/claim/discovery.py __init__",
     "queue/claim/dispatcher.py __init__",
     "queue/claim/groups.py __init__",
-    "queue/claim/in_flight.py __init__",
+    "queue/claim/claim_batches.py __init__",
     "session/connect.py connect",
     "queue/state/claim.py __init__",
 }

@@ -98,7 +98,7 @@ class CandidateIndex:
             return [candidate_id_at(place) for place in places]
         return [self.lock_id(place) for place in places]
 
-    def apart(self, places: list[str]) -> tuple[list[str], list[str]]:
+    def split_groups(self, places: list[str]) -> tuple[list[str], list[str]]:
         """Split candidates into the oldest items of groups and the items without a group."""
         if self._groups is None:
             return [], places
@@ -114,7 +114,7 @@ class CandidateIndex:
         if self._groups is not None:
             self._groups.deleted(place)
 
-    def ghosts(self, items: Iterable[str]) -> None:
+    def note_ghosts(self, items: Iterable[str]) -> None:
         """Record that no item was found under these locks of ours.
 
         The locks are being removed, and their removal must not wake this session.
@@ -125,13 +125,13 @@ class CandidateIndex:
             elif self.state.dialect is not None:
                 self._doubts.gone(item)
 
-    def begin(self, locks: Iterable[str]) -> None:
+    def add_held(self, locks: Iterable[str]) -> None:
         """Record locks that are about to be created."""
         for lock in locks:
             self.held.add(lock)
             self._reported.pop(lock, None)
 
-    def end(self, locks: Iterable[str]) -> None:
+    def drop_held(self, locks: Iterable[str]) -> None:
         """Record locks that were not created, or are not kept."""
         if self._aside:
             locks = [lock for lock in locks if lock not in self._aside]
@@ -149,7 +149,7 @@ class CandidateIndex:
     def _retry_aside(self) -> None:
         aside = list(self._aside)
         self.forget_aside()
-        self.end(aside)
+        self.drop_held(aside)
         self.relist()
         self.wakeup.set()
 

@@ -59,16 +59,16 @@ FILTERED_LINGER = 1.0
 
 
 class Demand(Protocol):
-    """What a candidate source needs to know about the waiting takers."""
+    """The state of the waiting takers and their claims, as far as a candidate source needs it."""
 
     @property
-    def asking(self) -> bool:
-        """Whether a taker asks for what is available now and does not wait for more."""
+    def impatient(self) -> bool:
+        """Whether a taker takes only messages that are available now."""
         ...
 
     @property
-    def flying(self) -> bool:
-        """Whether claim batches are in flight."""
+    def claims_under_way(self) -> bool:
+        """Whether claims are in flight, or being released."""
         ...
 
 
@@ -163,7 +163,7 @@ class CandidateSource(CandidateIndex):
         if self._selector is not None:
             self._selector.start_over()
         self.forget_aside()
-        self.end(list(self.held))
+        self.drop_held(list(self.held))
         self._must_list_due = True
 
     def at_work(self) -> None:
@@ -203,7 +203,7 @@ class CandidateSource(CandidateIndex):
         if not self.state.config.scheduled:
             return
         now = await self._time(self._delayed.next, generation)
-        await self._delayed.look(now, generation, heard=self._watch.armed, asked=self._demand.asking)
+        await self._delayed.look(now, generation, heard=self._watch.armed, asked=self._demand.impatient)
         places = self._delayed.due(await self._time(self._delayed.next, generation))
         if (accepts := self.state.snapshot.accepts) is not None:
             places = [place for place in places if accepts(name_at(place))]
@@ -305,15 +305,15 @@ class CandidateSource(CandidateIndex):
             places = await self._pop(level, limit)
             if places:
                 return places
-            if self._demand.flying:
+            if self._demand.claims_under_way:
                 return None
             if ripe and (places := await self._take_over(level, limit, generation)):
                 return places
-        if not (level.must_list or self._demand.asking) and self._watch.armed and level.seen_all:
+        if not (level.must_list or self._demand.impatient) and self._watch.armed and level.seen_all:
             return []
         places = await self._list_lanes(level, limit, generation)
         return (
-            None if not places and self._demand.flying else places
+            None if not places and self._demand.claims_under_way else places
         )  # batches in flight may answer the takers that ask
 
     def together(self) -> int | None:
@@ -346,7 +346,7 @@ class CandidateSource(CandidateIndex):
         empty: dict[PriorityLevel, bool] = {}  # of the levels checked in this look
         for level in self._priority_index:
             places: list[str] | None = [] if level.must_list else await self._pop(level, limit)
-            if not places and ripe and not (level.must_list or self._demand.flying):
+            if not places and ripe and not (level.must_list or self._demand.claims_under_way):
                 places = await self._take_over(level, limit, generation)
             if not places:
                 places = await self._search(level, limit, generation, empty)
@@ -355,7 +355,7 @@ class CandidateSource(CandidateIndex):
             if places:
                 return await self._guard(above, places, generation)
             above.append(level)
-        return None if self._demand.flying else []
+        return None if self._demand.claims_under_way else []
 
     async def _search(
         self, level: PriorityLevel, limit: int, generation: int, empty: dict[PriorityLevel, bool]
@@ -365,7 +365,7 @@ class CandidateSource(CandidateIndex):
         ``empty`` has the levels that this look has checked, and whether they hold nothing.
         """
         if level.left and not (level.must_list or self._keeps_watch):
-            if self._demand.flying:
+            if self._demand.claims_under_way:
                 return None
             if places := await self._list_left(level, limit, generation):
                 return places
@@ -375,7 +375,7 @@ class CandidateSource(CandidateIndex):
                 found = await self._skim([each for each in levels if each not in empty], generation)
                 empty.update((each, each in found) for each in levels if each not in empty)
             if not empty[level]:
-                if self._demand.flying:
+                if self._demand.claims_under_way:
                     level.must_list = True
                     return None
                 return await (self._list_lanes if self._keeps_watch else self._list_filled)(level, limit, generation)
@@ -385,7 +385,7 @@ class CandidateSource(CandidateIndex):
 
     def _is_quiet(self, level: PriorityLevel) -> bool:
         """Whether a level has nothing left, and a watch would report new items."""
-        if level.must_list or not level.seen_all or self._demand.asking:
+        if level.must_list or not level.seen_all or self._demand.impatient:
             return False
         return self._watch.armed or (level.watched and self._clock.monotonic() < level.look_again)
 
@@ -504,7 +504,7 @@ class CandidateSource(CandidateIndex):
     def _of_peers(self, level: PriorityLevel, limit: int) -> list[str]:
         """Return other consumers' items: any, to a taker that asks for what is available now; otherwise stale ones."""
         backlog = level.backlog
-        if self._demand.asking:
+        if self._demand.impatient:
             places = self._heads(backlog.take_of_peers(limit, self.held.__contains__))
             if places:
                 level.must_list = True
@@ -516,7 +516,7 @@ class CandidateSource(CandidateIndex):
 
     async def _take_over(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
         """Return a few of other consumers' stale items that watches have reported."""
-        if not self._watch.armed or not level.seen_all or self._demand.asking:
+        if not self._watch.armed or not level.seen_all or self._demand.impatient:
             return []
         places = await self._work_stealer.take_over(level.backlog, limit, generation)
         level.must_list = level.must_list or places is None
@@ -582,7 +582,7 @@ class CandidateSource(CandidateIndex):
             if due is not None
         ]
         self._schedule_steal()
-        await self.pause(min([*waits, LONGEST_REST]) if waits else None)
+        await self.await_wakeup(min([*waits, LONGEST_REST]) if waits else None)
         self._last_idle = self._clock.monotonic()
         self._ripe = self._may_steal  # most are gone by now: their own consumers took them
 
@@ -592,7 +592,7 @@ class CandidateSource(CandidateIndex):
         linger, since = FILTERED_LINGER if self._keeps_watch else WATCH_LINGER, self._clock.monotonic()
         self.lingering = True
         try:
-            await self.pause(linger if armed else None)
+            await self.await_wakeup(linger if armed else None)
         finally:
             self.lingering = False
         # A source that would have to list again, or is woken between two messages of a group, still has work.
@@ -600,7 +600,7 @@ class CandidateSource(CandidateIndex):
         if armed and not wanted() and not (watch_on and self._clock.monotonic() - since < linger):
             self.disarm()
 
-    async def pause(self, limit: float | None) -> None:
+    async def await_wakeup(self, limit: float | None) -> None:
         """Wait for a wakeup, up to ``limit`` seconds."""
         timer = None if limit is None else self._clock.call_later(limit, self.wakeup.set)
         try:

@@ -1,8 +1,8 @@
 """Claims messages for all waiting takers of one session and queue.
 
 One task, the dispatch loop, decides what to do next: let the candidate source find candidates, claim a batch for the
-waiting takers, or rest. A few batches are in flight at a time, in tasks of their own (see `in_flight`). A claim that
-its taker no longer wants (it was cancelled or timed out) goes to another taker or is released.
+waiting takers, or rest. A few batches are in flight at a time, in tasks of their own (see `claim_batches`). A claim
+that its taker no longer wants (it was cancelled or timed out) goes to another taker or is released.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from aiozkqueue.zookeeper import (
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from .bundles import HeldBundles, Services
+from .claim_batches import ClaimBatches
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse
 from .discovery import CandidateSource
 from .foreign import Splitter
 from .groups import GroupLocks
-from .in_flight import ClaimBatches
 from .pause import ABSENT, PAUSED, Pause
 from .releases import DelayedReleases, Releases
 from .waiters import WaitQueue
@@ -262,9 +262,9 @@ class ClaimDispatcher:
 
         def landed(_: object) -> None:
             self._return_idle()
-            self.releases.landed().add_done_callback(finish)
+            self.releases.when_done().add_done_callback(finish)
 
-        self._claim_batches.landed().add_done_callback(landed)
+        self._claim_batches.when_landed().add_done_callback(landed)
         await wait_settled(released, limit=LEAVING)
 
     def _return_idle(self) -> None:
@@ -300,7 +300,7 @@ class ClaimDispatcher:
         A taker that has no request under way gets another dispatcher for its next one.
         """
         source = self._candidate_source
-        needed = self.users or not self._waiters.empty or self.flying or self._group_locks.any or source.held
+        needed = self.users or not self._waiters.empty or self.claims_under_way or self._group_locks.any or source.held
         if needed or not source.lingering or self._held_bundles.any or self._delayed_releases.any:
             return False
         self._closed = True
@@ -426,7 +426,7 @@ class ClaimDispatcher:
             await self._claim(wanted, generation)
         elif full or not await self._claim_ahead(generation):
             self._waiters.settle_partial(self._claim_batches.in_flight)
-            await self._candidate_source.pause(None)
+            await self._candidate_source.await_wakeup(None)
 
     async def _claim(self, wanted: int, generation: int) -> None:
         """Claim for the takers, if the session may hold more locks."""
@@ -434,9 +434,10 @@ class ClaimDispatcher:
         if room < 1:
             self._waiters.settle_partial(self._claim_batches.in_flight)
             if not self._claim_batches.any:
-                self._waiters.answer_asking(self._waiters.arrivals)  # the holder of the locks may be the one that asks
+                # The transaction that holds the locks may be the one that takes.
+                self._waiters.answer_impatient(self._waiters.arrivals)
             self._budgets.notify(self._wakeup)
-            await self._candidate_source.pause(None)
+            await self._candidate_source.await_wakeup(None)
             return
         await self._look(room, wanted, generation)
 
@@ -456,7 +457,7 @@ class ClaimDispatcher:
 
         Batches in flight were refused by the configuration version, or were applied before the pause.
         """
-        self._waiters.answer_asking(self._waiters.arrivals)
+        self._waiters.answer_impatient(self._waiters.arrivals)
         self._waiters.settle_partial(self._claim_batches.in_flight)  # no more come to what they have
         if self._pause is not None and self._pause.reason is not reason:
             self._end_pause()
@@ -464,7 +465,7 @@ class ClaimDispatcher:
             self._candidate_source.disarm()
             self._pause = await Pause.begin(self._zookeeper, self.state, self._wakeup, reason)
         else:
-            await self._candidate_source.pause(None)
+            await self._candidate_source.await_wakeup(None)
 
     def _end_pause(self, *, heard: bool = False) -> None:
         """Stop waiting for a change; with ``heard``, log that the wait is over."""
@@ -481,11 +482,11 @@ class ClaimDispatcher:
             return
         if places:
             places = self._still_wanted(places, wanted)
-        if places is None:
+        if places is None:  # the claims in flight may return candidates
             self._waiters.settle_partial(self._claim_batches.in_flight)
-            await self._candidate_source.pause(None)
+            await self._candidate_source.await_wakeup(None)
         elif places and self.state.config.collapse:
-            heads, places = self._candidate_source.apart(places)
+            heads, places = self._candidate_source.split_groups(places)
             if heads:
                 self._claim_batches.launch(heads, generation)
             if places:
@@ -498,14 +499,14 @@ class ClaimDispatcher:
             await self._candidate_source.listen()
         else:
             self._waiters.settle_partial(self._claim_batches.in_flight)
-            self._waiters.answer_asking(since)
+            self._waiters.answer_impatient(since)
             if self._waiters.patient:
                 await self._candidate_source.rest()
 
     def _still_wanted(self, places: list[str], wanted: int) -> list[str] | None:
-        """Return the candidates to claim now; the others are returned to the index."""
+        """Return the candidates to claim now, and put the others back; None: wait for the claims in flight."""
         if self.state.dialect is not None:
-            return self._still_wanted_items(places)
+            return self._still_wanted_foreign(places)
         return self._enough(places, wanted) if self.state.config.bundled else places
 
     def _enough(self, places: list[str], wanted: int) -> list[str]:
@@ -518,10 +519,10 @@ class ClaimDispatcher:
             wanted -= messages_in(name_at(place))
         return places
 
-    def _still_wanted_items(self, places: list[str]) -> list[str] | None:
-        """Drop the candidates that must not be claimed now, because of events since the look began.
+    def _still_wanted_foreign(self, places: list[str]) -> list[str] | None:
+        """Return the items of another program's queue to claim now, as `_still_wanted` does.
 
-        Either no taker wants them any more, so they would be released again, or earlier messages are about to be free.
+        Since the look began, takers may have left, and earlier messages may be about to be free.
         """
         splitting = self.releases.any or (self._splitter is not None and self._splitter.busy)
         wanted = 0 if splitting else max(0, self._waiters.wanted(self._claim_batches.promised))
@@ -556,12 +557,12 @@ class ClaimDispatcher:
             self._candidate_source.relist()  # all of them are gone, or locked: the listing is out of date
 
     @property
-    def asking(self) -> bool:
-        """Whether a taker asks for what is available now and does not wait for more."""
-        return self._waiters.asking
+    def impatient(self) -> bool:
+        """Whether a taker takes only messages that are available now."""
+        return self._waiters.impatient
 
     @property
-    def flying(self) -> bool:
+    def claims_under_way(self) -> bool:
         """Whether claims are in flight, or being released."""
         return self._claim_batches.any or self.releases.any or self._group_locks.reading > 0
 

@@ -97,7 +97,7 @@ class Releases:
         for atomic_write in self._held_bundles.return_all():
             self._watch(atomic_write)
 
-    def landed(self) -> asyncio.Future[list[object]]:
+    def when_done(self) -> asyncio.Future[list[object]]:
         """Return a future that is done when the releases in flight have been answered."""
         return asyncio.gather(*(atomic_write.done for atomic_write in self._in_flight), return_exceptions=True)
 

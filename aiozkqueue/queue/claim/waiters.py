@@ -57,11 +57,15 @@ class Waiter:
         self.owner: object = owner
         """The transaction that takes, which may hold several messages of a group; None: a consumer or listener."""
         self.limit: int = limit
+        """The most claims that it takes."""
         self.generation: int | None = generation
+        """The ZooKeeper session of the claims that its owner holds; None: it holds none, and any session will do."""
         self.patient: bool = patient
+        """Whether it waits for new messages. If not, it takes those that are available now, which may be none."""
         self.due: float = due
         """When its timeout ends, on the clock of `Clock.monotonic`."""
         self.arrival: int = arrival
+        """Its number among the takers of this session and queue, from 1."""
         self.future: asyncio.Future[list[Claim]] = future
         self.count: int = 0
         """The number of claims assigned so far."""
@@ -182,8 +186,8 @@ class WaitQueue:
         return min(missing - promised, sum(more))
 
     @property
-    def asking(self) -> bool:
-        """Whether a taker asks for what is available now and does not wait for more."""
+    def impatient(self) -> bool:
+        """Whether a taker takes only messages that are available now."""
         return any(not waiter.patient for waiter in self)
 
     @property
@@ -202,8 +206,8 @@ class WaitQueue:
     ) -> list[Claim]:
         """Assign the claims of a batch to the waiting takers; return those that no taker wants.
 
-        Takers that arrived after ``since`` get none, if that is given; ``given`` is called with each part and its
-        owner.
+        ``in_flight`` are the batches that a taker with too few claims then waits for. Takers that arrived after
+        ``since`` get none (None: no limit). ``given`` is called with each part and its owner.
         """
         start = 0
         while start < len(claims) and self._waiters:
@@ -250,7 +254,7 @@ class WaitQueue:
         waiting = [waiter for waiter in self._waiters if not waiter.future.done()]
         return len(waiting) if self._largest == 1 else sum([waiter.missing for waiter in waiting])
 
-    def landed(self, number: int) -> None:
+    def batch_landed(self, number: int) -> None:
         """Answer the taker that waited only for this batch. Only the first in line can have some of its claims."""
         for waiter in self._waiters:
             if not waiter.future.done():
@@ -266,8 +270,8 @@ class WaitQueue:
             waiter.answer()
             self._wakeup.set()
 
-    def answer_asking(self, since: int) -> None:
-        """Answer the takers that arrived before a look and do not wait: the queue is empty."""
+    def answer_impatient(self, since: int) -> None:
+        """Answer the takers that do not wait, if they arrived before a look that found nothing."""
         for waiter in self._waiters:
             if not waiter.patient and waiter.arrival <= since:
                 self.answer(waiter)

@@ -15,7 +15,7 @@ from aiozkqueue.queue.candidates import backlog, groups
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.claim import bundle_claimer
 from aiozkqueue.queue.claim import bundles as claim_bundles
-from aiozkqueue.queue.claim.in_flight import ClaimBatches
+from aiozkqueue.queue.claim.claim_batches import ClaimBatches
 from aiozkqueue.queue.commit import bundle_puts
 from aiozkqueue.queue.commit import bundles as commit_bundles
 from aiozkqueue.queue.commit.unsent import UnsentWrites

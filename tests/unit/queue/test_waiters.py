@@ -30,7 +30,7 @@ def bring(waiters: WaitQueue, flight: int, flying: set[int], count: int) -> None
     """A batch ends."""
     claims = cast("list[Claim]", [object() for _ in range(count)])
     assert waiters.assign(flight, flying, claims, 1, None, None) == []
-    waiters.landed(flight)
+    waiters.batch_landed(flight)
 
 
 async def test_a_waiter_without_claims_under_way_is_extended_in_place(waiters: WaitQueue) -> None:
@@ -56,7 +56,7 @@ async def test_a_waiter_that_has_claims_or_its_answer_is_not_extended(waiters: W
     first = join(waiters, 2)
     bring(waiters, 1, {1, 2}, 1)
     assert not waiters.extend(first, 1, 0)
-    waiters.landed(2)
+    waiters.batch_landed(2)
     assert first.over
     assert not waiters.extend(first, 1, 0)
 
@@ -97,7 +97,7 @@ async def test_deadlines_and_wanted_claims_match_a_scan_of_all_waiters(seed: int
         if random.random() < 0.7:
             claims = cast("list[Claim]", [SimpleNamespace(generation=1) for _ in range(random.randrange(6))])
             waiters.assign(flight, {flight, flight + 1}, claims, 1, None, None)
-            waiters.landed(flight)
+            waiters.batch_landed(flight)
         served = {waiter for waiter in came if waiter.over}
         await move(clock, random.choice((0.1, 0.6, 3)))
         now = clock.monotonic()

@@ -124,7 +124,7 @@ class ClaimBatches:
             return True
         return len(self._pending) >= (BATCHES_ALONE if self._candidate_source.alone else BATCHES_SHARED)
 
-    def landed(self) -> asyncio.Future[None]:
+    def when_landed(self) -> asyncio.Future[None]:
         """Return a future that is done when the batches that are in flight now have landed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._pending:
@@ -171,7 +171,7 @@ class ClaimBatches:
 
     def _launch_heads(self, places: list[str], generation: int, since: int | None) -> list[str]:
         """Send the claims of groups; return the places of the items without a group."""
-        heads, places = self._candidate_source.apart(places)
+        heads, places = self._candidate_source.split_groups(places)
         if heads:
             self._submit(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
         return places
@@ -197,8 +197,13 @@ class ClaimBatches:
         removed: Sequence[str] = (),
         messages: int | None = None,
     ) -> None:
+        """Have a task send a batch by ``claim``; each of its locks takes ``size`` bytes of the session's budget.
+
+        ``removed`` are the locks of attached removals. ``messages`` is how many messages these places hold; None: one
+        each.
+        """
         locks = [*self._candidate_source.lock_ids(places), *removed]
-        self._candidate_source.begin(locks)
+        self._candidate_source.add_held(locks)
         self.launched += 1
         self._pending.add(self.launched)
         messages = len(places) if messages is None else messages
@@ -221,22 +226,17 @@ class ClaimBatches:
             self._tasks.spawn(self._task_pool.work, name="claims")
 
     async def _claim(self, pending: _PendingBatch) -> None:
-        number, _, places, locks, generation, _, _, _, since = pending
+        """Claim a batch, and offer its claims to the takers."""
+        places, locks, generation = pending.places, pending.locks, pending.generation
         kept: set[str] = set()
         try:
             batch = await self._claim_if_current(pending)
             kept = _kept(batch)
-            self._candidate_source.set_aside(batch.sealed)
             self._failures = 0
-            self._candidate_source.ghosts(batch.ghosts)
-            if 2 * len(batch.ghosts) >= len(places) and len(batch.ghosts) > 1:
-                self._candidate_source.relist()  # the listing is out of date
-            if batch.ghosts and self._candidate_source.stealing:
-                self._candidate_source.relist()  # their own consumer is back at work
-            if batch.lost:
-                self._candidate_source.relist()  # watches reported them while they were ours
+            if batch.sealed or batch.ghosts or batch.lost:
+                self._note_unclaimed(batch, len(places))
             claims = batch.claims if self._splitter is None else await self._splitter.next_of(batch.claims)
-            self._offer(number, claims, generation, since)
+            self._offer(pending.number, claims, generation, pending.since)
         except ContendedError as contended:
             self._contended(places, locks, contended.index)
         except ReopenError:
@@ -249,19 +249,29 @@ class ClaimBatches:
             self._fail(error)
         finally:
             if generation == self._generation:
-                self._candidate_source.end(
+                self._candidate_source.drop_held(
                     [
                         lock
                         for lock in locks
                         if lock not in kept and lock not in self._group_locks and lock not in self._held_bundles
                     ]
                 )
-            self._pending.discard(number)
+            self._pending.discard(pending.number)
             if self._awaited:
-                self._tell_landed(number)
+                self._tell_landed(pending.number)
             self.promised -= pending.messages
-            self._waiters.landed(number)
+            self._waiters.batch_landed(pending.number)
             self._candidate_source.wakeup.set()
+
+    def _note_unclaimed(self, batch: Batch, candidates: int) -> None:
+        """Record the candidates that were not claimed; list again if they show that the last listing is out of date."""
+        source = self._candidate_source
+        source.set_aside(batch.sealed)
+        source.note_ghosts(batch.ghosts)
+        mostly_ghosts = len(batch.ghosts) > 1 and 2 * len(batch.ghosts) >= candidates
+        owner_is_back = bool(batch.ghosts) and source.stealing  # the consumer from which they were stolen
+        if mostly_ghosts or owner_is_back or batch.lost:  # watches reported lost ones while they were ours
+            source.relist()
 
     def _contended(self, places: Sequence[str], locks: Sequence[str], index: int) -> None:
         """Handle the refusal that another session holds one of these locks; the other candidates are returned."""
