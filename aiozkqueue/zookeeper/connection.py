@@ -1,7 +1,7 @@
 """One connection to one server: frames in, frames out. Its loss fails every pending request at once.
 
-Stock aiozk awaits three timed reads for each response, and leaves pending calls waiting at the end of the stream. This
-connection cuts replies out of the data that the transport delivers, and fails every request when the transport is lost.
+It cuts replies out of the data that the transport delivers, and fails every request when the transport is lost. aiozk's
+connection awaits three timed reads for each response, and leaves pending calls waiting at the end of the stream.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._on_lost(self)
-        pending: list[asyncio.Future[Any]] = [entry[1] for entry in self._pending]
+        pending: list[asyncio.Future[Any]] = [future for _, future, *_ in self._pending]
         pending += self._auths
         if self._first is not None:
             pending.append(self._first)
@@ -310,8 +310,8 @@ class Connection(asyncio.Protocol):
         if not self._pending or len(data) - offset < _LENGTH.size + _HEADER.size:
             return False
         xid, _zxid, code = _HEADER.unpack_from(data, offset + _LENGTH.size)
-        waiting = self._pending[0]
-        return waiting[4] is not None and code == 0 and xid == waiting[0] and self._length(data, offset) >= _HEADER.size
+        expected, _future, _decode, _path, pieces = self._pending[0]
+        return pieces is not None and code == 0 and xid == expected and self._length(data, offset) >= _HEADER.size
 
     def _begin(self, data: bytes, offset: int, length: int) -> int:
         """Expect the reply whose frame begins at this offset; return the offset of its body."""
