@@ -359,7 +359,7 @@ class SessionCore:
         loop = self.committer.loop
         self.operation_timeout: float = seconds
         """Seconds for which a call waits for a server that does not answer."""
-        self._puts: EqualDeadlines[AtomicWrite] = EqualDeadlines(loop, seconds, AtomicWrite.stop_waiting)
+        self._deadlines: EqualDeadlines[AtomicWrite] = EqualDeadlines(loop, seconds, AtomicWrite.stop_waiting)
         self.looks: EqualDeadlines[Waiter] = EqualDeadlines(loop, seconds, self._end_look)
         """The takers that look at a queue once: they wait for a server, but for no message."""
 
@@ -373,14 +373,17 @@ class SessionCore:
             waiter.late = True
             waiter.future.cancel()
 
-    async def put(self, atomic_write: AtomicWrite) -> None:
-        """Submit an atomic write and wait for its result, for up to `operation_timeout`. Raises: as `settle`."""
+    async def settle_in_time(self, atomic_write: AtomicWrite) -> None:
+        """Settle an atomic write within `operation_timeout`, at less cost than `settle` with a limit.
+
+        Raises: as `settle`.
+        """
         self.committer.submit(atomic_write)
-        self._puts.add(atomic_write)
+        self._deadlines.add(atomic_write)
         try:
             await atomic_write.wait()
         finally:
-            self._puts.remove(atomic_write)
+            self._deadlines.remove(atomic_write)
         if not atomic_write.settled:
             raise self._late(atomic_write, self.operation_timeout)
         atomic_write.raise_error()

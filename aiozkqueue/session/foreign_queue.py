@@ -16,6 +16,7 @@ from aiozkqueue.queue.put.foreign import prepare_foreign
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import changes
 
+from .direct_puts import send_puts
 from .queue import Queue
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class CuratorQueue(ForeignQueue[T]):
             msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put them one by one"
             raise InvalidOptionError(msg)
         put = prepare_foreign(QueueHandle(runtime, self._state), payloads, options)
-        await self._put(runtime, [put], Deadline(wait, runtime.clock))
+        await send_puts(runtime, [put], Deadline(wait, runtime.clock))
         return put.id
 
     @changes

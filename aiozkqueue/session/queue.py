@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from bisect import bisect_right
 from contextlib import aclosing, nullcontext
-from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from aiozkqueue.errors import (
     DirectPutWarning,
     InvalidOptionError,
-    NotCommittedError,
     NotFoundError,
-    QueueError,
     QueueFullError,
     SessionClosedError,
-    TransactionTooLargeError,
 )
 from aiozkqueue.layout import QueueConfig, check_condition, positive_seconds
 from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
@@ -33,19 +28,19 @@ from aiozkqueue.operations.purge import purge
 from aiozkqueue.operations.similar import absence
 from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Puts, weigh_puts
-from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_as
+from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.unique_keys import stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Binding, Destination
 from aiozkqueue.queue.message import Message
 from aiozkqueue.queue.options import collection, positive, put_header, required_seconds, seconds
-from aiozkqueue.queue.put.capacity import credits_of
-from aiozkqueue.queue.put.prepare import prepare, prepare_all
+from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.zookeeper import changes, reads
 
 from .administration import QueueAdmin
 from .consumer import Consumer
+from .direct_puts import send_bounded, send_many, send_puts
 from .leases import Leases
 from .unit_of_work import current
 
@@ -60,10 +55,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
     from aiozkqueue.operations.alter import Alteration
     from aiozkqueue.queue.codec import Codec
-    from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.destination import Undecodable
     from aiozkqueue.queue.options import PutOptions, Seconds
-    from aiozkqueue.queue.state.hooks import CapacityLimit
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import CallLimit
 
@@ -71,11 +64,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-#: The largest size of one multi of `Queue.put_many`, bytes, and its largest number of messages. A thousand messages of
-#: 200 bytes are one request: each further one costs a round trip.
-MANY_BYTES = 512 * 1024
-MANY = 1000
 
 
 class Queue(Destination[T]):
@@ -138,31 +126,30 @@ class Queue(Destination[T]):
             ConfigConflictError: it was put with ``group``, and the queue is sticky.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        patience = seconds(timeout, "timeout")
+        wait = seconds(timeout, "timeout")
         runtime = self._core
         self._warn_of_transaction(runtime)
         if runtime.tracing is not None:
             with runtime.tracing.sending(self.name, None):
                 put = prepare(runtime, self, value, options)
-                await self._put(runtime, [put], Deadline(patience, runtime.clock))
-                return put.id if put.plan is None else stored_as(put)
+                await send_puts(runtime, [put], Deadline(wait, runtime.clock))
+                return stored_as(put)
         put = prepare(runtime, self, value, options)
-        if (
-            put.plan is None and put.state.ready and put.state.snapshot.capacity is None
-        ):  # the usual case: nothing to wait for first
-            atomic_write = AtomicWrite(put.id, Puts((put,)))
-            deadline = Deadline(patience, runtime.clock) if patience else None
-            try:
-                await (runtime.settle(atomic_write, patience) if patience else runtime.put(atomic_write))
-            except QueueFullError:  # it had no size limit when this was sent
-                if patience == 0:
-                    raise
-            else:
-                return put.id
-            await put_bounded(QueueHandle(runtime, put.state), [put], deadline or FOREVER)
+        if put.plan is not None or not put.state.ready or put.state.snapshot.capacity is not None:
+            await send_puts(runtime, [put], Deadline(wait, runtime.clock))
+            return stored_as(put)
+        # The usual case, as `send_puts` does it if there is nothing to wait for before it is sent.
+        atomic_write = AtomicWrite(put.id, Puts((put,)))
+        deadline = Deadline(wait, runtime.clock) if wait else FOREVER
+        try:
+            await (runtime.settle(atomic_write, wait) if wait else runtime.settle_in_time(atomic_write))
+        except QueueFullError:  # it had no size limit when this was sent
+            if wait == 0:
+                raise
+        else:
             return put.id
-        await self._put(runtime, [put], Deadline(patience, runtime.clock))
-        return put.id if put.plan is None else stored_as(put)
+        await send_bounded(QueueHandle(runtime, put.state), [put], deadline)
+        return put.id
 
     @overload
     async def call(self, value: T, *, timeout: Seconds, **options: Unpack[PutOptions]) -> bytes: ...
@@ -181,13 +168,13 @@ class Queue(Destination[T]):
             MessageTooLargeError, NotCommittedError, OutcomeUnknownError, QueueFullError, DuplicateKeyError: as `put`.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        patience, runtime = required_seconds(timeout, "timeout"), self._core
+        wait, runtime = required_seconds(timeout, "timeout"), self._core
         codec = codec_of(self.name, reply, runtime.calls.codecs)
-        due = runtime.clock.monotonic() + patience
+        due = runtime.clock.monotonic() + wait
         address = ReplyAddress(runtime.ids.client, runtime.ids.next())
         future = runtime.calls.expect(address.call)
         try:
-            message_id = await self._put_call(runtime, value, Deadline(patience, runtime.clock), options, address)
+            message_id = await self._put_call(runtime, value, Deadline(wait, runtime.clock), options, address)
             return codec.decode(await runtime.calls.reply(future, due, message_id), self.name)
         finally:
             runtime.calls.forget(address.call)
@@ -203,14 +190,14 @@ class Queue(Destination[T]):
 
         Raises: as `put`; InvalidOptionError: ``values`` is one str, bytes or mapping.
         """
-        patience = seconds(timeout, "timeout")
+        wait = seconds(timeout, "timeout")
         runtime = self._core
         self._warn_of_transaction(runtime)
         if runtime.tracing is None:
-            return await self._put_many(runtime, values, options, patience)
+            return await send_many(runtime, self, values, options, wait)
         listed = list(collection(values, f"queue {self.name!r}: put_many", "messages"))
         with runtime.tracing.sending(self.name, len(listed)):
-            return await self._put_many(runtime, listed, options, patience)
+            return await send_many(runtime, self, listed, options, wait)
 
     def consume(
         self,
@@ -445,89 +432,16 @@ class Queue(Destination[T]):
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
 
-    async def _prepare_many(
-        self, runtime: SessionCore, values: Iterable[T], options: PutOptions
-    ) -> tuple[list[Put], list[str]]:
-        """Return the puts, and the message id of each value: values with the same unique key share a message.
-
-        After each `MANY` values other tasks run: a hundred thousand at once would block the event loop.
-        """
-        puts: list[Put] = []
-        ids: list[str] = []
-        keys: dict[tuple[str, str], str] = {}
-        listed = collection(values, f"queue {self.name!r}: put_many", "messages")
-        if not options and runtime.tracing is None and self._binding.dialect is None:
-            remaining = iter(listed)
-            while part := prepare_all(runtime, self, islice(remaining, MANY)):
-                puts += part
-                if len(part) == MANY:
-                    await asyncio.sleep(0)
-            return puts, [put.id for put in puts]
-        for value in listed:
-            put = prepare(runtime, self, value, options)
-            earlier = None if put.plan is None else earlier_holder(keys, put)
-            if earlier is None:
-                puts.append(put)
-            ids.append(earlier or put.id)
-            if not len(ids) % MANY:
-                await asyncio.sleep(0)
-        return puts, ids
-
-    async def _put_many(
-        self, runtime: SessionCore, values: Iterable[T], options: PutOptions, timeout: float | None
-    ) -> list[str]:
-        patience = Deadline(timeout, runtime.clock)
-        puts, ids = await self._prepare_many(runtime, values, options)
-        start, together = 0, MANY
-        while start < len(puts):
-            part = _first_part(puts[start : start + together], min(MANY_BYTES, runtime.surely_small))
-            end = start + len(part)
-            try:
-                await self._put(runtime, part, patience)
-            except QueueError as error:
-                stored = end - len(part)  # stored messages have been removed from `part`
-                if isinstance(error, TransactionTooLargeError) and len(part) > 1:
-                    start, together = stored, len(part) // 2  # long paths, or a server that accepts less at once
-                    continue
-                if stored:
-                    error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
-                raise
-            start = end
-        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
-        return [left_out.get(message_id, message_id) for message_id in ids] if left_out else ids
-
     async def _put_call(
-        self, runtime: SessionCore, value: T, patience: Deadline, options: PutOptions, address: ReplyAddress
+        self, runtime: SessionCore, value: T, deadline: Deadline, options: PutOptions, address: ReplyAddress
     ) -> str:
         """Put a message that asks for a reply; return its id. Raises: as `put`."""
         with nullcontext() if runtime.tracing is None else runtime.tracing.sending(self.name, None):
             put_header(self.name, options)  # checks the headers
             headers = {**(options.get("headers") or {}), REPLY_TO: str(address)}
             put = prepare(runtime, self, value, {**options, "headers": headers})
-            await self._put(runtime, [put], patience)
-            return put.id if put.plan is None else stored_as(put)
-
-    async def _put(self, runtime: SessionCore, puts: list[Put], patience: Deadline) -> None:
-        state = puts[0].state
-        limit = _time_for(runtime, patience)
-        try:
-            async with asyncio.timeout(limit):
-                if not state.ready:
-                    await state.open_or_create()
-                for put in puts:
-                    if put.plan is not None:
-                        await put.plan.prepare()
-        except TimeoutError as error:
-            raise _not_sent(self.name, limit) from error
-        if state.snapshot.capacity is None:
-            try:
-                await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, patience))
-            except (QueueFullError, TransactionTooLargeError):
-                if state.snapshot.capacity is None:
-                    raise
-            else:
-                return
-        await put_bounded(QueueHandle(runtime, state), puts, patience)
+            await send_puts(runtime, [put], deadline)
+            return stored_as(put)
 
     def _warn_of_transaction(self, runtime: SessionCore) -> None:
         work = current.get()
@@ -539,58 +453,3 @@ class Queue(Destination[T]):
                 DirectPutWarning,
                 stacklevel=3,
             )
-
-
-def _first_part(puts: list[Put], most: float) -> list[Put]:
-    """Return the first puts that fit into one request of this weight; at least one does."""
-    weights = list(accumulate(weigh_puts(puts)))
-    return puts if weights[-1] <= most else puts[: max(1, bisect_right(weights, most))]
-
-
-async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patience: Deadline) -> None:
-    """Put to a queue with ``max_size``, as many as it accepts at a time; stored messages are removed from ``puts``.
-
-    Puts that were sent before the queue had a size, and did not fit, are sent again like this.
-
-    Raises: as `Queue.put`.
-    """
-    while puts:
-        room = handle.state.snapshot.capacity
-        part = puts[: len(puts) if room is None else credits_of(handle.config.max_size or 1)]
-        atomic_write = AtomicWrite(handle.runtime.ids.next(), Puts(part))
-        if room is not None:
-            await _acquire(handle, room, len(part), patience)
-            room.bind(atomic_write, len(part))
-        try:
-            await handle.runtime.settle(atomic_write, _time_for(handle.runtime, patience))
-        except (QueueFullError, TransactionTooLargeError):
-            if room is not None or handle.state.snapshot.capacity is None:
-                raise
-        else:
-            del puts[: len(part)]
-
-
-def _time_for(runtime: SessionCore, patience: Deadline) -> float:
-    """Return how long a put may take from now on, besides the wait for room, seconds."""
-    left = patience.left
-    return left if left is not None and patience.seconds else runtime.operation_timeout
-
-
-def _not_sent(queue: str, limit: float) -> NotCommittedError:
-    """Return the error of a put that was not sent in time."""
-    return NotCommittedError(
-        f"queue {queue!r}: no answer from ZooKeeper within {limit:g} s; nothing was sent, so nothing was stored; "
-        "try again"
-    )
-
-
-async def _acquire(
-    handle: QueueHandle[SessionCore], room: CapacityLimit[AtomicWrite], count: int, patience: Deadline
-) -> None:
-    """Acquire room for messages. Raises: as `CapacityLimit.acquire`; NotCommittedError: no server answers."""
-    limit = None if patience.seconds is None else _time_for(handle.runtime, patience)
-    try:
-        async with asyncio.timeout(None if patience.seconds else limit):  # a longer deadline is the gate's own
-            await room.acquire(count, count, patience)
-    except TimeoutError as error:
-        raise _not_sent(handle.name, limit or 0) from error

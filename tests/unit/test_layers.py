@@ -42,7 +42,7 @@ SESSION = (
     {"cancellations", "connection_state", "credentials", "tracing"},
     {"core"},
     {"alarms", "background", "interruptions", "unit_of_work"},
-    {"administration", "internals", "run", "undo"},
+    {"administration", "direct_puts", "internals", "run", "undo"},
     {"transaction"},
     {"delivery", "leases"},
     {"batch"},

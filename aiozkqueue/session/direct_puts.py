@@ -1,0 +1,174 @@
+"""Puts outside a transaction: how many are prepared, and how they are sent within the time limit of their call."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from aiozkqueue.errors import NotCommittedError, QueueError, QueueFullError, TransactionTooLargeError
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.commit.puts import Puts, weigh_puts
+from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_as
+from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.destination import Destination, binding_of
+from aiozkqueue.queue.options import collection
+from aiozkqueue.queue.put.capacity import credits_of
+from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
+from aiozkqueue.runtime.deadline import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.options import PutOptions
+    from aiozkqueue.queue.state.hooks import CapacityLimit
+
+    from .core import SessionCore
+
+#: The largest size of one multi of `Queue.put_many`, bytes, and its largest number of messages. A thousand messages of
+#: 200 bytes are one request: each further one costs a round trip.
+MANY_BYTES: Final = 512 * 1024
+MANY: Final = 1000
+
+
+async def send_many(
+    runtime: SessionCore, queue: Destination[Any], values: Iterable[object], options: PutOptions, wait: float | None
+) -> list[str]:
+    """Put values in order, in as few requests as possible; return the message id of each.
+
+    ``wait`` is the timeout of the call, seconds. Raises: as `Queue.put_many`.
+    """
+    deadline = Deadline(wait, runtime.clock)
+    puts, ids = await _prepare_many(runtime, queue, values, options)
+    start, together = 0, MANY
+    while start < len(puts):
+        part = _first_part(puts[start : start + together], min(MANY_BYTES, runtime.surely_small))
+        end = start + len(part)
+        try:
+            await send_puts(runtime, part, deadline)
+        except QueueError as error:
+            stored = end - len(part)  # stored messages have been removed from `part`
+            if isinstance(error, TransactionTooLargeError) and len(part) > 1:
+                start, together = stored, len(part) // 2  # long paths, or a server that accepts less at once
+                continue
+            if stored:
+                error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
+            raise
+        start = end
+    left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
+    return [left_out.get(message_id, message_id) for message_id in ids] if left_out else ids
+
+
+async def _prepare_many(
+    runtime: SessionCore, queue: Destination[Any], values: Iterable[object], options: PutOptions
+) -> tuple[list[Put], list[str]]:
+    """Return the puts, and the message id of each value: values with the same unique key share a message.
+
+    After each `MANY` values other tasks run: a hundred thousand at once would block the event loop.
+    """
+    puts: list[Put] = []
+    ids: list[str] = []
+    keys: dict[tuple[str, str], str] = {}
+    listed = collection(values, f"queue {queue.name!r}: put_many", "messages")
+    if not options and runtime.tracing is None and binding_of(queue).dialect is None:
+        remaining = iter(listed)
+        while part := prepare_all(runtime, queue, islice(remaining, MANY)):
+            puts += part
+            if len(part) == MANY:
+                await asyncio.sleep(0)
+        return puts, [put.id for put in puts]
+    for value in listed:
+        put = prepare(runtime, queue, value, options)
+        earlier = None if put.plan is None else earlier_holder(keys, put)
+        if earlier is None:
+            puts.append(put)
+        ids.append(earlier or put.id)
+        if not len(ids) % MANY:
+            await asyncio.sleep(0)
+    return puts, ids
+
+
+def _first_part(puts: list[Put], most: float) -> list[Put]:
+    """Return the first puts that fit into one request of this weight; at least one does."""
+    weights = list(accumulate(weigh_puts(puts)))
+    return puts if weights[-1] <= most else puts[: max(1, bisect_right(weights, most))]
+
+
+async def send_puts(runtime: SessionCore, puts: list[Put], deadline: Deadline) -> None:
+    """Put to one queue, all at once unless it has a ``max_size``.
+
+    After an error, the stored messages have been removed from ``puts``. Raises: as `Queue.put`.
+    """
+    state = puts[0].state
+    limit = _time_for(runtime, deadline)
+    try:
+        async with asyncio.timeout(limit):
+            await make_ready(puts)
+    except TimeoutError as error:
+        raise _not_sent(state.name, limit) from error
+    if state.snapshot.capacity is None:
+        try:
+            await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, deadline))
+        except (QueueFullError, TransactionTooLargeError):
+            if state.snapshot.capacity is None:
+                raise
+        else:
+            return
+    await send_bounded(QueueHandle(runtime, state), puts, deadline)
+
+
+async def send_bounded(handle: QueueHandle[SessionCore], puts: list[Put], deadline: Deadline) -> None:
+    """Put to a queue with ``max_size``, as many as it accepts at a time; stored messages are removed from ``puts``.
+
+    Puts that were sent before the queue had a size, and did not fit, are sent again like this.
+
+    Raises: as `Queue.put`.
+    """
+    while puts:
+        room = handle.state.snapshot.capacity
+        part = puts[: len(puts) if room is None else credits_of(handle.config.max_size or 1)]
+        atomic_write = AtomicWrite(handle.runtime.ids.next(), Puts(part))
+        if room is not None:
+            await _acquire(handle, room, len(part), deadline)
+            room.bind(atomic_write, len(part))
+        try:
+            await handle.runtime.settle(atomic_write, _time_for(handle.runtime, deadline))
+        except (QueueFullError, TransactionTooLargeError):
+            if room is not None or handle.state.snapshot.capacity is None:
+                raise
+        else:
+            del puts[: len(part)]
+
+
+async def _acquire(
+    handle: QueueHandle[SessionCore], room: CapacityLimit[AtomicWrite], count: int, deadline: Deadline
+) -> None:
+    """Acquire room for messages. Raises: as `CapacityLimit.acquire`; NotCommittedError: no server answers."""
+    if deadline.seconds != 0:
+        await room.acquire(count, count, deadline)
+        return
+    limit = handle.runtime.operation_timeout
+    try:
+        async with asyncio.timeout(limit):  # a full queue refuses at once, but a server may not answer
+            await room.acquire(count, count, deadline)
+    except TimeoutError as error:
+        raise _not_sent(handle.name, limit) from error
+
+
+def _time_for(runtime: SessionCore, deadline: Deadline) -> float:
+    """Return how long a put may take from now on besides the wait for room, seconds.
+
+    A timeout of 0 or None only limits the wait for room.
+    """
+    left = deadline.left
+    return left if left is not None and deadline.seconds else runtime.operation_timeout
+
+
+def _not_sent(queue: str, limit: float) -> NotCommittedError:
+    """Return the error of a put that was not sent in time."""
+    return NotCommittedError(
+        f"queue {queue!r}: no answer from ZooKeeper within {limit:g} s; nothing was sent, so nothing was stored; "
+        "try again"
+    )
