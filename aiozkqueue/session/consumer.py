@@ -82,7 +82,7 @@ class Consumer(Generic[T]):
         self._idle_timer: Timer | None = None
         self._stopped = False
         self._closed = False
-        self._absorbed: int = 0
+        self._redelivered: int = 0
         """The number of deliveries that the loop could not commit implicitly, and that are redelivered."""
 
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
@@ -191,13 +191,14 @@ class Consumer(Generic[T]):
             try:
                 await commit_or_undo(work)
             except PASSING as error:
-                self._absorb(error)
+                self._warn_of_redelivery(error)
         elif atomic_write is not None:
             self._commits.under_way[atomic_write] = work
             atomic_write.watch(self._commits.land)
 
-    def _absorb(self, error: BaseException) -> None:
-        self._absorbed += 1
+    def _warn_of_redelivery(self, error: BaseException) -> None:
+        """Count and report a delivery that the loop could not commit."""
+        self._redelivered += 1
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 
     def _report(self) -> None:
@@ -207,7 +208,7 @@ class Consumer(Generic[T]):
             _, failure = failures.popleft()
             if not isinstance(failure, PASSING):
                 raise failure
-            self._absorb(failure)
+            self._warn_of_redelivery(failure)
 
     # -- claiming
 
@@ -225,7 +226,7 @@ class Consumer(Generic[T]):
                 if prefetcher.ask():
                     self._answer_outdated = bool(self._commits.under_way)
                     if prefetcher.ready:
-                        await _sent()
+                        await _until_sent()
                         continue
                 if prefetcher.ready:
                     return prefetcher.ready.popleft()
@@ -287,7 +288,7 @@ class Consumer(Generic[T]):
             if error is None:
                 self._report()
         finally:
-            self._absorbed += self._commits.leave()
+            self._redelivered += self._commits.abandon()
 
     async def _finish(self, error: BaseException | None) -> None:
         released = self._prefetcher.abandon()
@@ -327,7 +328,7 @@ class Consumer(Generic[T]):
         )
         if self._handling is not None:
             self._handling.end()
-        self._commits.leave()
+        self._commits.abandon()
         if self._closed or not (open_delivery or self._prefetcher.ready or self._prefetcher.asking):
             return
         try:
@@ -346,8 +347,8 @@ class Consumer(Generic[T]):
         )
 
 
-async def _sent() -> None:
-    """Give the event loop time to send a request for claims before a body without waits uses up all ready messages."""
+async def _until_sent() -> None:
+    """Let the event loop send a request for claims before a body without waits uses up all ready messages."""
     for _ in range(TURNS_TO_SEND):
         await asyncio.sleep(0)
 
@@ -358,7 +359,7 @@ class _Commits:
     def __init__(self, queue: str, clock: Clock) -> None:
         self._queue = queue
         self._clock = clock
-        self._left = False
+        self._abandoned = False
         self.ended = -math.inf
         """When the last one ended, by the monotonic clock."""
         self.under_way: dict[AtomicWrite, UnitOfWork] = {}
@@ -371,16 +372,13 @@ class _Commits:
         self.ended = self._clock.monotonic()
         if commit.error is not None:
             self.failures.append((work, commit.error))
-            if self._left:
-                self.leave()
+            if self._abandoned:
+                self.abandon()
         self.landed.set()
 
-    def leave(self) -> int:
-        """Log failures, now and later, because no loop raises them.
-
-        Return the number of messages redelivered as usual.
-        """
-        self._left = True
+    def abandon(self) -> int:
+        """Log the failures, now and later, because no loop raises them; return how many messages are redelivered."""
+        self._abandoned = True
         redelivered = 0
         while self.failures:
             work, failure = self.failures.popleft()

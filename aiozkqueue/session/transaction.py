@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import warnings
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -23,6 +22,7 @@ from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.options import positive, reason_text, required_seconds, seconds
 from aiozkqueue.queue.put.prepare import prepare
+from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.runtime.lock_budget import EPHEMERAL_CAP
 from aiozkqueue.zookeeper import State, reads
 
@@ -309,17 +309,14 @@ async def _claim(
     if timeout == 0:
         return await _claim_available(work, queue, limit, runtime.operation_timeout, condition)
     dispatcher = _dispatcher(work, queue, limit, condition)
-    remaining = timeout
-    while remaining != 0:
-        due = runtime.clock.monotonic() + remaining if remaining else math.inf
+    deadline, left = Deadline(timeout, runtime.clock), timeout
+    while left != 0:
         claims = dispatcher.at_hand(limit, work.generation)
-        if not claims and not (claims := await _next(dispatcher, work, limit, remaining)):
+        if not claims and not (claims := await _next(dispatcher, work, limit, left)):
             break
-        wait = max(0.0, due - runtime.clock.monotonic()) if remaining else None
-        if delivered := await _deliver_to(work, queue, claims, wait):
+        if delivered := await _deliver_to(work, queue, claims, deadline.left):
             return delivered
-        if remaining:
-            remaining = max(0.0, due - runtime.clock.monotonic())
+        left = deadline.left
         dispatcher = runtime.dispatcher(dispatcher.state, condition)  # it may have ended meanwhile
     if runtime.zookeeper.state is not State.CONNECTED:
         raise _no_connection(queue)
@@ -330,6 +327,9 @@ async def _claim_available(
     work: UnitOfWork, queue: Destination[Any], limit: int, longest: float, condition: Condition | None
 ) -> list[Claim]:
     """Claim up to ``limit`` of the messages that can be claimed now.
+
+    ``longest`` is the time for it, seconds. If it is the session's ``operation_timeout``, which limits the silence of
+    the servers and not the call, the time begins again after each answer.
 
     Raises: as `Transaction.take`; ConnectionLostError: no server has answered within ``longest`` seconds.
     """
@@ -363,7 +363,7 @@ async def _claim_more(
 async def _deliver_to(
     work: UnitOfWork, queue: Destination[Any], claims: list[Claim], limit: float | None
 ) -> list[Claim]:
-    """Deliver claims to a unit of work, which then holds them; return those that can be delivered within ``limit``.
+    """Deliver claims to a unit of work, which then holds them; return those that can be delivered within ``limit`` s.
 
     Raises:
         SessionExpiredError: the session of its claims is over. If it has none yet, this returns none instead.
@@ -398,7 +398,7 @@ def _waited(begun: float) -> float:
 
 async def _look(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, longest: float) -> list[Claim]:
     """Look once for claims. Raises: ConnectionLostError: no server has answered within ``longest`` seconds."""
-    if longest >= work.runtime.operation_timeout:  # which limits it anyway, at a fraction of the cost
+    if longest >= work.runtime.operation_timeout:  # `SessionCore.looks` limits it, at a fraction of the cost
         return await _next(dispatcher, work, limit, 0)
     limited = asyncio.timeout(longest)
     try:
@@ -411,7 +411,10 @@ async def _look(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, longe
 
 
 async def _next(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeout: float | None) -> list[Claim]:
-    """Wait in line for claims."""
+    """Wait in line for claims; return none after ``timeout`` seconds (None: no limit; 0: after one look).
+
+    Raises: ConnectionLostError: no server has answered the look within ``operation_timeout``.
+    """
     waiter = dispatcher.request(limit, timeout, generation=work.generation, owner=work)
     looks = work.runtime.looks if timeout == 0 else None
     if looks is not None:

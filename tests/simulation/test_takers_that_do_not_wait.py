@@ -75,7 +75,7 @@ def test_a_loop_until_idle_gets_a_message_it_could_not_commit_again(how: str, pr
                             assert await operator.queue("jobs").admin.release_claims() == 1
                         elif shown == 1:
                             cluster.ensemble.expire(session._runtime.zookeeper.session_id)
-            return shown, deliveries._absorbed, await jobs.size()
+            return shown, deliveries._redelivered, await jobs.size()
 
     assert run_virtual(main) == (2, 1, 0)
 

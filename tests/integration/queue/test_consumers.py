@@ -205,8 +205,8 @@ async def test_an_implicit_commit_of_a_lost_claim_warns_and_counts_and_the_loop_
                     assert delivery.lost
                 elif len(values) == 5:
                     deliveries.stop()
-            absorbed = deliveries._absorbed
-    assert absorbed == 2
+            redelivered = deliveries._redelivered
+    assert redelivered == 2
     assert set(values) == {b"1", b"2", b"3"}
     assert await jobs.size() == 0, "each of the two came once more, and no other"
 
