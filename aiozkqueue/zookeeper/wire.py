@@ -45,7 +45,7 @@ MULTI, CREATE2, CREATE_CONTAINER, MULTI_READ, CLOSE_SESSION = 14, 15, 19, 22, -1
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _CTIME_AND_VERSION = struct.Struct("!16xq8xi32x")  # of a stat
-_OPERATION = struct.Struct("!i?i")  # type, whether the list ends here, error
+_OPERATION = struct.Struct("!i?i")  # the header of an operation or a result: type, whether the list ends here, error
 _RESULT = struct.Struct("!i?ii")  # the same, and the integer that follows: a path's length, a result's, or its error
 REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error
 _CONNECTED = struct.Struct("!iiq")  # protocol version, timeout in ms, session id
@@ -371,10 +371,11 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
 ) -> list[Result]:
     results: list[Result] = []
     failed: errors.MultiError | None = None
-    unpack, header, size = _RESULT.unpack_from, _RESULT.size, len(reply)
+    unpack, header, bare, size = _RESULT.unpack_from, _RESULT.size, _OPERATION.size, len(reply)
     try:
-        # Every result begins with a header, and most continue with an integer: a path's length, an error's code. A
-        # result without one is followed by at least the end, which is as long as a header.
+        # Every result begins with a bare header, and most continue with an integer, a path's length or an error's code:
+        # ``header`` is the size of both. A result without an integer is followed by at least the end, which is as long
+        # as a bare header.
         while size - offset >= header:
             kind, done, _error, number = unpack(reply, offset)
             if done:
@@ -382,23 +383,23 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
             if len(results) == wanted and kind != -1:  # it was applied, and no further results are requested
                 return results
             if kind == CREATE:
-                start = offset + 13
+                start = offset + header
                 offset = start + number
                 if number < 0 or offset > size:
                     raise errors.ProtocolError(f"a length of {number} with {size - start} bytes left")
                 results.append(reply[start + chroot : offset].decode() or "/")
             elif kind in (DELETE, CHECK):
-                offset += 9
+                offset += bare
                 results.append(None)
             elif kind == SET_DATA:
-                stat, offset = _stat(reply, offset + 9)
+                stat, offset = _stat(reply, offset + bare)
                 results.append(stat)
             elif kind == CREATE2:
-                path, offset = _buffer(reply, offset + 9)
+                path, offset = _buffer(reply, offset + bare)
                 _created, offset = _stat(reply, offset)
                 results.append(path[chroot:].decode() or "/")
             elif kind == -1:
-                offset += 13
+                offset += header
                 # Results before the failing operation have code 0, later ones -2: only the first failure is named.
                 # Stock aiozk drops these codes, and the paths above.
                 if number == SESSION_EXPIRED:  # the server checks the session at each operation, not once per multi

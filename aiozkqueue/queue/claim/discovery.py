@@ -116,9 +116,8 @@ class CandidateSource(CandidateIndex):
         if self._revision == self.state.snapshot.revision:
             return False
         config = self.state.config
-        if (
-            self._selector is not None and config.grouped
-        ):  # the old version stays recorded, so the next request is refused too
+        if self._selector is not None and config.grouped:
+            # The old revision stays recorded, so the next request is refused too.
             msg = (
                 f"queue {self.state.name!r} delivers its messages in order, within a group or in total; "
                 "take them without filters: a message that does not match would block those behind it"
@@ -312,9 +311,8 @@ class CandidateSource(CandidateIndex):
         if not (level.must_list or self._demand.impatient) and self._watch.armed and level.seen_all:
             return []
         places = await self._list_lanes(level, limit, generation)
-        return (
-            None if not places and self._demand.claims_under_way else places
-        )  # batches in flight may answer the takers that ask
+        # Batches in flight may answer the takers that do not wait.
+        return None if not places and self._demand.claims_under_way else places
 
     def together(self) -> int | None:
         """Return how many of the last candidates to claim in one request; None: all of them."""

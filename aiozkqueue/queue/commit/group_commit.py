@@ -76,8 +76,8 @@ class _PendingMulti:
         "composition",
         "failure",
         "needs_results",
+        "put_run",
         "queues",
-        "run",
         "sending",
         "shared",
         "starts",
@@ -89,7 +89,7 @@ class _PendingMulti:
         self._ids = ids
         self.shared = 0
         """The index of the first operation that several writes share."""
-        self.run: BundledPuts | None = None
+        self.put_run: BundledPuts | None = None
         """The puts that may be stored together; None: each has its own znode."""
         self.queues: list[QueueState] = []
         """The queues that are checked, in the order of their checks, which are the first operations."""
@@ -115,7 +115,7 @@ class _PendingMulti:
         operations += (state.check() for state in self.queues)
         limits = [state.snapshot.bundle for state in self.queues if state.snapshot.bundle > 1]
         if limits and sum([write.weight for write in self.batch]) >= PUT_WEIGHT * min(FEWEST, *limits):
-            self.composition.run = self.run = BundledPuts(self._ids)
+            self.composition.put_run = self.put_run = BundledPuts(self._ids)
         if any(leader.companions and leader.part.subject is None for leader in self.batch):
             _separate(self.batch)
         composition = self.composition
@@ -494,8 +494,8 @@ class GroupCommitter:
 
     def _allow_bundles(self, pending: _PendingMulti) -> None:
         """Have the queues allow bundles whose puts could have been bundled."""
-        if pending.run is not None:
-            for state in pending.run.refused:
+        if pending.put_run is not None:
+            for state in pending.put_run.refused:
                 self._tasks.spawn(state.allow_bundles, name="first bundle of a queue")
 
     def _applied(self, batch: list[AtomicWrite], pending: _PendingMulti, results: list[Result] | None) -> None:
@@ -509,8 +509,8 @@ class GroupCommitter:
             for atomic_write in _all_of(batch):
                 atomic_write.succeed(None, meter)
             return
-        if pending.run is not None:
-            pending.run.note_sequences(results)
+        if pending.put_run is not None:
+            pending.put_run.note_sequences(results)
         for atomic_write, start, end in zip(batch, starts, [*starts[1:], pending.shared], strict=True):
             companions = atomic_write.companions
             atomic_write.succeed(results[start:end], meter)

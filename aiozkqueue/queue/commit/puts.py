@@ -91,7 +91,7 @@ class Puts(Part):
     def compose(self, composition: Composition) -> None:
         """Add the creates of the items, after the operations of their plans."""
         self._sent = self._puts
-        run = composition.run
+        run = composition.put_run
         if run is not None:
             if self._is_plain():
                 self._bundled = True

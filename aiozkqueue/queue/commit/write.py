@@ -116,7 +116,7 @@ class Composition:
     of a write before its first named handler are answered by the write's part.
     """
 
-    __slots__ = ("_clock", "_counted", "_handlers", "_now", "_starts", "chains", "operations", "run", "write")
+    __slots__ = ("_clock", "_counted", "_handlers", "_now", "_starts", "chains", "operations", "put_run", "write")
 
     def __init__(self, clock: ServerClock) -> None:
         self.operations: list[Operation] = []
@@ -127,7 +127,7 @@ class Composition:
         self._handlers: list[RefusalHandler] = []
         self.write: AtomicWrite | None = None
         """The write whose operations are being composed."""
-        self.run: PutRun | None = None
+        self.put_run: PutRun | None = None
         """The puts that may be stored together; None: each item has its own znode."""
         self.chains: dict[Chain, SharedOps] = {}
         """The chains that this multi continues, with the handler of their operations."""
@@ -155,8 +155,8 @@ class Composition:
 
     def compose_shared(self) -> None:
         """Add the operations that the writes share, after those of all writes."""
-        if self.run is not None:
-            self.run.flush(self)
+        if self.put_run is not None:
+            self.put_run.flush(self)
         for chain, shared in self.chains.items():
             self.answer_with(shared)
             self.operations += chain.operations()
