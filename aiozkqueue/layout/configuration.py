@@ -150,7 +150,7 @@ class StoredConfig(QueueConfig):
     @property
     def counts(self) -> bool:
         """Whether an item may have an attempt record even if it has not changed since its put."""
-        return self.counted or (self.policy is not None and self.policy.counts_at_hand_over)
+        return self.counted or (self.policy is not None and self.policy.counts_before_delivery)
 
     @property
     def tiers(self) -> tuple[Tier, ...]:

@@ -91,6 +91,10 @@ class Header:
     unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
     """Fields of other versions, kept when the item is rewritten."""
 
+    def put_at(self, created: int) -> int:
+        """Return the time of the put, ms: the stored one, or else the time when its item was ``created``."""
+        return created if self.enqueued_at is None else self.enqueued_at
+
 
 EMPTY_HEADER: Final = Header(headers=MappingProxyType({}), tags=MappingProxyType({}), unknown=MappingProxyType({}))
 """The header of every bare payload, shared."""

@@ -187,7 +187,7 @@ class Policy:
 
     limit: int | None
     """The maximum number of attempts; None: unlimited."""
-    counts_at_hand_over: bool
+    counts_before_delivery: bool
     """Whether each attempt is recorded before delivery, so that the limit holds even after a crash."""
     backoff: Backoff
     """The delay before a failed message is redelivered; unused if there is only one attempt."""
@@ -213,7 +213,7 @@ def _fill(policy: Policy, limit: int | None, backoff: Backoff, exhausted: Exhaus
     if exhausted not in ("dead-letter", "drop"):
         raise InvalidOptionError(f"exhausted={exhausted!r}: it must be 'dead-letter' or 'drop'")
     object.__setattr__(policy, "limit", limit)
-    object.__setattr__(policy, "counts_at_hand_over", limit is not None)
+    object.__setattr__(policy, "counts_before_delivery", limit is not None)
     object.__setattr__(policy, "backoff", backoff)
     object.__setattr__(policy, "exhausted", exhausted)
 

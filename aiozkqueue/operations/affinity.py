@@ -112,7 +112,7 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
     except MalformedError:
         data = found.item.data  # the consumer that takes it finds that out
     else:
-        enqueued = found.item.stat.ctime if header.enqueued_at is None else header.enqueued_at
+        enqueued = header.put_at(found.item.stat.ctime)
         data = encode(body, replace(header, enqueued_at=enqueued))
     target = paths.at(ItemRef.parse(found.place).without_node().path)
     operations: list[Operation] = [
@@ -143,4 +143,4 @@ def _date(found: ItemSnapshot) -> int:
         header, _ = decode(found.item.data)
     except MalformedError:
         return found.item.stat.ctime
-    return found.item.stat.ctime if header.enqueued_at is None else header.enqueued_at
+    return header.put_at(found.item.stat.ctime)

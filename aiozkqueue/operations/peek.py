@@ -65,7 +65,7 @@ def bundled_content(handle: QueueHandle[Runtime], found: Found) -> Content:
 def _rank(content: Content) -> tuple[bool, int, int, str]:
     """Return the sort key of messages: those that can be taken, then the most urgent, then the oldest."""
     header = content.header
-    put = content.created if header.enqueued_at is None else header.enqueued_at
+    put = header.put_at(content.created)
     return content.due is not None, header.priority, put, content.id
 
 

@@ -105,8 +105,7 @@ class Message(Generic[T_co]):
     @property
     def enqueued_at(self) -> datetime:
         """When it was put, in ZooKeeper's time; dead letters and redriven messages keep it."""
-        stamp = self._content.header.enqueued_at
-        return moment_at(self._content.created if stamp is None else stamp)
+        return moment_at(self._content.header.put_at(self._content.created))
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
-from aiozkqueue.layout import DeadLetter as DeadLetterRecord
+from aiozkqueue.queue.commit.dispositions import dead_header
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Content, DeadLetter
 from aiozkqueue.queue.state.log_context import about
@@ -78,8 +77,6 @@ class Alarms(Generic[T]):
 def _letter(queue: Destination[T], given_up: GivenUp) -> DeadLetter[T]:
     """Return the message as a dead letter."""
     claim = given_up.claim
-    enqueued = claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
-    died = DeadLetterRecord(given_up.reason, given_up.attempts, given_up.moment)
-    header = replace(claim.header, enqueued_at=enqueued, dead=died)
-    content = Content(claim.state.name, claim.id, claim.body, header, given_up.attempts, given_up.moment)
+    header = dead_header(claim, given_up.reason, given_up.moment)
+    content = Content(claim.state.name, claim.id, claim.body, header, claim.attempts_made, given_up.moment)
     return DeadLetter(content, binding_of(queue).codec, claim.value)

@@ -394,7 +394,7 @@ def due_date(claim: Claim) -> int:
     name = ItemName.parse(claim.name)
     if name is not None and name.due is not None:
         return name.due
-    return claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
+    return claim.header.put_at(claim.created)
 
 
 def used_up(error: Retry, attempts: int, *, once: bool) -> str:

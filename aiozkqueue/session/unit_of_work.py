@@ -302,7 +302,7 @@ class UnitOfWork:
         else:  # its own claims are already decided, and a second release could remove another session's lock
             claims = [claim for claim in claims if claim not in self._claims]
         for claim in claims:
-            claim.handed = False
+            claim.delivered = False
         await self._undo(claims)
 
     # -- deciding

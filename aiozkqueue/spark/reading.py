@@ -367,7 +367,7 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
     return {
         "id": message_id,
         "body": body,
-        "enqueued_at": 1000 * (created if header.enqueued_at is None else header.enqueued_at),
+        "enqueued_at": 1000 * header.put_at(created),
         "headers": list(header.headers.items()),
         "key": header.key,
         "group": header.group,

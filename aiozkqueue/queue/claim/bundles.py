@@ -326,7 +326,7 @@ class HeldBundles:
     def claim_over(self, claim: BundledClaim, fate: ItemFate) -> None:
         """See `BundleOwner`."""
         if fate is not FREE:
-            self._pace.add(int(claim.handed))
+            self._pace.add(int(claim.delivered))
             return
         claim = claim.renewed()
         if claim.attempts and claim.used_up and not claim.recorded:  # otherwise the last attempt was not delivered

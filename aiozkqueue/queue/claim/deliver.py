@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def deliver_claims_now(runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
     """Return the result of `deliver_claims` if that need not record attempts; None if it must be awaited."""
-    if claims[0].state.snapshot.policy.counts_at_hand_over:
+    if claims[0].state.snapshot.policy.counts_before_delivery:
         return None
     return _mark_delivered(runtime, _deliverable(runtime, queue, claims))
 
@@ -40,7 +40,7 @@ async def deliver_claims(
         SessionExpiredError: the claims' ZooKeeper session is over.
     """
     deliverable = _deliverable(runtime, queue, claims)
-    if deliverable and deliverable[0].state.snapshot.policy.counts_at_hand_over:
+    if deliverable and deliverable[0].state.snapshot.policy.counts_before_delivery:
         recorded = await _record(runtime, runtime.dispatcher(deliverable[0].state), deliverable, limit)
         deliverable = [claim for claim in recorded if claim.generation == runtime.zookeeper.generation]
     return _mark_delivered(runtime, deliverable)
@@ -75,9 +75,9 @@ def outlived(runtime: ClaimRuntime, claims: list[Claim]) -> bool:
 def _mark_delivered(runtime: ClaimRuntime, claims: list[Claim]) -> list[Claim]:
     """Return the claims, marked as delivered."""
     for claim in claims:
-        claim.handed = True
+        claim.delivered = True
     if runtime.meter is not None:
-        runtime.meter.handed(claims)
+        runtime.meter.delivered(claims)
     return claims
 
 

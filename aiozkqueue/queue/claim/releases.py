@@ -134,7 +134,7 @@ class DelayedReleases:
 
     def keep(self, claim: Claim, delay: float) -> None:
         """Hold a claim for another ``delay`` seconds."""
-        claim.handed = claim.recorded = False
+        claim.delivered = claim.recorded = False
         self._timers[claim] = self._clock.call_later(delay, partial(self._due, claim))
 
     def close(self) -> None:

@@ -42,11 +42,11 @@ def end_bundled(
         return
     if disposition.kind == "unlock":
         # The fence: with a message that stays in a bundle, this write is refused if the bundle is lost.
-        hold.count_attempt(claim.position, claim.attempt if claim.handed else claim.attempts)
+        hold.count_attempt(claim.position, claim.attempts_made)
     elif disposition.kind != "release":
         hold.end(claim.position)
     elif stays(claim, disposition):
-        if claim.handed:
+        if claim.delivered:
             claim.error = disposition.error
             hold.note_error(claim.position, claim.error)
             if not claim.recorded:
@@ -64,7 +64,7 @@ def _leave(
         yield None, operation
     hold.end(claim.position)
     record = _undelivered(claim, due)
-    if claim.handed:
+    if claim.delivered:
         record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
     composition.count(claim.state, -1)
     for operation in set_apart(claim, record, disposition.rewrite):

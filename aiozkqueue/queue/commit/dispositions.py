@@ -16,6 +16,7 @@ from .write import OPERATION_WEIGHT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from aiozkqueue.layout import Header
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
@@ -57,12 +58,16 @@ RELEASE = Disposition("release")
 
 def bury(claim: Claim, reason: str, moment: int) -> Operation:
     """Return the create of an item's dead letter."""
-    died = DeadLetter(reason, claim.attempt if claim.handed else claim.attempts, moment)
-    enqueued = claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
-    header = replace(claim.header, enqueued_at=enqueued, dead=died)
+    header = dead_header(claim, reason, moment)
     if claim.state.dialect is not None:
         header = replace(header, unknown={FOREIGN_NAME: claim.name})
     return Create(claim.state.dead(claim.name, claim.version, claim.created), encode(claim.body, header))
+
+
+def dead_header(claim: Claim, reason: str, moment: int) -> Header:
+    """Return the header of a message that becomes a dead letter at a moment, ms."""
+    dead = DeadLetter(reason, claim.attempts_made, moment)
+    return replace(claim.header, enqueued_at=claim.header.put_at(claim.created), dead=dead)
 
 
 def guard(claim: Claim, disposition: Disposition) -> Operation:
@@ -80,7 +85,7 @@ def _left_with(claim: Claim, disposition: Disposition) -> bytes | None:
     """Return the data that a release writes to the item; None: nothing is written."""
     if disposition.rewrite is not None:
         return disposition.rewrite
-    return claim.raw if claim.handed and (not disposition.delay or claim.group_lock is not None) else None
+    return claim.raw if claim.delivered and (not disposition.delay or claim.group_lock is not None) else None
 
 
 def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
@@ -125,8 +130,7 @@ def aside(attempt: int) -> float:
 def exhausted(claim: Claim, error: str | None) -> Disposition:
     """Return the disposition of a message that has used up its attempts."""
     policy = claim.state.snapshot.policy
-    attempts = claim.attempt if claim.handed else claim.attempts
-    reason = f"delivered {attempts} of {policy.allowed(claim.retries)} times without success"
+    reason = f"delivered {claim.attempts_made} of {policy.allowed(claim.retries)} times without success"
     reason = f"{reason}; last error: {error}" if error else reason
     if policy.exhausted == "drop":
         return Disposition("consume", reason=reason, outcome=End.FAILED)
@@ -138,7 +142,7 @@ def release_disposition(
 ) -> Disposition:
     """Return the disposition of a delivered claim whose work is undone, by the queue's policy. Pure."""
     policy = claim.state.snapshot.policy
-    if claim.handed and claim.used_up:
+    if claim.delivered and claim.used_up:
         return exhausted(claim, error)
     if delay is None:
         delay = policy.backoff.delay(claim.attempt, random)

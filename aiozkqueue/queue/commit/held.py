@@ -246,7 +246,7 @@ class EndClaims(Part):
             if disposition.delay:
                 claim.state.retry_at(self._due(disposition), claim.id)
         else:
-            if claim.handed:  # it stays in the bundle, and its next delivery is another attempt
+            if claim.delivered:  # it stays in the bundle, and its next delivery is another attempt
                 claim.attempts, claim.recorded = claim.attempt, False
             claim.settled(FREE)
 
@@ -309,7 +309,7 @@ class EndClaims(Part):
         """Record the attempt that a release ends, or uncount it."""
         if claim.record_refused:
             return
-        if claim.handed:
+        if claim.delivered:
             record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
             yield None, write_meta(claim, record)
         elif claim.recorded:

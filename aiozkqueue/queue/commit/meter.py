@@ -95,26 +95,26 @@ class Meter:
         """Count a stored message."""
         self.of(queue).put += 1
 
-    def handed(self, claims: Iterable[Claim]) -> None:
+    def delivered(self, claims: Iterable[Claim]) -> None:
         """Record the delivery time of claims that have just been delivered."""
         now = self._monotonic()
         for claim in claims:
-            claim.handed_at = now
+            claim.delivered_at = now
 
     def ended(self, claim: Claim, kind: str) -> None:
         """Count the end of a claim."""
         figures = self.of(claim.state.name)
         if kind == "dead":
             figures.dead += 1
-        if not claim.handed:
+        if not claim.delivered:
             return
         if kind == "consume":
             figures.consumed += 1
         elif kind == "release":
             figures.retried += 1
             figures.failing += claim.attempt >= MANY_ATTEMPTS
-        if claim.handed_at is not None:
-            figures.handling.observe(self._monotonic() - claim.handed_at)
+        if claim.delivered_at is not None:
+            figures.handling.observe(self._monotonic() - claim.delivered_at)
         if claim.attempt == 1 and claim.since is not None:
             figures.wait.observe(max(0, claim.since - _ready_at(claim)) / 1000)
 
@@ -134,4 +134,4 @@ def _ready_at(claim: Claim) -> int:
     """Return the time from which a message could be claimed, ms in ZooKeeper's time."""
     if claim.fields is not None and claim.fields.due is not None:
         return claim.fields.due
-    return claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
+    return claim.header.put_at(claim.created)

@@ -101,7 +101,7 @@ def _ours(state: QueueState, item: ItemName, node: Node) -> _Content:
         header.priority,
         item.due,
         header.key,
-        node.stat.ctime if header.enqueued_at is None else header.enqueued_at,
+        header.put_at(node.stat.ctime),
         [extra for extra, present in extras.items() if present],
     )
 

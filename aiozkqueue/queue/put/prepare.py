@@ -190,7 +190,7 @@ def restored(handle: QueueHandle[Runtime], item: ItemName, node: Node) -> Put:
         return Put(
             handle.state, item.id, unscheduled_prefix(item.prefix), node.data, group_plan(handle.state, item.group)
         )
-    enqueued = node.stat.ctime if header.enqueued_at is None else header.enqueued_at
+    enqueued = header.put_at(node.stat.ctime)
     data = encode(body, replace(header, dead=None, enqueued_at=enqueued))
     placed = group_plan(handle.state, item.group) or plan_of(handle, options_of(item, header))
     plan = join([placed, tags_plan(handle.state, header.tags)])

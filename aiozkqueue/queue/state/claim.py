@@ -88,6 +88,7 @@ class Claim:
     """The bytes of the item's other messages, which stay when this one is consumed; None: there are none."""
     created: int = 0
     attempts: int = 0
+    """The number of counted attempts; this one is among them once it is `recorded`."""
     retries: int = 0
     """The length of the last schedule that a handler raised; see `AttemptRecord`."""
     error: str | None = None
@@ -104,9 +105,9 @@ class Claim:
     """Whether this attempt has been recorded in ``meta/``."""
     record_refused: bool = False
     """Whether ZooKeeper refuses changes of its attempt record; later writes leave the record out."""
-    handed: bool = False
+    delivered: bool = False
     """Whether it has been delivered to a handler."""
-    handed_at: float | None = None
+    delivered_at: float | None = None
     """The time of the delivery, by the monotonic clock; None unless metrics are on."""
 
     def __init__(  # noqa: PLR0917 - called for every message: keyword arguments would be measurably slower
@@ -160,10 +161,15 @@ class Claim:
         return self.attempts if self.recorded else self.attempts + 1
 
     @property
+    def attempts_made(self) -> int:
+        """The number of attempts so far, counting this one if the message was delivered."""
+        return self.attempt if self.delivered else self.attempts
+
+    @property
     def used_up(self) -> bool:
         """Whether the policy and a handler's schedule allow no further attempt after those already counted."""
         allowed = self.state.snapshot.policy.allowed(self.retries)
-        return allowed is not None and (self.attempt if self.handed else self.attempts) >= allowed
+        return allowed is not None and self.attempts_made >= allowed
 
     def settled(self, fate: ItemFate) -> None:
         """Record that the lock is known to be gone, and notify the claim listener of the item's fate."""

@@ -24,11 +24,6 @@ class GivenUp(NamedTuple):
     cause: BaseException | None
     """The exception of its last attempt, if there was one in this process."""
 
-    @property
-    def attempts(self) -> int:
-        """The number of attempts, counting this session's if the message was delivered."""
-        return self.claim.attempt if self.claim.handed else self.claim.attempts
-
     def report(self, transaction_id: str) -> None:
         """Log it, and call the functions of its queue."""
         log.error(

@@ -129,9 +129,9 @@ def test_the_base_class_of_policies_cannot_be_created() -> None:
 
 def test_each_policy_has_its_limit_and_its_action_after_the_last_attempt() -> None:
     at_least, times, once = AtLeastOnce(), ConsumeTimes(5, exhausted="drop"), ConsumeOnce()
-    assert (at_least.limit, at_least.counts_at_hand_over, at_least.exhausted) == (None, False, "dead-letter")
-    assert (times.limit, times.counts_at_hand_over, times.exhausted) == (5, True, "drop")
-    assert (once.limit, once.counts_at_hand_over, once.exhausted) == (1, True, "dead-letter")
+    assert (at_least.limit, at_least.counts_before_delivery, at_least.exhausted) == (None, False, "dead-letter")
+    assert (times.limit, times.counts_before_delivery, times.exhausted) == (5, True, "drop")
+    assert (once.limit, once.counts_before_delivery, once.exhausted) == (1, True, "dead-letter")
     assert times.times == 5
     assert times.backoff == Exponential()
 

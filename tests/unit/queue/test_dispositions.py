@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
 
 
-def claim(policy: zq.Policy, attempt: int, *, handed: bool = True, retries: int = 0) -> Claim:
+def claim(policy: zq.Policy, attempt: int, *, delivered: bool = True, retries: int = 0) -> Claim:
     state = cast("QueueState", SimpleNamespace(snapshot=SimpleNamespace(policy=policy), name="jobs"))
     made = Claim(state, "items/item-i1-0000000000", "1", "", "", "", 1, EphemeralBudget({}), 0)
-    made.attempts, made.recorded, made.handed, made.retries = attempt, True, handed, retries
+    made.attempts, made.recorded, made.delivered, made.retries = attempt, True, delivered, retries
     return made
 
 
@@ -58,7 +58,7 @@ def test_the_last_attempt_drops_the_message_if_the_policy_says_so(policy: zq.Pol
 
 
 def test_a_message_that_was_never_delivered_is_released() -> None:
-    assert release_disposition(claim(zq.ConsumeOnce(), 1, handed=False), 0, None).kind == "release"
+    assert release_disposition(claim(zq.ConsumeOnce(), 1, delivered=False), 0, None).kind == "release"
 
 
 def test_an_error_without_a_message_is_described_by_its_type() -> None:

@@ -168,7 +168,7 @@ def _bundled_row(handle: QueueHandle[SessionCore], found: Found) -> Row:
 
 def _row_of(read: Content, status: Status, due: int | None, error: str | None) -> Row:
     header = read.header
-    put = read.created if header.enqueued_at is None else header.enqueued_at
+    put = header.put_at(read.created)
     return Row(
         read.id,
         status,
