@@ -85,7 +85,7 @@ class Sending(NamedTuple):
 
 
 class Slot:
-    """One commit slot."""
+    """One commit slot. ``about`` is the data of the client's znode: where the client runs."""
 
     def __init__(
         self, zookeeper: ZooKeeper, paths: ClientPaths, number: int, clock: ServerClock, about: bytes = b""
@@ -95,7 +95,7 @@ class Slot:
         self._about = about
         self._clock = clock
         self.path: str = paths.slot(number)
-        self._version: int | None = None
+        self._version: int | None = None  # of the znode, as last reported; None: it must be created or read first
         self._stamps = count(1)
 
     @property
