@@ -17,8 +17,8 @@ from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.runtime.tasks import wait_settled
 
-from .delivery import Delivery, WorkSettling, deliver
-from .internals import was_entered
+from .delivery import Delivery, deliver
+from .internals import was_entered, work_of
 from .undo import commit_or_undo, undo
 from .unit_of_work import PASSING
 
@@ -171,7 +171,7 @@ class Consumer(Generic[T]):
         if delivery is None:
             return
         self._prefetcher.finished()
-        work = _work(delivery)
+        work = work_of(delivery)
         if was_entered(delivery) or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
             return
         atomic_write = None
@@ -296,7 +296,7 @@ class Consumer(Generic[T]):
         handling, self._handling = self._handling, None
         try:
             if delivery is not None and not was_entered(delivery) and self._settle == "next":
-                work = _work(delivery)
+                work = work_of(delivery)
                 if work.outcome is Outcome.OPEN:
                     await undo(work, error)
         finally:
@@ -335,7 +335,7 @@ class Consumer(Generic[T]):
             asyncio.get_running_loop()
             self._prefetcher.abandon()
             if delivery is not None and open_delivery:
-                _work(delivery).release_nowait()
+                work_of(delivery).release_nowait()
         except RuntimeError:
             pass  # no event loop is running any more: the locks end with the session
         warnings.warn(
@@ -391,9 +391,3 @@ class _Commits:
                 text = "queue %s: message %s could not be settled"
                 log.error(text, self._queue, claim.id, exc_info=failure, extra=context)
         return redelivered
-
-
-def _work(delivery: Delivery[T]) -> UnitOfWork:
-    settling = delivery._settling  # noqa: SLF001 - a consumer creates its own deliveries
-    assert isinstance(settling, WorkSettling)  # noqa: S101
-    return settling.work

@@ -177,19 +177,15 @@ class Leases(Generic[T]):
         began = loop.time()
         try:
             async with TransactionBlock(self._runtime, autocommit=True) as transaction:
+                work = work_of(transaction)
                 messages = await transaction.take_many(self._queue, limit, timeout=wait)
                 # One lease per group: later messages of the group wait for its end.
-                later = [
-                    claim
-                    for claim in work_of(transaction).claims
-                    if claim.group_lock and claim.group_lock.live[0] is not claim
-                ]
-                await work_of(transaction).release_unseen(later)
-                messages = [message for message in messages if message.id not in {claim.id for claim in later}]
-                places = {claim.id: claim.place for claim in work_of(transaction).claims}
+                later = [claim for claim in work.claims if claim.group_lock and claim.group_lock.live[0] is not claim]
+                await work.release_unseen(later)
+                places = {claim.id: claim.place for claim in work.claims}
+                messages = [message for message in messages if message.id in places]
                 for message in messages:
-                    leasing = Disposition("release", delay=duration, leased=True)
-                    transaction._work.end(message.queue, message.id, leasing)  # noqa: SLF001 - as `Transaction.release`
+                    work.end(message.queue, message.id, Disposition("release", delay=duration, leased=True))
                 leases = [Lease(message, lease_token(self._state.name, places[message.id])) for message in messages]
                 silent = loop.time() - max(began, self._runtime.zookeeper.last_heard)
                 await transaction.commit(timeout=max(0.0, self._runtime.operation_timeout - silent))
