@@ -60,6 +60,7 @@ from aiozkqueue.zookeeper import (
 from .bundle_setup import BundleSetup
 from .config_rules import PolicyChoice, check_change, with_lane
 from .generations import open_next_generation
+from .lane_requests import LaneRequests
 from .lanes import PutLanes
 from .missing_lanes import MissingLanes
 from .snapshot import QueueSnapshot, Revision
@@ -137,8 +138,8 @@ class QueueState:
         self.ready: bool = False
         """Whether `open` has nothing to do."""
         self._choice = PolicyChoice(name)
-        self._groups_expected = False
         self._missing_lanes = MissingLanes(zookeeper, self.paths)
+        self._lane_requests = LaneRequests(name)
         self.bundle_setup: BundleSetup = BundleSetup(zookeeper, self.paths)
         self._features = tuple(links.features(self))
         self._config_listeners: list[Callable[[], None]] = []
@@ -255,9 +256,9 @@ class QueueState:
 
     def expect_groups(self) -> None:
         """Make the next `open` enable groups in the configuration."""
-        if self.config.groups is None and not self.sticky and (self.ready or not self._groups_expected):
+        if self.config.groups is None and not self.sticky and (self.ready or not self._choice.groups):
             self.invalidate()
-        self._groups_expected = True
+        self._choice.groups = True
 
     def locked_by(self, name: str, config: StoredConfig | None = None) -> str:
         """Return the id in the lock of an item; ``config`` overrides the known one. Raises: MalformedError."""
@@ -310,37 +311,42 @@ class QueueState:
     async def ensure_lane(self, priority: int, *, scheduled: bool) -> None:
         """Add a priority and, if ``scheduled``, delayed items to the configuration, unless it has them.
 
-        The same multi wakes idle consumers. It also creates the znode for delayed items, and the lane of a priority
-        that has only one. Any other lane is created by its first put, which checks the version of the configuration:
-        nothing is put to a place where no consumer looks.
+        One change admits all that concurrent calls wait for. Its multi also wakes idle consumers, and creates the znode
+        for delayed items, and the lane of each new priority that has only one. Any other lane is created by its first
+        put, which checks the version of the configuration: nothing is put to a place where no consumer looks.
 
         Raises: as `open`; InvalidOptionError: the configuration or the number of lanes would become too large.
         """
         refreshed = False
-        while True:
-            await self.open_or_create()
-            if self.admits(priority, scheduled=scheduled):
-                return
-            try:
-                config = with_lane(self.name, self.config, priority, scheduled=scheduled)
-            except InvalidOptionError:
-                if refreshed:
-                    raise
-                await self.refresh()
-                refreshed = True
-                continue
-            folders = ["later"] if scheduled else []
-            if priority not in self.snapshot.lanes:
-                (lanes,) = (tier.put_lanes for tier in config.tiers if tier.priority == priority)
-                folders += lanes if len(lanes) == 1 else ()
-            try:
-                present = set(await self._zookeeper.children(self.paths.base))
-                present.update(f"lanes/{name}" for name in await self._zookeeper.children(self.paths.lanes))
-            except NoNodeError:  # the queue was deleted
-                self.invalidate()
-                continue
-            missing = [Create(self.paths.at(folder)) for folder in folders if folder not in present]
-            await self.replace_config(config, [*missing, SetData(self.paths.items, b"")])
+        with self._lane_requests.waiting(priority, scheduled=scheduled):
+            while True:
+                await self.open_or_create()
+                if self.admits(priority, scheduled=scheduled):
+                    return
+                try:
+                    with_lane(self.name, self.config, priority, scheduled=scheduled)
+                except InvalidOptionError:
+                    if refreshed:
+                        raise
+                    await self.refresh()
+                    refreshed = True
+                    continue
+                await self._lane_requests.change_once(self._admit_requested_lanes)
+
+    async def _admit_requested_lanes(self) -> None:
+        try:
+            present = set(await self._zookeeper.children(self.paths.base))
+            present.update(f"lanes/{name}" for name in await self._zookeeper.children(self.paths.lanes))
+        except NoNodeError:  # the queue was deleted
+            self.invalidate()
+            return
+        config = self._lane_requests.add_to(self.config)
+        folders = ["later"] if config.scheduled else []
+        for tier in config.tiers:
+            if tier.priority not in self.snapshot.lanes and len(tier.put_lanes) == 1:
+                folders += tier.put_lanes
+        missing = [Create(self.paths.at(folder)) for folder in folders if folder not in present]
+        await self.replace_config(config, [*missing, SetData(self.paths.items, b"")])
 
     async def admit_staged(self) -> None:
         """Make consumers look for pending batches. No pending batch may exist before this has been stored.
@@ -571,7 +577,7 @@ class QueueState:
             config = replace(config, policy=self._choice.initial)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return  # read again: another process may have stored one first
-        if self._groups_expected and config.groups is None and config.affinity != "producer":
+        if self._choice.groups and config.groups is None and config.affinity != "producer":
             config = replace(config, groups=config.shards or 1)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return

@@ -1,0 +1,88 @@
+"""Puts of many new priorities at once: one change of the configuration admits them all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator.cluster import make_cluster
+from aiozkqueue.testing.simulator.requests import Kind
+from aiozkqueue.zookeeper import SetData
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing.simulator.requests import Fault, Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
+
+PRIORITIES = 40
+#: The most changes of the configuration: one that admits all, and one for those that had begun before.
+FEW = 3
+
+
+class Changes:
+    """Counts the multis that write the configuration of a queue."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.seen = 0
+
+    def __call__(self, _: ServerConnection, request: Request) -> Fault | None:
+        if request.kind is Kind.MULTI:
+            self.seen += any(isinstance(each, SetData) and each.path == self._path for each in request.argument)
+        return None
+
+
+@pytest.mark.parametrize("shards", [None, 4])
+@pytest.mark.parametrize("delay", [0, 60])
+def test_many_new_priorities_are_admitted_in_few_changes(shards: int | None, delay: float) -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            if shards is not None:
+                await jobs.configure(zq.QueueConfig(shards=shards))
+            await jobs.put(b"first")
+            changes = cluster.ensemble.judge = Changes("/zms/jobs")
+            puts = [jobs.put(b"%d" % each, priority=each % PRIORITIES, delay=delay) for each in range(5 * PRIORITIES)]
+            await asyncio.gather(*puts)
+            assert 0 < changes.seen <= FEW
+            assert await jobs.size() == 5 * PRIORITIES + 1
+
+    run_virtual(main)
+
+
+def test_priorities_for_which_there_is_no_room_fail_and_the_others_are_put() -> None:
+    async def main() -> None:
+        async with make_cluster().connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(shards=1024))
+            await jobs.put(b"first")
+            puts = [jobs.put(b"%d" % each, priority=each) for each in range(10)]
+            results = await asyncio.gather(*puts, return_exceptions=True)
+            stored = [each for each in results if isinstance(each, str)]
+            refused = [each for each in results if isinstance(each, zq.InvalidOptionError)]
+            assert len(stored) == await jobs.size() - 1
+            assert stored
+            assert refused
+            assert len(stored) + len(refused) == 10
+
+    run_virtual(main)
+
+
+def test_a_cancelled_put_of_a_new_priority_does_not_keep_the_others_waiting() -> None:
+    async def main() -> None:
+        async with make_cluster().connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"first")
+            puts = [asyncio.create_task(jobs.put(b"%d" % each, priority=each)) for each in range(1, 6)]
+            await asyncio.sleep(0)
+            puts[0].cancel()
+            puts[2].cancel()
+            results = await asyncio.gather(*puts, return_exceptions=True)
+            assert [isinstance(each, str) for each in results] == [False, True, False, True, True]
+            assert await jobs.size() == 4
+
+    run_virtual(main)
