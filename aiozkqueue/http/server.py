@@ -285,6 +285,8 @@ class Server(uvicorn.Server):
         """Stop after the active requests have ended; a second call stops immediately."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        if self.force_exit:
+            self._abort_connections()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -296,9 +298,16 @@ class Server(uvicorn.Server):
         if self.withdraw is not None:
             await self.withdraw()
         self._leave()
+        if self.force_exit:
+            self._abort_connections()
         await super().shutdown(sockets)
         if self.force_exit:  # uvicorn would leave the application running, and log its cancellation as an error
             await self.lifespan.shutdown()
+
+    def _abort_connections(self) -> None:
+        """Abort all connections. From Python 3.12 on, uvicorn would wait until their clients close them."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def server(
