@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -145,11 +146,12 @@ def zookeeper_ensemble() -> Iterator[EmbeddedEnsemble]:
 
 # The plugin that made an async fixture runs it on that plugin's loop. Which plugin runs a test is known only when the
 # test requests the fixture, so pytest-asyncio, whose strict mode takes only its own fixtures, and anyio have one each.
+# pytest-asyncio has a loop for each scope, and a fixture of it belongs to one scope, so it has one for each of these.
 
 
 def _on_the_tests_loop(request: pytest.FixtureRequest, name: str) -> Any:  # noqa: ANN401 -- what that fixture gives
-    if request.node.get_closest_marker("asyncio") is not None:
-        return request.getfixturevalue(f"_asyncio_{name}")
+    if (mark := request.node.get_closest_marker("asyncio")) is not None:
+        return request.getfixturevalue(f"_asyncio_{_loop_scope(request.config, mark)}_{name}")
     if "anyio_backend" not in request.fixturenames:
         pytest.fail(
             f"{name} is for async tests that pytest-asyncio or anyio's plugin runs; is the test marked? "
@@ -159,6 +161,18 @@ def _on_the_tests_loop(request: pytest.FixtureRequest, name: str) -> Any:  # noq
     if (backend := request.getfixturevalue("anyio_backend_name")) != "asyncio":
         pytest.fail(f"{name}: aiozkqueue runs on asyncio; have anyio_backend return that, not {backend}", pytrace=False)
     return request.getfixturevalue(f"_anyio_{name}")
+
+
+def _loop_scope(config: pytest.Config, mark: pytest.Mark) -> str:
+    """The scope of the loop that pytest-asyncio runs a test on; ``scope`` is the old name of the argument."""
+    marked: str | None = mark.kwargs.get("loop_scope") or mark.kwargs.get("scope")
+    if marked is not None:
+        return marked
+    try:
+        default: str = config.getini("asyncio_default_test_loop_scope")
+    except ValueError:  # before pytest-asyncio 0.26
+        default = "function"
+    return default
 
 
 def _make_queue_session(fixture: Callable[..., object]) -> object:
@@ -184,5 +198,7 @@ _anyio_zookeeper_proxy = _make_zookeeper_proxy(pytest.fixture)
 if find_spec("pytest_asyncio") is not None:
     import pytest_asyncio
 
-    _asyncio_queue_session = _make_queue_session(pytest_asyncio.fixture)
-    _asyncio_zookeeper_proxy = _make_zookeeper_proxy(pytest_asyncio.fixture)
+    for _scope in ("function", "class", "module", "package", "session"):
+        _on_its_loop = partial(pytest_asyncio.fixture, loop_scope=_scope)
+        globals()[f"_asyncio_{_scope}_queue_session"] = _make_queue_session(_on_its_loop)
+        globals()[f"_asyncio_{_scope}_zookeeper_proxy"] = _make_zookeeper_proxy(_on_its_loop)

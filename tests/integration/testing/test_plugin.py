@@ -78,6 +78,39 @@ def test_without_any_plugin_for_async_tests(queue_server, queue_clock):
 def test_the_switch(queue_server):
     print("KIND", type(queue_server).__name__)
 """
+_USES_WIDER_LOOPS = """
+import pytest
+
+@pytest.mark.asyncio
+async def test_default(queue_session, zookeeper_proxy):
+    await queue_session.queue("parcels").put(b"tea")
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_function(queue_session):
+    assert await queue_session.queue("parcels").size() == 0
+
+@pytest.mark.asyncio(loop_scope="class")
+class TestOfAClass:
+    async def test_class(self, queue_session):
+        assert await queue_session.queue("parcels").size() == 0
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_module(queue_session, zookeeper_proxy):
+    assert await queue_session.queue("parcels").size() == 0
+
+@pytest.mark.asyncio(loop_scope="package")
+async def test_package(queue_session):
+    assert await queue_session.queue("parcels").size() == 0
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_session(queue_session, zookeeper_proxy):
+    await queue_session.queue("parcels").put(b"tea")
+    zookeeper_proxy.refuse()
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_session_again(queue_session):
+    assert await queue_session.queue("parcels").size() == 0
+"""
 _USES_ANYIO = """
 import pytest
 from aiozkqueue import testing
@@ -193,6 +226,16 @@ def test_a_users_tests_run_on_the_simulator_in_both_modes_of_pytest_asyncio(tmp_
     told = run(tmp_path, _USES_THE_QUEUE, f"--asyncio-mode={mode}", AIOZKQUEUE_ZOOKEEPER="nobody.invalid:1")
     assert "5 passed" in told, told
     assert "KIND SimulatedServer" in told
+
+
+@pytest.mark.parametrize("kind", ["simulator", "server"])
+@pytest.mark.parametrize("default", ["function", "session"])
+def test_async_fixtures_are_on_the_loop_of_the_test_whatever_its_scope(
+    tmp_path: Path, default: str, kind: str, zookeeper: str
+) -> None:
+    settings = f"{_SETTINGS}asyncio_default_test_loop_scope = {default}\n"
+    told = run(tmp_path, _USES_WIDER_LOOPS, f"--aiozkqueue={kind}", settings=settings, AIOZKQUEUE_ZOOKEEPER=zookeeper)
+    assert "7 passed" in told, told
 
 
 def test_one_switch_runs_the_same_tests_on_a_real_server(tmp_path: Path, zookeeper: str) -> None:
