@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
-from aiozkqueue.errors import AccessDeniedError, InvalidOptionError
+from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, SessionClosedError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.operations.cleaning import queue_names
 from aiozkqueue.queue.codec import Codec, chosen_codec
 from aiozkqueue.queue.destination import binding_of, check_undecodable, not_own
 from aiozkqueue.queue.options import positive, seconds
-from aiozkqueue.zookeeper import NoAuthError, reads
+from aiozkqueue.zookeeper import NoAuthError, State, reads
 
 from .administration import SessionAdmin
 from .batch_listener import BatchListener
@@ -285,6 +285,19 @@ class QueueSession:
         if policy is not None:
             state_of(queue).request_policy(policy)
         return queue
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session has a connection to ZooKeeper now, for health checks.
+
+        A server that no longer answers is noticed within the session timeout. False after the session has been closed.
+
+        Raises: WrongLoopError.
+        """
+        try:
+            return self._core.zookeeper.state is State.CONNECTED
+        except SessionClosedError:
+            return False
 
     def on_connection_state(self, callback: Callable[[ConnectionState], object]) -> Callable[[], None]:
         """Call back with each change of the connection, as Curator's ``ConnectionStateListener`` does.

@@ -33,7 +33,7 @@ SHOWN: dict[str, set[str]] = {
         "history", "leases", "name", "peek", "purge", "put", "put_many", "size", "state", "stats", "update",
     },
     "QueueSession": {
-        "admin", "curator_queue", "curator_shards", "kazoo_queue", "listener", "on_connection_state",
+        "admin", "connected", "curator_queue", "curator_shards", "kazoo_queue", "listener", "on_connection_state",
         "outcome", "queue", "queues", "transaction",
     },
     "Transaction": {

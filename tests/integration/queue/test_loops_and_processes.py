@@ -51,6 +51,10 @@ def uses(session: zq.QueueSession, tx: zq.Transaction) -> list[Callable[[], obje
     ]
 
 
+def connected_of(session: zq.QueueSession) -> Callable[[], object]:
+    return lambda: session.connected
+
+
 async def refused(use: Callable[[], object], error: type[Exception]) -> bool:
     try:
         result = use()
@@ -63,7 +67,7 @@ async def refused(use: Callable[[], object], error: type[Exception]) -> bool:
 
 async def test_a_session_is_refused_on_another_loop(session: zq.QueueSession) -> None:
     async with session.transaction(autocommit=False) as tx:
-        used = uses(session, tx)
+        used = [*uses(session, tx), connected_of(session)]
 
         async def on_another_loop() -> list[bool]:
             return [await refused(use, WrongLoopError) for use in used]
@@ -83,7 +87,7 @@ async def test_a_forked_child_is_refused_and_writes_nothing_to_its_parents_conne
 ) -> None:
     identity = zookeeper_session(session)
     async with session.transaction(autocommit=False) as tx:
-        used = uses(session, tx)
+        used = [*uses(session, tx), connected_of(session)]
         child = os.fork()
         if not child:
             refusals = 0
@@ -107,6 +111,8 @@ async def test_each_use_of_a_closed_session_raises(zookeeper: str, queue_root: s
     async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
         tx = await session.transaction(autocommit=False).__aenter__()
         used = uses(session, tx)
+        assert session.connected
+    assert not session.connected
     assert [await refused(use, zq.SessionClosedError) for use in used] == [True] * len(used)
     with pytest.raises(zq.SessionClosedError, match=r"open another with aiozkqueue\.connect"):
         session.queue("jobs")
