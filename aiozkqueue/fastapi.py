@@ -17,6 +17,7 @@ from aiozkqueue.errors import (
     DuplicateKeyError,
     InvalidOptionError,
     MessageTooLargeError,
+    NoReplyError,
     NotCommittedError,
     OutcomeUnknownError,
     SessionClosedError,
@@ -25,10 +26,8 @@ from aiozkqueue.extras import needs
 from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.session.connect import connect
-from aiozkqueue.session.internals import core_of
 from aiozkqueue.session.session import QueueSession
 from aiozkqueue.session.transaction import Transaction
-from aiozkqueue.zookeeper import State
 
 with needs("fastapi"):
     from fastapi import Depends, HTTPException, Request
@@ -48,7 +47,16 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
-__all__ = ["SessionDep", "TransactionDep", "error_handlers", "in_transaction", "lifespan", "session_of", "state"]
+__all__ = [
+    "SessionDep",
+    "TransactionDep",
+    "error_handlers",
+    "get_session",
+    "in_transaction",
+    "lifespan",
+    "session_of",
+    "state",
+]
 
 log: Final = logging.getLogger(__name__)
 
@@ -88,23 +96,34 @@ def lifespan(
 
 
 def session_of(connection: HTTPConnection) -> QueueSession:
-    """Return the application's session: for a Starlette endpoint, and as FastAPI's dependency behind `SessionDep`.
+    """Return the application's session, for an endpoint of Starlette.
 
     Raises:
-        InvalidOptionError: the application has no session.
+        InvalidOptionError: the application has no session, or its lifespan does not run.
     """
     session = getattr(connection.state, _STATE, None)
     if not isinstance(session, QueueSession):
         msg = (
             "the application has no queue session: give it lifespan=aiozkqueue.fastapi.lifespan(hosts), or yield "
             "aiozkqueue.fastapi.state(session) from its own lifespan; a mounted application uses the lifespan of the "
-            "outer one"
+            "outer one. In a test, `with TestClient(app)` runs the lifespan; httpx.ASGITransport does not, so override "
+            "the dependency aiozkqueue.fastapi.get_session"
         )
         raise InvalidOptionError(msg)
     return session
 
 
-SessionDep = Annotated[QueueSession, Depends(session_of)]
+async def get_session(connection: HTTPConnection) -> QueueSession:
+    """Return the application's session: the dependency behind `SessionDep`, which tests override.
+
+    Raises:
+        InvalidOptionError: as `session_of`.
+    """
+    # A coroutine, because FastAPI runs other dependencies in a thread, and waits while all threads are in use.
+    return session_of(connection)
+
+
+SessionDep = Annotated[QueueSession, Depends(get_session)]
 """The application's session."""
 
 
@@ -145,7 +164,8 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as
 
 
 def _connected(session: QueueSession) -> bool:
-    return core_of(session).zookeeper.state is State.CONNECTED
+    # Type checkers assume that a property has the same value when it is read again.
+    return session.connected
 
 
 TransactionDep = Annotated[Transaction, in_transaction()]
@@ -167,6 +187,13 @@ async def _unknown(request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": detail, "transaction_id": transaction_id}, 504)
 
 
+async def _no_reply(request: Request, error: Exception) -> Response:
+    _note(request, error)
+    detail = "there was no reply in time; the call may still be handled; do not simply send it again"
+    message_id = error.message_id if isinstance(error, NoReplyError) else ""
+    return JSONResponse({"detail": detail, "message_id": message_id}, 504)
+
+
 def _note(request: Request, error: Exception) -> None:
     # No other code logs an error that has a handler.
     # The path may contain anything, including control characters of terminals.
@@ -184,9 +211,11 @@ error_handlers: Final[dict[int | type[Exception], Handler]] = {
     ),
     MessageTooLargeError: _answering(413, "the message is too large; nothing was applied"),
     OutcomeUnknownError: _unknown,
+    NoReplyError: _no_reply,
 }
 """Handlers that turn the errors of a queue into responses: ``FastAPI(..., exception_handlers=error_handlers)``.
 
 503 with ``Retry-After`` if repeating the request is safe, 409 for a unique key that is taken, 413 for a message that is
-too large, 504 if the outcome of the commit is not known in time. The texts name no queue and no server.
+too large, 504 if the outcome of the commit is not known in time or a call got no reply. The texts name no queue and no
+server.
 """

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import uvicorn
 
-from aiozkqueue.fastapi import session_of
+from aiozkqueue.fastapi import get_session
 from tests.integration.queue.conftest import locks, open_session, session
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def calling(session: zq.QueueSession) -> AsyncIterator[Calling]:
         own = session
 
         async def client_of(app: FastAPI, *, session: zq.QueueSession | None = None) -> httpx.AsyncClient:
-            app.dependency_overrides[session_of] = lambda: session or own
+            app.dependency_overrides[get_session] = lambda: session or own
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             return await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://app"))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import TaskGroup
 from contextlib import asynccontextmanager
+from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import httpx
 import pytest
+from anyio import to_thread
 from fastapi import BackgroundTasks, FastAPI, HTTPException
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,8 +28,6 @@ from aiozkqueue.fastapi import (
     session_of,
     state,
 )
-from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import State
 from tests.faults.account import multi_of
 from tests.web.conftest import serving
 
@@ -72,6 +73,10 @@ def _app() -> FastAPI:
     @app.post("/unique")
     async def unique(tx: TransactionDep) -> str:
         return tx.put("results", b"one", key="the same", unique=True)
+
+    @app.post("/call")
+    async def call(session: SessionDep) -> bytes:
+        return await session.queue("jobs").call(b"job", timeout=0.1)
 
     @app.post("/settled")
     async def settled(tx: TransactionDep) -> str:
@@ -163,6 +168,44 @@ async def test_a_unique_key_in_use_returns_a_conflict(calling: Calling, session:
     assert await session.queue("results").size() == 1
 
 
+async def test_a_call_without_a_reply_returns_the_id_of_its_message(calling: Calling, session: zq.QueueSession) -> None:
+    answer = await (await calling(_app())).post("/call")
+    [message] = await session.queue("jobs").peek()
+    assert (answer.status_code, answer.json()["message_id"]) == (504, message.id)
+
+
+async def test_requests_are_answered_while_endpoints_that_are_not_async_occupy_all_threads(
+    zookeeper: str, queue_root: str, session: zq.QueueSession
+) -> None:
+    app = FastAPI(lifespan=lifespan(zookeeper, root=queue_root, session_timeout=20))
+    release = Event()
+
+    @app.post("/blocking")
+    def blocking() -> None:
+        release.wait(30)
+
+    @app.post("/")
+    async def put(tx: TransactionDep, session: SessionDep) -> str:
+        return tx.put(session.queue("results"), b"result")
+
+    limiter = to_thread.current_default_thread_limiter()
+    async with (
+        serving(app) as (host, port),
+        httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30) as client,
+        TaskGroup() as blocked,
+    ):
+        for _ in range(int(limiter.total_tokens)):
+            blocked.create_task(client.post("/blocking"))
+        try:
+            while limiter.available_tokens:  # noqa: ASYNC110 -- the requests fulfil it
+                await asyncio.sleep(0.01)
+            answer = await client.post("/", timeout=15)
+        finally:
+            release.set()
+    assert answer.status_code == 200
+    assert await session.queue("results").size() == 1
+
+
 async def test_an_endpoint_can_settle_its_transaction_itself(calling: Calling, session: zq.QueueSession) -> None:
     client = await calling(_app())
     assert (await client.post("/settled")).json() == "nothing was put"
@@ -203,12 +246,11 @@ async def test_a_request_is_answered_at_once_while_there_is_no_connection(
 ) -> None:
     app = FastAPI(exception_handlers=error_handlers)
     own = await open_session(zookeeper_proxy.hosts, session_timeout=20)
-    zookeeper = core_of(own).zookeeper
 
     async def disconnect() -> None:
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
-        while zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 -- the client fulfils it
+        while own.connected:  # noqa: ASYNC110 -- the client fulfils it
             await asyncio.sleep(0.01)
 
     @app.post("/")
@@ -226,6 +268,7 @@ async def test_a_request_is_answered_at_once_while_there_is_no_connection(
     assert [answer.status_code for answer in answers] == [503, 503]
     await zookeeper_proxy.listen()
     await own.queue("results").put(b"last")
+    assert own.connected
     assert [message.value for message in await session.queue("results").peek()] == [b"first", b"last"]
 
 

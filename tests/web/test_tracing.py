@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 import aiozkqueue as zq
-from aiozkqueue.fastapi import TransactionDep, session_of
+from aiozkqueue.fastapi import TransactionDep, get_session
 from aiozkqueue.tracing import OpenTelemetry
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def test_a_message_put_by_a_request_is_handled_in_the_requests_trace(
     FastAPIInstrumentor.instrument_app(app, tracer_provider=provider)
     tracing = OpenTelemetry(provider)
     async with zq.connect(zookeeper, root=queue_root, session_timeout=20, tracing=tracing) as session:
-        app.dependency_overrides[session_of] = lambda: session
+        app.dependency_overrides[get_session] = lambda: session
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
             assert (await client.post("/orders")).status_code == 202
         listener = session.listener(session.queue("orders"), handler)
