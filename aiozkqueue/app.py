@@ -13,7 +13,7 @@ from aiozkqueue.queue.codec import Codec, chosen_codec
 from aiozkqueue.queue.destination import bind, check_undecodable
 from aiozkqueue.session.connect import connect
 from aiozkqueue.session.handler import check_handler
-from aiozkqueue.session.internals import core_of
+from aiozkqueue.session.internals import core_of, inherited
 from aiozkqueue.session.listener_options import check_batch, check_listener_options
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.session.queue import Queue
@@ -286,7 +286,7 @@ class App:
         if self._session is session:
             yield
             return
-        if self._session is not None:
+        if self._session is not None and not inherited(self._session):
             msg = "the application is connected by another session; a process connects it once at a time"
             raise InvalidOptionError(msg)
         self._session = session

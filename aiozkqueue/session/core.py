@@ -210,6 +210,11 @@ class SessionCore:
         if self._janitor is not None:
             self.tasks.spawn(self._janitor.run, name="janitor")
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this process was forked from the one that opened the session."""
+        return _Process.current is not self._process
+
     def check(self) -> None:
         """Check that the session is open, and used on its own event loop and in its own process.
 
@@ -231,7 +236,7 @@ class SessionCore:
         if self.tasks.failure is not None:
             msg = f"the session has failed: {self.tasks.failure!r}"
             raise SessionClosedError(msg) from self.tasks.failure
-        if _Process.current is not self._process:
+        if self.inherited:
             msg = (
                 "this process was forked from the one that opened the session; open one here with aiozkqueue.connect()"
             )
@@ -439,8 +444,11 @@ class SessionCore:
         return self._outcomes.get(transaction_id, older)
 
     async def close(self) -> None:
-        """Settle pending work for up to the session timeout, then end the ZooKeeper session and its locks."""
-        if self._closed:
+        """Settle pending work for up to the session timeout, then end the ZooKeeper session and its locks.
+
+        A forked child does nothing: the ZooKeeper session is its parent's.
+        """
+        if self._closed or self.inherited:
             return
         self._closed, self._usable = True, False
         for dispatcher in self._dispatchers.values():

@@ -24,6 +24,11 @@ class _HasCore(Protocol):
     def _core(self) -> SessionCore: ...
 
 
+class _HasRuntime(Protocol):
+    @property
+    def _runtime(self) -> SessionCore: ...
+
+
 class _HasState(Protocol):
     @property
     def _state(self) -> QueueState: ...
@@ -51,6 +56,11 @@ class _Settled(Protocol):
 def core_of(owner: _HasCore) -> SessionCore:
     """Return the core of a session, or of a queue's session. Raises: SessionClosedError, WrongLoopError."""
     return owner._core  # noqa: SLF001 - this module is the interface
+
+
+def inherited(session: _HasRuntime) -> bool:
+    """Whether this process was forked from the one that opened the session."""
+    return session._runtime.inherited  # noqa: SLF001 - as above
 
 
 def state_of(queue: _HasState) -> QueueState:

@@ -107,6 +107,58 @@ async def test_a_forked_child_is_refused_and_writes_nothing_to_its_parents_conne
     assert zookeeper_session(session) == identity
 
 
+def in_a_child(use: Callable[[], object]) -> int:
+    """Call it in a forked child, and return the child's process id. Its exit status is 0 unless the call raises."""
+    child = os.fork()
+    if not child:
+        try:
+            use()
+        except BaseException:  # noqa: BLE001 -- the status tells
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def exit_status(child: int) -> int:
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_forked_child_that_closes_the_session_leaves_its_parents_claims(zookeeper: str, queue_root: str) -> None:
+    loop = asyncio.new_event_loop()
+    connection = zq.connect(zookeeper, root=queue_root, session_timeout=20)
+    session = loop.run_until_complete(connection.__aenter__())
+
+    async def claim() -> zq.Transaction:
+        jobs = session.queue("jobs")
+        await jobs.put(b"1")
+        tx = await session.transaction(autocommit=False).__aenter__()
+        assert await tx.take(jobs, timeout=30) is not None
+        return tx
+
+    async def close() -> None:
+        await connection.__aexit__(None, None, None)
+
+    tx = loop.run_until_complete(claim())
+    assert exit_status(in_a_child(lambda: loop.run_until_complete(close()))) == 0
+    loop.run_until_complete(tx.commit())
+    loop.run_until_complete(close())
+    loop.close()
+
+
+async def test_a_forked_child_can_connect_the_application_of_its_parent(zookeeper: str, queue_root: str) -> None:
+    app = zq.App(zookeeper, root=queue_root, session_timeout=20)
+    jobs = app.queue("jobs")
+
+    async def use() -> None:
+        async with app.connect():
+            await jobs.put(b"of the child")
+
+    async with app.connect():
+        assert await asyncio.to_thread(exit_status, in_a_child(lambda: asyncio.run(use()))) == 0
+        assert [message.body for message in await jobs.peek()] == [b"of the child"]
+
+
 async def test_each_use_of_a_closed_session_raises(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
         tx = await session.transaction(autocommit=False).__aenter__()
