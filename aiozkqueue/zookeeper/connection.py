@@ -181,6 +181,11 @@ class Connection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
+    def disown(self) -> None:
+        """Send nothing more, and leave the socket alone, because the parent of this forked process uses it."""
+        self._transport = None
+        self._outgoing.clear()
+
     def _send(self, head: bytes, body: bytes) -> None:
         if not self._outgoing:
             self._loop.call_soon(self._flush)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet
 
 import anyio
 
@@ -90,9 +92,11 @@ class Session:
         self._zxid = 0
         self._heard = 0.0
         self._closing = False
+        self._disowned = False
         self._failure: ZooKeeperError | None = None
         self._task: asyncio.Task[None] | None = None
         self._outages = OutageLog(ensemble)
+        _SESSIONS.add(self)
 
     # State
 
@@ -260,6 +264,13 @@ class Session:
         if self._task is not None:
             self._task.cancel()
 
+    def disown(self) -> None:
+        """Send nothing more and open no connection, because the session is that of the parent of this process."""
+        self._closing = self._disowned = True
+        connection, self._connection, self._task = self._connection, None, None
+        if connection is not None:
+            connection.disown()
+
     async def _say_goodbye(self) -> None:
         while True:
             while self.states.state is State.SUSPENDED:
@@ -298,7 +309,7 @@ class Session:
         clock = asyncio.get_running_loop().time
         self._outages.begin()
         delay, previous, short_lived = 0.0, None, 0
-        while self.states.state is not State.CLOSED:
+        while self.states.state is not State.CLOSED and not self._disowned:
             await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
             delay = min(max(delay * 2, _FIRST_DELAY), _LONGEST_DELAY)
             try:
@@ -426,3 +437,15 @@ class Session:
         self.timeout = self._wanted_timeout
         if self.states.state is State.SUSPENDED:
             self.states.move(State.LOST)
+
+
+_SESSIONS: Final[WeakSet[Session]] = WeakSet()
+
+
+def _disown_all() -> None:
+    for session in _SESSIONS:
+        session.disown()
+
+
+if hasattr(os, "register_at_fork"):  # no forked children without fork
+    os.register_at_fork(after_in_child=_disown_all)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -124,7 +125,10 @@ def exit_status(child: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def test_a_forked_child_that_closes_the_session_leaves_its_parents_claims(zookeeper: str, queue_root: str) -> None:
+@pytest.mark.parametrize("use", ["close", "roll back"])
+def test_a_forked_child_that_runs_its_parents_loop_leaves_the_parents_claims(
+    zookeeper: str, queue_root: str, use: str
+) -> None:
     loop = asyncio.new_event_loop()
     connection = zq.connect(zookeeper, root=queue_root, session_timeout=20)
     session = loop.run_until_complete(connection.__aenter__())
@@ -140,10 +144,16 @@ def test_a_forked_child_that_closes_the_session_leaves_its_parents_claims(zookee
         await connection.__aexit__(None, None, None)
 
     tx = loop.run_until_complete(claim())
-    assert exit_status(in_a_child(lambda: loop.run_until_complete(close()))) == 0
-    loop.run_until_complete(tx.commit())
+    undo = close if use == "close" else partial(tx.rollback, delay=0)
+    assert exit_status(in_a_child(lambda: loop.run_until_complete(undo()))) == 0
+    assert loop.run_until_complete(committed(session, tx))
     loop.run_until_complete(close())
     loop.close()
+
+
+async def committed(session: zq.QueueSession, tx: zq.Transaction) -> bool:
+    await tx.commit()
+    return not await session.queue("jobs").size()
 
 
 async def test_a_forked_child_can_connect_the_application_of_its_parent(zookeeper: str, queue_root: str) -> None:
