@@ -26,8 +26,10 @@ from aiozkqueue.extras import needs
 from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.session.connect import connect
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.session.session import QueueSession
 from aiozkqueue.session.transaction import Transaction
+from aiozkqueue.zookeeper import State
 
 with needs("fastapi"):
     from fastapi import Depends, HTTPException, Request
@@ -164,8 +166,7 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as
 
 
 def _connected(session: QueueSession) -> bool:
-    # Type checkers assume that a property has the same value when it is read again.
-    return session.connected
+    return core_of(session).zookeeper.state is State.CONNECTED
 
 
 TransactionDep = Annotated[Transaction, in_transaction()]
