@@ -1,4 +1,4 @@
-"""What puts wait for in a queue's configuration, priorities and delays: one change admits all of it."""
+"""The priorities and delays that puts wait for in a queue's configuration: one change admits them all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LaneRequests:
-    """What the puts of one session wait for in one queue. One put at a time changes the configuration."""
+    """The requests of the puts of one session to one queue. One put at a time changes the configuration."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
