@@ -20,7 +20,7 @@ from aiozkqueue.layout import check_queue_name
 from aiozkqueue.operations.bundles import count_bundled, count_put_more
 from aiozkqueue.operations.ended_locks import count_ended
 from aiozkqueue.operations.oldest import Oldest, oldest_waiting
-from aiozkqueue.operations.stats import configuration, count, count_scheduled, count_staged, lanes_of, put_into
+from aiozkqueue.operations.stats import configuration, count, count_scheduled, count_staged, lanes_of, read_folders
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
@@ -49,8 +49,6 @@ PATIENCE: Final = 3.0
 RETRY: Final = 60.0
 #: Maximum number of lanes, and hours of scheduled messages, of a queue to sample.
 MOST_FOLDERS: Final = 10_000
-#: Znodes requested together.
-PAGE: Final = 200
 
 
 class Sample(NamedTuple):
@@ -236,18 +234,8 @@ class Sampler:
         handle = core_of(self._session).handle(name)
         runtime, paths = handle.runtime, handle.paths
         config = await configuration(handle)
-        folders = await lanes_of(handle, config)
-        if len(folders) > MOST_FOLDERS:
-            msg = (
-                f"queue {name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
-                f"{MOST_FOLDERS:,} that are read; `aiozkqueue clean {name}` removes hours that are over"
-            )
-            raise UnreadableError(msg)
         stats: dict[str, Stat] = {}
-        for start in range(0, len(folders), PAGE):
-            page = folders[start : start + PAGE]
-            page_stats = await asyncio.gather(*map(runtime.zookeeper.exists, page))
-            stats |= {folder: stat for folder, stat in zip(page, page_stats, strict=True) if stat is not None}
+        put_into_gone = await read_folders(handle, config, stats, _folders_of)
         counts = {folder: stat.num_children for folder, stat in stats.items()}
         locks, due, dead, consumers = await asyncio.gather(
             *(count(handle, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
@@ -267,7 +255,7 @@ class Sampler:
             scheduled=scheduled,
             dead=dead,
             consumers=consumers,
-            put=sum(map(put_into, stats.values())) + await count_put_more(handle),
+            put=sum(stat.children_created for stat in stats.values()) + put_into_gone + await count_put_more(handle),
             oldest=None,
             paused=config is not None and bool(config.paused),
             max_size=None if config is None else config.max_size or None,
@@ -362,6 +350,18 @@ def rates_between(earlier: Counted, later: Counted) -> Rates:
     seconds = max(later.at - earlier.at, 0.001)
     put = max(0, later.put - earlier.put)
     return Rates(put / seconds, max(0, put - (later.size - earlier.size)) / seconds)
+
+
+async def _folders_of(handle: QueueHandle[Runtime], config: StoredConfig | None) -> list[str]:
+    """Return the folders to read. Raises: UnreadableError: there are too many; as `lanes_of`."""
+    folders = await lanes_of(handle, config)
+    if len(folders) > MOST_FOLDERS:
+        msg = (
+            f"queue {handle.name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
+            f"{MOST_FOLDERS:,} that are read; `aiozkqueue clean {handle.name}` removes hours that are over"
+        )
+        raise UnreadableError(msg)
+    return folders
 
 
 def _is_queue(name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import HOUR, BundleName, ItemRef, hour_at
 from aiozkqueue.operations.listing import collect_children, locked_ids, seen
-from aiozkqueue.operations.stats import lanes, put_into, stat_lanes
+from aiozkqueue.operations.stats import lanes, stat_lanes
 from aiozkqueue.queue.candidates.batches import is_closed
 from aiozkqueue.queue.candidates.collectors import Earliest
 from aiozkqueue.runtime.acl_errors import translate_denials
@@ -53,7 +53,7 @@ class Children(NamedTuple):
     @classmethod
     def made(cls, stat: Stat | None) -> Children:
         """Return the state without deletions, which make no item free."""
-        return cls(-1, -1) if stat is None else cls(stat.czxid, put_into(stat))
+        return cls(-1, -1) if stat is None else cls(stat.czxid, stat.children_created)
 
 
 class Exhausted(NamedTuple):
@@ -93,7 +93,7 @@ class Backlog:
         """From now on, list only current items."""
         now = await self._handle.runtime.server_clock.learned(self._handle.paths.due)
         stats = await stat_lanes(self._handle)
-        self._frozen = Frozen(now, {lane: put_into(stat) for lane, stat in stats.items()})
+        self._frozen = Frozen(now, {lane: stat.children_created for lane, stat in stats.items()})
         self._exhausted.clear()
 
     async def free(self, limit: int, wanted: Callable[[list[str]], list[str]]) -> list[str]:

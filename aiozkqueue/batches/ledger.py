@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import UnreadBatchError
 from aiozkqueue.layout import name_at
 from aiozkqueue.operations.ledger_pages import Entry, Manifest, count_messages, is_page, write_page
-from aiozkqueue.operations.stats import put_into
 from aiozkqueue.zookeeper import (
     Create,
     Delete,
@@ -109,7 +108,7 @@ class Ledger(Ahead):
         record = self._record
         return LedgerState(
             identity=record.identity,
-            made=put_into(stat),
+            made=stat.children_created,
             done=record.done,
             used=record.done >= 0 or bool(handed),
             batches=len(numbers),

@@ -19,7 +19,6 @@ from aiozkqueue.dialects.dialect import SEQUENCE_DIGITS
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import ItemName, QueueConfig, item_prefix, name_at
 from aiozkqueue.layout.fields import LARGEST_NUMBER
-from aiozkqueue.operations.stats import put_into
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.runtime.acl_errors import access_denied
@@ -138,7 +137,7 @@ class ForeignQueueState(QueueState):
             stat = await self._zookeeper.exists(parent)
             if stat is None:
                 return  # the next try creates it again, with a new counter
-            number = put_into(stat)
+            number = stat.children_created
             if number >= LARGEST_NUMBER:
                 msg = (
                     f"queue {self.name!r}: ZooKeeper's sequence counter of {parent} has reached its last number, "

@@ -72,6 +72,8 @@ from .lanes import (
     lane_of,
     later_of,
     priority_of,
+    read_removed,
+    write_removed,
 )
 from .names import (
     LEFT_BUNDLE,
@@ -262,6 +264,7 @@ __all__ = [
     "positive_seconds",
     "priority_at",
     "priority_of",
+    "read_removed",
     "read_table",
     "scheduled_prefix",
     "single_of",
@@ -271,4 +274,5 @@ __all__ = [
     "with_field",
     "without_end",
     "without_node",
+    "write_removed",
 ]

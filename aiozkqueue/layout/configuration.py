@@ -181,6 +181,11 @@ class StoredConfig(QueueConfig):
         return replace(self, priorities={**self.priorities, priority: generations})
 
     @property
+    def gave_up_lanes(self) -> bool:
+        """Whether older generations, which were empty, are no longer among the `lanes`."""
+        return any(oldest for spans in (self.generations, *self.priorities.values()) for oldest, _ in spans.values())
+
+    @property
     def older_lanes(self) -> tuple[str, ...]:
         """The lanes of the generations that get no new items, relative to the queue."""
         return tuple(lane for tier in self.tiers for shard in tier.shard_lanes for lane in shard[:-1])

@@ -40,6 +40,8 @@ PRIORITY_DIGITS: Final = 3
 #: Milliseconds of due times that share a znode in ``later/``.
 HOUR: Final = 3_600_000
 
+#: Maximum digits of the number in the data of ``later``.
+_REMOVED_DIGITS: Final = 18
 _LANE: Final = re.compile(r"/(?:p([0-9]{3}))?s[0-9]+g([0-9]+)$")
 _PLACE: Final = re.compile(r"items|lanes/(?:p[0-9]{3})?s[0-9]{1,4}g[0-9]{1,10}|later/[0-9]{1,8}")
 
@@ -97,6 +99,16 @@ def excess_of(width: int, generations: Collection[Mapping[int, tuple[int, int]]]
 def later_of(due: int) -> str:
     """Return the parent of items that are due at a time (milliseconds since 1970), relative to the queue."""
     return f"later/{due // HOUR}"
+
+
+def write_removed(count: int) -> bytes:
+    """Return the data of ``later``: how many messages were put into the hours that have been removed."""
+    return str(count).encode()
+
+
+def read_removed(data: bytes) -> int:
+    """Return how many messages were put into the hours that have been removed, from the data of ``later``."""
+    return int(data) if data.isdigit() and len(data) <= _REMOVED_DIGITS else 0
 
 
 def is_later(place: str) -> bool:

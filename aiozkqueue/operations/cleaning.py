@@ -28,6 +28,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching
+from aiozkqueue.queue.candidates.past_hours import remove_hours
 from aiozkqueue.queue.candidates.tag_records import sweep_tags
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.redelivery.timed_locks import reap
@@ -401,13 +402,19 @@ class _Cleaning:
             begin = parse_hour(hour)
             if begin is not None and hour_end(begin) + _HOUR_MS <= self._now:
                 changes.append([Delete(self._paths.record(hour))])
-        changes += [
-            [Delete(f"{self._paths.later}/{hour}")]
-            for hour in await below(self._zookeeper, self._paths.later)
-            if hour.isascii() and hour.isdigit() and (int(hour) + 2) * _HOUR_MS <= self._now
-        ]
         empty = [change for change in changes if not await self._count([change[0].path])]
-        return await self._remove(empty)
+        return await self._remove(empty) + await self._scheduled_hours()
+
+    async def _scheduled_hours(self) -> int:
+        names = await below(self._zookeeper, self._paths.later)
+        hours = [int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))]
+        past = [hour for hour in hours if (hour + 2) * _HOUR_MS <= self._now][: max(0, self.left)]
+        removed = 0
+        for start in range(0, len(past), TOGETHER):
+            removed += len(await remove_hours(self._zookeeper, self._paths, past[start : start + TOGETHER]))
+            await asyncio.sleep(PAUSE)
+        self.left -= removed
+        return removed
 
     # -- the changes
 

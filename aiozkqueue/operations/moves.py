@@ -50,7 +50,7 @@ from aiozkqueue.zookeeper import (
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from .mover import Mover, survey
-from .stats import configuration, put_into, stat_lanes
+from .stats import configuration, stat_lanes
 
 if TYPE_CHECKING:
     from typing import Any
@@ -173,13 +173,19 @@ class Moves:
                 await runtime.zookeeper.sync(source.paths.items)  # a lagging server knows too few items
                 stat = await runtime.zookeeper.exists(source.paths.items)
             # The numbers of a copied queue are larger than the counter of its folder.
-            return {} if stat is None else {source.paths.place_of(source.paths.items): max(following, put_into(stat))}
+            return (
+                {}
+                if stat is None
+                else {source.paths.place_of(source.paths.items): max(following, stat.children_created)}
+            )
         await runtime.zookeeper.sync(source.paths.base)  # as above
         config = await configuration(QueueHandle(runtime, source))
         if config is None or not (config.affinity == "producer" or config.bundled):
             return {}
         stats = await stat_lanes(QueueHandle(runtime, source))
-        return {source.paths.place_of(lane): put_into(stat) for lane, stat in islice(stats.items(), MOST_COUNTERS)}
+        return {
+            source.paths.place_of(lane): stat.children_created for lane, stat in islice(stats.items(), MOST_COUNTERS)
+        }
 
     @reads
     async def status(self, reference: str) -> MoveStatus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,6 +23,7 @@ from aiozkqueue.layout import (
     lane_at,
     parse_hour,
     priority_of,
+    read_removed,
 )
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.claim.collapse import like_of
@@ -89,8 +91,9 @@ class QueueStats:
     waiting_producers: int = 0
     """Sessions that wait for room to put."""
     put: int = 0
-    """Messages ever put into the current lanes: two readings give a rate. The messages of a bundle whose consumer
-    died count again."""
+    """Messages ever put: two readings give a rate. It only rises until the queue is deleted, apart from messages that
+    are put or returned during the reading. A message that is put back or stored at another time or priority counts
+    again, and so do the messages of a bundle whose consumer died."""
     removed: int = 0
     """Those of them that are no longer in the queue."""
     paused: bool = False
@@ -172,11 +175,47 @@ async def lanes_of(handle: QueueHandle[Runtime], config: StoredConfig | None) ->
 async def stat_lanes(handle: QueueHandle[Runtime]) -> dict[str, Stat]:
     """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
     found: dict[str, Stat] = {}
-    await _stat_folders(handle, await lanes(handle), found)
+    await stat_folders(handle, await lanes(handle), found)
     return found
 
 
-async def _stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], found: dict[str, Stat]) -> None:
+async def read_folders(
+    handle: QueueHandle[Runtime],
+    config: StoredConfig | None,
+    found: dict[str, Stat],
+    listed: Callable[[QueueHandle[Runtime], StoredConfig | None], Awaitable[Sequence[str]]] = lanes_of,
+) -> int:
+    """Read the stats of the folders that may hold items; return the number of messages put into folders that are gone.
+
+    An hour that is removed meanwhile is counted once. Raises: as `lanes`.
+    """
+    before, gone = -1, await _count_gone(handle, config)
+    while gone != before:
+        found.clear()
+        await stat_folders(handle, await listed(handle, config), found)
+        before, gone = gone, await _count_gone(handle, config)
+    return gone
+
+
+async def _count_gone(handle: QueueHandle[Runtime], config: StoredConfig | None) -> int:
+    """Count the messages put into past hours that were removed, and into generations that were given up."""
+    zookeeper, paths = handle.zookeeper, handle.paths
+    if config is None:
+        return 0
+    gone = 0
+    if config.scheduled:
+        with suppress(NoNodeError):
+            gone += read_removed((await zookeeper.read(paths.later)).data)
+    if config.gave_up_lanes:
+        names = await list_children(handle, paths.lanes)
+        former = {paths.items, *(f"{paths.lanes}/{name}" for name in names)}.difference(map(paths.at, config.lanes))
+        found: dict[str, Stat] = {}
+        await stat_folders(handle, sorted(former), found)
+        gone += sum(stat.children_created for stat in found.values())
+    return gone
+
+
+async def stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], found: dict[str, Stat]) -> None:
     """Read the stat of each existing folder into a dictionary, some at a time."""
     for start in range(0, len(folders), PAGE):
         page = folders[start : start + PAGE]
@@ -190,16 +229,11 @@ def znodes_of(stats: Mapping[str, Stat]) -> dict[str, int]:
     return {folder: stat.num_children for folder, stat in stats.items()}
 
 
-def put_into(stat: Stat) -> int:
-    """Return how many children were ever created, from a stat, which counts creations and deletions together."""
-    return (stat.cversion + stat.num_children) % 2**32 // 2
-
-
 async def size(handle: QueueHandle[Runtime]) -> int:
     """Count the messages in all lanes."""
     config = await configuration(handle)
     found: dict[str, Stat] = {}
-    await _stat_folders(handle, await lanes_of(handle, config), found)
+    await stat_folders(handle, await lanes_of(handle, config), found)
     bundled = 0
     if config is not None and config.bundled:
         bundled = sum((await count_bundled(handle, znodes_of(found))).more.values())
@@ -270,6 +304,7 @@ class _Look:
         self._found: dict[str, Stat] = {}
         self.oldest: datetime | None = None
         self._put_more = 0
+        self._put_into_gone = 0
         self.scheduled = 0
         self.ended = 0
         self.staged = 0
@@ -308,7 +343,8 @@ class _Look:
     @property
     def put(self) -> int:
         """How many messages have been put into them."""
-        return sum(map(put_into, self._found.values())) + self._put_more
+        created = sum(stat.children_created for stat in self._found.values())
+        return created + self._put_into_gone + self._put_more
 
     @property
     def _used(self) -> list[str]:
@@ -316,8 +352,7 @@ class _Look:
         return [folder for folder, number in self.held.items() if number]
 
     async def _read_lanes(self) -> None:
-        folders = await lanes_of(self._handle, self._config)
-        await _stat_folders(self._handle, folders, self._found)
+        self._put_into_gone = await read_folders(self._handle, self._config, self._found)
 
     async def _count_put_more(self) -> None:
         self._put_more = await count_put_more(self._handle)
@@ -363,7 +398,7 @@ async def _count_records(handle: QueueHandle[Runtime]) -> int:
     hours = await list_children(handle, handle.paths.history)
     found: dict[str, Stat] = {}
     places = [handle.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
-    await _stat_folders(handle, places, found)
+    await stat_folders(handle, places, found)
     return sum(stat.num_children for stat in found.values())
 
 

@@ -27,6 +27,11 @@ class Stat(NamedTuple):
     num_children: int
     pzxid: int
 
+    @property
+    def children_created(self) -> int:
+        """How many children were ever created: ``cversion`` counts creations and deletions together."""
+        return (self.cversion + self.num_children) % 2**32 // 2
+
 
 class Node(NamedTuple):
     """A znode as read."""

@@ -174,7 +174,9 @@ def test_a_lock_removed_as_a_consumer_learns_of_it_does_not_hide_the_message(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_consumers_that_remove_past_hours_concurrently_do_not_fail(seed: int) -> None:
+def test_consumers_that_remove_past_hours_concurrently_do_not_fail_and_keep_the_number_of_messages_put(
+    seed: int,
+) -> None:
     async def main() -> None:
         ensemble = cluster(seed)
         async with ensemble.connect() as producer:
@@ -188,16 +190,45 @@ def test_consumers_that_remove_past_hours_concurrently_do_not_fail(seed: int) ->
                         async for _ in deliveries:
                             pass
 
+                async def read_figures() -> None:
+                    while True:
+                        figures.append((await jobs(producer).stats()).put)
+                        await asyncio.sleep(600 * random.random())
+
+                figures, random = [5], Random(seed)
                 consuming = [asyncio.create_task(consume(one)), asyncio.create_task(consume(two))]
+                consuming.append(asyncio.create_task(read_figures()))
                 await asyncio.sleep(10 * HOUR)
                 consuming.append(asyncio.create_task(consume(newcomer)))
                 await asyncio.sleep(SOON)
                 await jobs(producer).put(b"it")
                 await asyncio.sleep(SOON)
                 assert await jobs(producer).size() == 0
+                assert sorted(figures) == figures
+                assert (await jobs(producer).stats()).put == 6
                 for task in consuming:
                     assert not task.done(), task.exception()
                     task.cancel()
                 await asyncio.wait(consuming)
+
+    run_virtual(main, limit=float("inf"))
+
+
+def test_figures_read_while_a_past_hour_is_removed_count_its_messages_once() -> None:
+    async def main() -> None:
+        ensemble = cluster()
+        async with ensemble.connect() as reader, ensemble.connect() as cleaner:
+            for after in range(MILLISECONDS):
+                await jobs(reader).put(b"later", delay=HOUR)
+                await asyncio.sleep(2 * HOUR)
+                async with reader.transaction() as tx:
+                    await tx.take(jobs(reader))
+                await asyncio.sleep(2 * HOUR)
+
+                cleaning = asyncio.create_task(cleaner.admin.clean("jobs"))
+                await asyncio.sleep(after / 1000)
+                assert (await jobs(reader).stats()).put == after + 1, f"read after {after} ms"
+                await cleaning
+                assert (await jobs(reader).stats()).put == after + 1
 
     run_virtual(main, limit=float("inf"))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiozkqueue.layout import StoredConfig, parse_lock
 from aiozkqueue.operations.batch_writers import writers
 from aiozkqueue.operations.orphans import bad_locks, orphan_metas, record_id, stray_dues
-from aiozkqueue.operations.stats import put_into
 from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.runtime.strings import Names, shed
@@ -208,4 +207,4 @@ class QueueProbe:
 
 
 def _folder(path: str, count: int, size: int, stat: Stat | None) -> FolderFacts:
-    return FolderFacts(path, count, size, 0 if stat is None else put_into(stat))
+    return FolderFacts(path, count, size, 0 if stat is None else stat.children_created)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiozkqueue.layout import HOUR, ItemName, ItemRef, hour_at, later_of, match_due, name_at, parse_lock
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.runtime.strings import shed
-from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
+from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below
 
 from .batches import is_closed
 from .collectors import Earliest, Parsed, sequence_of
+from .past_hours import remove_hours
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -284,18 +286,13 @@ class DelayedIndex:
 
     async def _delete(self, numbers: Sequence[int], generation: int) -> None:
         """Delete the folders of past hours; a late put creates its folder again."""
-        outcomes = await asyncio.gather(
-            *(
-                self._zookeeper.multi([Delete(self._queue.paths.at(later_of(number * HOUR)))], generation=generation)
-                for number in numbers
-            ),
-            return_exceptions=True,
-        )
-        for number, outcome in zip(numbers, outcomes, strict=True):
-            if not isinstance(outcome, BaseException):
-                self._hours.pop(number, None)
-            elif not isinstance(outcome, MultiError):  # otherwise it was deleted already, or an item was put
-                raise outcome
+        if not numbers:
+            return
+        before = {number: self._hours.get(number) for number in numbers}
+        with suppress(NoAuthError):
+            for number in await remove_hours(self._zookeeper, self._queue.paths, numbers, generation):
+                if self._hours.get(number) is before[number]:  # otherwise it was created again and reported
+                    self._hours.pop(number, None)
 
 
 def _due_of(name: str) -> tuple[int, str]:

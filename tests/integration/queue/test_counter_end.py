@@ -239,8 +239,10 @@ async def test_a_drained_generation_is_not_listed_after_the_next_change_of_gener
     await state.next_generation(f"{ROOT}/retired/lanes/s0g1/item-x")  # as at the second counter's end
     assert await generations(view, "retired") == [0, 2]  # the first still holds something
     assert sorted(await drained(retired)) == [b"new", b"old"]
+    put = (await retired.stats()).put
     await state.next_generation(f"{ROOT}/retired/lanes/s0g2/item-x")
     assert await generations(view, "retired") == [2, 3]
+    assert (await retired.stats()).put == put
     await retired.configuration()  # reads it again
     assert state_of(retired).config.lanes == ("lanes/s0g2", "lanes/s0g3")
     await other.queue("retired").put(b"newest")
