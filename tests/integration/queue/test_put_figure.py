@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from kazoo.security import make_acl
 
-import aiozkqueue as zq
 from aiozkqueue.layout import HOUR
 from aiozkqueue.sampling import Sampler, rates_between
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
+    import aiozkqueue as zq
     from tests.observer import Observer
 
 
