@@ -100,7 +100,13 @@ class Cron:
 
 
 async def load(expression: str, zone: str) -> Cron:
-    """Return a `Cron`; the files of a new time zone are read in a thread. Raises: InvalidScheduleError."""
+    """Return a `Cron`; the files of a new time zone are read in a thread.
+
+    The event loop runs other tasks first, because the times of a job take up to a millisecond to compute.
+
+    Raises: InvalidScheduleError, MissingExtraError.
+    """
+    await asyncio.sleep(0)
     if zone in _zones and "cronsim" in sys.modules:
         return Cron(expression, zone)
     return await asyncio.to_thread(Cron, expression, zone)

@@ -72,6 +72,7 @@ class Scheduler:
         """Jobs to read again; None: all."""
         self._removals: Operation = Check(self._paths.base)
         """The check that no job has been removed since the jobs were read."""
+        self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
         self._stopped = False
         self._scope: anyio.CancelScope | None = None
@@ -190,6 +191,10 @@ class Scheduler:
         """Put the due messages of one job; return the seconds until it is due again."""
         if record.paused:
             return LONGEST_SLEEP
+        async with (
+            self._turn
+        ):  # the times of thousands of jobs take seconds: the event loop runs other tasks in between
+            await asyncio.sleep(0)
         try:
             cron = await load(record.cron, record.zone)
         except InvalidScheduleError as error:  # from a newer version, or with a zone that is not installed here

@@ -13,8 +13,9 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout.jobs import SchedulePaths
-from aiozkqueue.schedule import Jobs, Scheduler
+from aiozkqueue.schedule import Jobs, Scheduler, scheduler
 from aiozkqueue.schedule.cron import Cron, to_put
+from aiozkqueue.schedule.overdue import overdue_jobs
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.schedule import Job
 
+#: Computations of times and preparations of puts between two turns of the event loop: those of two jobs.
+MOST_IN_A_TURN = 10
 EVERY_TEN_SECONDS = "*/10 * * * * *"
 
 
@@ -206,3 +209,40 @@ def test_a_job_that_was_removed_and_added_again_is_not_replaced_by_the_old_one(a
                 assert (job.queue, job.body) == ("new", b"new")
 
     run_virtual(program)
+
+
+def test_thousands_of_jobs_do_not_keep_the_event_loop_from_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs_number, begun, most = 500, 0, 0
+
+    def reset() -> None:
+        nonlocal begun
+        begun = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal begun, most
+            if not begun:
+                asyncio.get_running_loop().call_soon(reset)
+            begun += 1
+            most = max(most, begun)
+            return function(*args, **options)
+
+        return call
+
+    async def program(session: zq.QueueSession) -> None:
+        jobs = Jobs(session)
+        for number in range(jobs_number):
+            await jobs.add(f"job-{number}", "*/10 * * * *", "reports", b"")
+        await asyncio.sleep(1200)
+        monkeypatch.setattr(Cron, "after", counted(Cron.after))
+        monkeypatch.setattr(scheduler, "prepare", counted(scheduler.prepare))
+        async with Scheduler(session):
+            async with asyncio.timeout(60):
+                while await session.queue("reports").size() < jobs_number:
+                    await asyncio.sleep(0.1)
+            assert len(await jobs.list()) == jobs_number
+        await overdue_jobs(session, 0.0)
+        assert await session.queue("reports").size() == jobs_number
+
+    play(program)
+    assert 0 < most <= MOST_IN_A_TURN
