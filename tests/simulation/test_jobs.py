@@ -13,7 +13,8 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout.jobs import SchedulePaths
-from aiozkqueue.schedule import Jobs, Scheduler, scheduler
+from aiozkqueue.queue.put.prepare import prepare
+from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.schedule.cron import Cron, to_put
 from aiozkqueue.schedule.overdue import overdue_jobs
 from aiozkqueue.session.internals import core_of
@@ -235,10 +236,10 @@ def test_thousands_of_jobs_do_not_keep_the_event_loop_from_other_tasks(monkeypat
             await jobs.add(f"job-{number}", "*/10 * * * *", "reports", b"")
         await asyncio.sleep(1200)
         monkeypatch.setattr(Cron, "after", counted(Cron.after))
-        monkeypatch.setattr(scheduler, "prepare", counted(scheduler.prepare))
+        monkeypatch.setattr("aiozkqueue.schedule.scheduler.prepare", counted(prepare))
         async with Scheduler(session):
             async with asyncio.timeout(60):
-                while await session.queue("reports").size() < jobs_number:
+                while await session.queue("reports").size() < jobs_number:  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0.1)
             assert len(await jobs.list()) == jobs_number
         await overdue_jobs(session, 0.0)
