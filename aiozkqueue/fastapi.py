@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from aiozkqueue.app import App
 from aiozkqueue.errors import (
+    AlreadyExistsError,
     ConnectionLostError,
     DuplicateKeyError,
     InvalidOptionError,
     MessageTooLargeError,
     NoReplyError,
     NotCommittedError,
+    NotFoundError,
     OutcomeUnknownError,
+    QueueInUseError,
     SessionClosedError,
+    TransactionTooLargeError,
+    UnknownMoveError,
 )
 from aiozkqueue.extras import needs
 from aiozkqueue.queue.options import required_seconds
@@ -202,6 +207,7 @@ def _note(request: Request, error: Exception) -> None:
 
 
 _TRY_AGAIN = _answering(503, "nothing was applied; try again", {"Retry-After": _RETRY_AFTER})
+_NOT_FOUND = _answering(404, "it does not exist; nothing was applied")
 
 error_handlers: Final[dict[int | type[Exception], Handler]] = {
     NotCommittedError: _TRY_AGAIN,
@@ -210,13 +216,19 @@ error_handlers: Final[dict[int | type[Exception], Handler]] = {
     DuplicateKeyError: _answering(
         409, "a message with this key is already waiting or being handled; nothing was applied"
     ),
+    QueueInUseError: _answering(409, "the queue is in use; nothing was applied"),
+    AlreadyExistsError: _answering(409, "it exists already; nothing was applied"),
+    NotFoundError: _NOT_FOUND,
+    UnknownMoveError: _NOT_FOUND,
     MessageTooLargeError: _answering(413, "the message is too large; nothing was applied"),
+    TransactionTooLargeError: _answering(413, "the transaction is too large; nothing was applied"),
     OutcomeUnknownError: _unknown,
     NoReplyError: _no_reply,
 }
 """Handlers that turn the errors of a queue into responses: ``FastAPI(..., exception_handlers=error_handlers)``.
 
-503 with ``Retry-After`` if repeating the request is safe, 409 for a unique key that is taken, 413 for a message that is
-too large, 504 if the outcome of the commit is not known in time or a call got no reply. The texts name no queue and no
-server.
+503 with ``Retry-After`` if repeating the request is safe, 404 for a name that does not exist, 409 for one that exists
+already, a unique key that is taken, or a queue in use, 413 for a message or a transaction that is too large, 504 if the
+outcome of the commit or the reply to a call is not known in time. All other errors, such as those of options, types and
+access rights, get 500, because the client cannot correct them. The texts name no queue and no server.
 """

@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import aiozkqueue as zq
-from aiozkqueue.errors import TransactionClosedError
+from aiozkqueue import errors
+from aiozkqueue.errors import QueueError, TransactionClosedError
 from aiozkqueue.fastapi import (
     SessionDep,
     TransactionDep,
@@ -39,6 +40,33 @@ if TYPE_CHECKING:
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.integration.queue.conftest import Locks, Opener
     from tests.web.conftest import Calling
+
+
+#: The status of each error; all others are the program's, and get 500.
+STATUSES: dict[type[QueueError], int] = {
+    errors.NotCommittedError: 503,
+    errors.SessionExpiredError: 503,
+    errors.ClaimLostError: 503,
+    errors.ItemNotEmptyError: 503,
+    errors.QueueFullError: 503,
+    errors.ConflictError: 503,
+    errors.ConnectionLostError: 503,
+    errors.SessionClosedError: 503,
+    errors.NotFoundError: 404,
+    errors.UnknownMoveError: 404,
+    errors.AlreadyExistsError: 409,
+    errors.DuplicateKeyError: 409,
+    errors.QueueInUseError: 409,
+    errors.MessageTooLargeError: 413,
+    errors.TransactionTooLargeError: 413,
+    errors.NoReplyError: 504,
+    errors.OutcomeUnknownError: 504,
+}
+
+
+def _errors() -> list[type[QueueError]]:
+    found = [getattr(errors, name) for name in errors.__all__]
+    return [kind for kind in found if issubclass(kind, QueueError)]
 
 
 def _app() -> FastAPI:
@@ -204,6 +232,21 @@ async def test_requests_are_answered_while_endpoints_that_are_not_async_occupy_a
             release.set()
     assert answer.status_code == 200
     assert await session.queue("results").size() == 1
+
+
+@pytest.mark.parametrize("kind", _errors(), ids=lambda kind: kind.__name__)
+async def test_each_error_has_the_status_that_shows_the_client_how_to_react(
+    calling: Calling, kind: type[QueueError]
+) -> None:
+    app = _app()
+
+    @app.get("/error")
+    async def error() -> None:
+        raised = kind.__new__(kind)
+        vars(raised).update(transaction_id="transaction", message_id="message")
+        raise raised
+
+    assert (await (await calling(app)).get("/error")).status_code == STATUSES.get(kind, 500)
 
 
 async def test_an_endpoint_can_settle_its_transaction_itself(calling: Calling, session: zq.QueueSession) -> None:
