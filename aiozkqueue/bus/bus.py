@@ -21,7 +21,7 @@ from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.session.cancellations import foreign_cancellations
-from aiozkqueue.session.internals import add_headers, core_of, state_of, work_of
+from aiozkqueue.session.internals import add_headers, core_of, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import changes, reads
 
@@ -133,7 +133,7 @@ class Bus(Generic[E]):
         """
         runtime = core_of(self._session)
         if tx is not None:
-            work_of(tx).require_of(runtime)
+            work_given(tx).require_of(runtime)
         patience = Deadline(seconds(timeout, "timeout"), runtime.clock)
         names, body = self._types.encode(event, self.name)
         headers = dict(options.pop("headers", None) or {})
@@ -144,7 +144,7 @@ class Bus(Generic[E]):
         while True:
             puts, check = await self._prepare(body, put_options)
             if tx is not None:
-                return work_of(tx).add_puts(puts, check)
+                return work_given(tx).add_puts(puts, check)
             await make_ready(puts)
             atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts, patience))))
             await enter(atomic_write, puts, patience)

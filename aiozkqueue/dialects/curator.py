@@ -200,7 +200,7 @@ def curator(
     check_path(path, "path")
     if lock_path is not None:
         check_path(lock_path, "lock_path")
-    if kind not in _KINDS:
+    if kind not in tuple(_KINDS):  # as a list, it cannot be hashed
         msg = f"kind={kind!r}: give one of {', '.join(map(repr, _KINDS))}"
         raise InvalidOptionError(msg)
     if kind == "simple" and lock_path is not None:

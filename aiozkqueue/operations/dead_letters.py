@@ -23,7 +23,7 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import read_sets, set_pages
 from aiozkqueue.queue.message import DeadLetter
-from aiozkqueue.queue.options import collection, positive, seconds
+from aiozkqueue.queue.options import collection, positive, seconds, text
 from aiozkqueue.queue.put.prepare import restored
 from aiozkqueue.runtime.acl_errors import name_some, partly_denied
 from aiozkqueue.runtime.deadline import Deadline
@@ -200,7 +200,9 @@ class DeadLetters(Generic[T]):
 
     async def _chosen(self, ids: Collection[str] | None) -> AsyncIterator[list[Placed]]:
         """Yield the dead letters with these ids, or all, the oldest first, up to `PAGE` at a time."""
-        wanted = None if ids is None else frozenset(collection(ids, "ids", "message ids"))
+        wanted = None
+        if ids is not None:
+            wanted = frozenset(text(one, "ids", "the ids of messages") for one in collection(ids, "ids", "message ids"))
         runtime, state = self._usable(), self._state
         await runtime.zookeeper.sync(state.paths.base)  # a lagging server may not know all
         folders = [] if await state.is_marked() else [state.paths.dlq]

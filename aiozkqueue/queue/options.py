@@ -127,6 +127,14 @@ def collection(values: Iterable[E], option: str, of: str) -> Iterable[E]:
     return values
 
 
+def text(value: object, option: str, meaning: str) -> str:
+    """Return a value that must be a str; ``meaning`` describes it. Raises: InvalidOptionError."""
+    if not isinstance(value, str):
+        msg = f"{option} takes {meaning}, a str, not {type(value).__name__}"
+        raise InvalidOptionError(msg)
+    return value
+
+
 def reason_text(value: object) -> str:
     """Return a reason for a dead letter. Raises: InvalidOptionError."""
     if not isinstance(value, str):

@@ -16,7 +16,7 @@ from collections import deque
 from datetime import UTC
 from functools import partial
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from zoneinfo import ZoneInfo
 
 from aiozkqueue.errors import InvalidScheduleError
@@ -107,7 +107,7 @@ async def load(expression: str, zone: str) -> Cron:
     Raises: InvalidScheduleError, MissingExtraError.
     """
     await asyncio.sleep(0)
-    if zone in _zones and "cronsim" in sys.modules:
+    if isinstance(cast("object", zone), str) and zone in _zones and "cronsim" in sys.modules:
         return Cron(expression, zone)
     return await asyncio.to_thread(Cron, expression, zone)
 
@@ -153,11 +153,11 @@ _zones: dict[str, tzinfo] = {"UTC": UTC}
 
 
 def _zone(name: str) -> tzinfo:
-    zone = _zones.get(name)
-    if zone is None:
-        try:
+    try:
+        zone = _zones.get(name)
+        if zone is None:
             zone = _zones[name] = ZoneInfo(name)
-        except (KeyError, OSError, ValueError) as error:  # not found, a folder, or not a valid name
-            msg = f"{name!r} is not a known time zone; give one such as 'Europe/Berlin' or 'UTC'"
-            raise InvalidScheduleError(msg) from error
+    except (KeyError, OSError, TypeError, ValueError) as error:  # not found, a folder, or not a valid name
+        msg = f"{name!r} is not a known time zone; give one such as 'Europe/Berlin' or 'UTC'"
+        raise InvalidScheduleError(msg) from error
     return zone

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
 from aiozkqueue.errors import AlreadyExistsError, ConflictError, InvalidOptionError, NotFoundError, QueueError
 from aiozkqueue.layout import (
@@ -40,10 +40,11 @@ from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, as_configured, attempts_of, find, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
+from aiozkqueue.queue.options import text
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.state.config_rules import check_change
 from aiozkqueue.runtime.deadline import AT_ONCE
-from aiozkqueue.session.internals import core_of, state_of, work_of
+from aiozkqueue.session.internals import core_of, state_of, work_given
 from aiozkqueue.session.middleware import check_awaited
 from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData, changes, reads
 
@@ -238,7 +239,7 @@ class NotificationQueue(Generic[T]):
         """
         runtime = core_of(self._session)
         if tx is not None:
-            work_of(tx).require_of(runtime)
+            work_given(tx).require_of(runtime)
         _ms(at)
         headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
         present = {name: text for name, text in headers.items() if text is not None}
@@ -247,7 +248,7 @@ class NotificationQueue(Generic[T]):
         if field is not None:
             put = put._replace(prefix=with_field(put.prefix, field))
         if tx is not None:
-            work_of(tx).add_put(put)
+            work_given(tx).add_put(put)
             return put.id
         await make_ready([put])
         atomic_write = AtomicWrite(runtime.ids.next(), Puts([put]))
@@ -275,6 +276,9 @@ class NotificationQueue(Generic[T]):
         Raises: InvalidOptionError; PayloadError: a match does not decode; AccessDeniedError,
         ConnectionLostError, SessionClosedError, WrongLoopError.
         """
+        if status not in (None, *get_args(Status)):
+            msg = f"status={status!r}: give {' or '.join(map(repr, get_args(Status)))}, or leave it out"
+            raise InvalidOptionError(msg)
         found = await self._find(_Wanted(search_key1, search_key2, until))
         shown = [self._shown(item) for item in found]
         shown.sort(key=lambda notification: notification.effective_date)
@@ -325,8 +329,8 @@ class NotificationQueue(Generic[T]):
 
         With ``tx`` as `update`.
 
-        Raises: TransactionClosedError, OutcomeUnknownError, AccessDeniedError, NotCommittedError, SessionClosedError,
-        WrongLoopError.
+        Raises: InvalidOptionError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, NotCommittedError,
+        SessionClosedError, WrongLoopError.
         """
         return await self._remove(partial(self._by_id, notification_id), tx) > 0
 
@@ -437,6 +441,7 @@ class NotificationQueue(Generic[T]):
         return [item for item in found if _is_wanted(item, wanted)]
 
     async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
+        text(notification_id, "notification_id", "the id of a notification, as `schedule` returned it")
         runtime, state = core_of(self._session), state_of(self._queue)
         base = len(state.paths.base) + 1
         await runtime.zookeeper.sync(state.paths.base)
@@ -466,6 +471,8 @@ class NotificationQueue(Generic[T]):
     ) -> int:
         """Change the waiting ones of the matches, or add the changes to a transaction; return their number."""
         runtime, state = core_of(self._session), state_of(self._queue)
+        if tx is not None:
+            work_given(tx).require_of(runtime)
         altered = 0
         while True:
             found = await matches()
@@ -473,8 +480,7 @@ class NotificationQueue(Generic[T]):
                 return altered
             changes = [(item, as_configured(item, make(item))) for item in found if not item.in_flight]
             if tx is not None:
-                work_of(tx).require_of(runtime)
-                return alter_with(work_of(tx), changes, removes=removes)
+                return alter_with(work_given(tx), changes, removes=removes)
             applied = await apply_changes(runtime, [change for _, change in changes])
             altered += sum(applied)
             if all(applied) or state.ready:

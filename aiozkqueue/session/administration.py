@@ -20,6 +20,7 @@ from aiozkqueue.operations.ledger_pages import path_of_ledger
 from aiozkqueue.operations.ledgers import ledgers, release
 from aiozkqueue.operations.moves import Moves
 from aiozkqueue.operations.release import release_claims
+from aiozkqueue.queue.options import text
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, changes, reads
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
@@ -152,10 +153,10 @@ class QueueAdmin:
 
         If the writer is still running, its further puts fail, and it must write the batch again.
 
-        Raises: NotFoundError: there is no such writer; AccessDeniedError, NotCommittedError,
+        Raises: NotFoundError: there is no such writer; InvalidOptionError, AccessDeniedError, NotCommittedError,
         OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
-        return await give_up(self._handle, writer)
+        return await give_up(self._handle, text(writer, "writer", "the name of a writer, as `unfinished` returns it"))
 
     @changes
     async def delete(self, *, force: bool = False) -> None:
@@ -196,9 +197,10 @@ class QueueAdmin:
 
         A running audit then moves the records that clean-up leaves; an interrupted audit is abandoned.
 
-        Raises: AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError, AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError,
+        WrongLoopError.
         """
-        return await unpin(self._handle, name)
+        return await unpin(self._handle, text(name, "name", "the name of a retention hold, as `pins` returns it"))
 
 
 class SessionAdmin:

@@ -254,7 +254,10 @@ class SessionCore:
 
     def queue_state(self, name: str) -> QueueState:
         """Return the session's state of a queue. Raises: InvalidNameError."""
-        state = self._states.get(name)
+        try:
+            state = self._states.get(name)
+        except TypeError:  # a name that is no str, and cannot be hashed
+            state = None
         if state is None:
             state = self._add(QueueState(self.zookeeper, self.root, name, self._links))
         return state

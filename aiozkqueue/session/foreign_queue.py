@@ -11,7 +11,7 @@ from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.dispositions import REMOVED
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, removal
-from aiozkqueue.queue.options import collection, seconds
+from aiozkqueue.queue.options import collection, seconds, text
 from aiozkqueue.queue.put.foreign import prepare_foreign
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import changes
@@ -95,12 +95,12 @@ class CuratorQueue(ForeignQueue[T]):
     async def remove(self, key: str) -> int:
         """Remove the items with this ``key=`` that no consumer holds; return how many. For ``kind="id"`` only.
 
-        Raises: InvalidOptionError: the queue is of another kind; AccessDeniedError, NotCommittedError,
-        OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError: the queue is of another kind, or the key is not a str; AccessDeniedError,
+        NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         runtime, state = self._core, self._state
         dialect = self._layout
-        bears_id(dialect, "", key)
+        bears_id(dialect, "", text(key, "key", "the key of an item"))
         if not await state.open_existing():
             return 0
         placed = await list_items(

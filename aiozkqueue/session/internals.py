@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from aiozkqueue.errors import InvalidOptionError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -76,6 +78,15 @@ def handle_of(queue: _HasHandle) -> QueueHandle[SessionCore]:
 def work_of(owner: _HasWork) -> UnitOfWork:
     """Return the unit of work of a transaction or a delivery."""
     return owner._work  # noqa: SLF001 - this module is the interface
+
+
+def work_given(tx: _HasWork) -> UnitOfWork:
+    """Return the unit of work of what a user gave as ``tx=``. Raises: InvalidOptionError: it has none."""
+    try:
+        return work_of(tx)
+    except AttributeError:
+        msg = f"tx takes a transaction or a delivery, not {type(tx).__name__}; leave it out to act at once"
+        raise InvalidOptionError(msg) from None
 
 
 def was_entered(delivery: _Settled) -> bool:

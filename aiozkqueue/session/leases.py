@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from aiozkqueue.errors import InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import ItemRef, LockRecord, MalformedError, lease_token, leased_place
@@ -158,6 +158,10 @@ class Leases(Generic[T]):
         Raises: as `acknowledge`.
         """
         given = list(collection(leases, "leases", "leases"))
+        for lease in cast("list[object]", given):
+            if not isinstance(lease, Lease):
+                msg = f"leases takes leases, as `take` returned them, not {type(lease).__name__}"
+                raise InvalidOptionError(msg)
         attempts = {lease.id: lease.attempt for lease in given}  # each take is an attempt
         await self._change(
             self._places([lease.token for lease in given]),

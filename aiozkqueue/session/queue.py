@@ -33,7 +33,7 @@ from aiozkqueue.queue.commit.unique_keys import stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Binding, Destination
 from aiozkqueue.queue.message import Message
-from aiozkqueue.queue.options import collection, positive, put_header, required_seconds, seconds
+from aiozkqueue.queue.options import collection, positive, put_header, required_seconds, seconds, text
 from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.zookeeper import changes, reads
@@ -340,9 +340,9 @@ class Queue(Destination[T]):
         This lists the queue. An ended message is found in the history, if the queue keeps one, or among the dead
         letters; any other is UNKNOWN.
 
-        Raises: AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError, AccessDeniedError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
-        return await state_of(self._handle, message_id)
+        return await state_of(self._handle, text(message_id, "message_id", "the id of a message"))
 
     async def history(
         self,

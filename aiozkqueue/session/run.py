@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from signal import SIGINT, SIGTERM, Signals
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from aiozkqueue.queue.options import seconds
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.queue.options import collection, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from aiozkqueue.queue.options import Seconds
 
@@ -34,11 +35,13 @@ async def run(
     Only the main thread can handle signals; in another thread, give ``signals=()``.
 
     Raises:
-        InvalidOptionError: a bad ``drain_timeout``.
+        InvalidOptionError: a bad ``drain_timeout``, a service without ``run``, ``stop`` and ``abort``, or signals that
+            are not `signal.Signals`.
         RuntimeError: there are ``signals``, and this is not the main thread.
         The errors of `Listener.run`.
     """
     limit = seconds(drain_timeout, "drain_timeout")
+    _check(services, signals)
     stop, hard = asyncio.Event(), asyncio.Event()
 
     def on_signal(number: Signals) -> None:
@@ -72,6 +75,18 @@ async def run(
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
             raise outcome
+
+
+def _check(services: Iterable[object], signals: Collection[Signals]) -> None:
+    """Check the arguments of `run`. Raises: InvalidOptionError."""
+    for service in services:
+        if not all(callable(getattr(service, name, None)) for name in ("run", "stop", "abort")):
+            msg = f"run takes services, such as listeners, not {type(service).__name__}: give run(first, second)"
+            raise InvalidOptionError(msg)
+    for number in cast("Iterable[object]", collection(signals, "signals", "signals")):
+        if not isinstance(number, Signals):
+            msg = f"signals={number!r}: give members of signal.Signals, such as SIGTERM"
+            raise InvalidOptionError(msg)
 
 
 async def _drain(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+import builtins
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
@@ -11,7 +12,7 @@ from aiozkqueue.layout import check_queue_name
 from aiozkqueue.operations.cleaning import queue_names
 from aiozkqueue.queue.codec import Codec, chosen_codec
 from aiozkqueue.queue.destination import binding_of, check_undecodable, not_own
-from aiozkqueue.queue.options import positive, seconds
+from aiozkqueue.queue.options import positive, seconds, text
 from aiozkqueue.zookeeper import NoAuthError, State, reads
 
 from .administration import SessionAdmin
@@ -233,6 +234,9 @@ class QueueSession:
         check_path(path, "path")
         positive(threshold, "threshold")
         positive(max_queues, "max_queues")
+        if lock_path is not None and not callable(cast("object", lock_path)):
+            msg = f"lock_path takes a function of the path of a shard, not {builtins.type(lock_path).__name__}"
+            raise InvalidOptionError(msg)
         codec = self._codec(path, type, None)
         runtime = self._core
 
@@ -307,8 +311,11 @@ class QueueSession:
         with RECONNECTED. The callback runs on the event loop and must not block. Returns a function that removes the
         callback.
 
-        Raises: SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """
+        if not callable(cast("object", callback)):
+            msg = f"callback takes a function of a ConnectionState, not {type(callback).__name__}"
+            raise InvalidOptionError(msg)
         return on_connection_state(self._core.zookeeper, callback)
 
     def transaction(
@@ -412,6 +419,7 @@ class QueueSession:
         Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
+        text(transaction_id, "transaction_id", "the id of a transaction, such as `Transaction.id`")
         return await self._runtime.outcome(transaction_id, seconds(timeout, "timeout"))
 
     @reads

@@ -1,0 +1,130 @@
+"""A value of a wrong type raises an error of the package, with its argument named, from every public method."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.admin import QueueAdmin
+from aiozkqueue.schedule import NotificationQueue
+from aiozkqueue.testing.simulator import run_virtual, simulated
+from tests.simulation import dialects_subjects, features_subjects
+from tests.simulation.bundles_subjects import BundledQueue
+from tests.simulation.matrix import _prepare
+from tests.simulation.subjects import ARGUMENTS, SUBJECTS, subject_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from tests.simulation.features_subjects import Ready
+
+    Method = tuple[type | ModuleType, str, str]
+
+WRONG: tuple[object, ...] = (None, 5, b"x", [object()], {5: 5}, -1.5)
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+#: Classes whose objects here have other methods than those of the package.
+REPLACED = (zq.App, BundledQueue)
+#: Methods that need what no subject has: a server, and a message that the transaction has taken.
+LEFT_OUT = ((zq, "connect"), (zq.Transaction, "reject"), (zq.Transaction, "release"))
+#: Ids, names and keys that must be texts: no other value is accepted, or means that there is none.
+TEXTS: list[Method] = [
+    (zq.QueueSession, "outcome", "transaction_id"),
+    (zq.Queue, "state", "message_id"),
+    (QueueAdmin, "discard_unfinished", "writer"),
+    (QueueAdmin, "unpin", "name"),
+    (NotificationQueue, "remove", "notification_id"),
+    (NotificationQueue, "update", "notification_id"),
+    (zq.CuratorQueue, "remove", "key"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def parameters() -> Iterator[Method]:
+    """Return each parameter of each public method."""
+    for kind in SUBJECTS:
+        for name, member in inspect.getmembers(kind, inspect.isfunction):
+            inherited = any(getattr(base, name, None) is member for base in getattr(kind, "__bases__", ()))
+            if name.startswith("_") or inherited or kind in REPLACED or (kind, name) in LEFT_OUT:
+                continue
+            for parameter in inspect.signature(member).parameters.values():
+                if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
+                    yield kind, name, parameter.name
+
+
+def arguments(ready: Ready, method: Callable[..., Any], wrong: str, value: object) -> tuple[list[Any], dict[str, Any]]:
+    """Return valid arguments, except for one."""
+    positional, named = list[Any](), dict[str, Any]()
+    special = {**features_subjects.IN, **dialects_subjects.IN}.get(method.__qualname__, {})
+    for name, parameter in inspect.signature(method).parameters.items():
+        if name == wrong and parameter.kind is parameter.VAR_POSITIONAL:
+            positional.append(value)
+        elif name == wrong:
+            named[name] = value
+        elif name == "signals" or (parameter.default is parameter.empty and parameter.kind not in VARIABLE):
+            named[name] = special[name] if name in special else OTHERS[name](ready)
+    return positional, named
+
+
+async def ignore(_: object) -> None:
+    """A handler."""
+
+
+#: The arguments of parameters that `tests.simulation.subjects` does not know, because they are of no coroutine.
+OTHERS: dict[str, Callable[[Ready], Any]] = {
+    **ARGUMENTS,
+    "handler": lambda _: ignore,
+    "callback": lambda _: ignore,
+    "path": lambda _: "/theirs",
+}
+
+
+def result_of(kind: type | ModuleType, name: str, wrong: str, value: object) -> Exception | None:
+    """Call a method with one wrong argument; return the error."""
+
+    async def main() -> Exception | None:
+        async with simulated() as cluster:
+            await _prepare(cluster)
+            async with cluster.connect() as session, subject_of(kind, name)(session) as ready:
+                method = getattr(ready.subject, name)
+                positional, named = arguments(ready, method, wrong, value)
+                try:
+                    async with asyncio.timeout(30):
+                        result = method(*positional, **named)
+                        if inspect.isasyncgen(result):
+                            await anext(result, None)
+                        elif inspect.isawaitable(result):
+                            await result
+                except Exception as error:  # noqa: BLE001 - any: the test judges it
+                    return error
+                return None
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run_virtual(main)
+
+
+@pytest.mark.parametrize("method", [*parameters()], ids=lambda method: f"{method[0].__name__}.{method[1]}-{method[2]}")
+def test_a_value_of_a_wrong_type_raises_no_error_of_python(method: Method) -> None:
+    errors = [(value, result_of(*method, value)) for value in WRONG]
+    assert [(value, error) for value, error in errors if not isinstance(error, zq.QueueError | None)] == []
+
+
+@pytest.mark.parametrize("method", TEXTS, ids=lambda method: f"{method[0].__name__}.{method[1]}-{method[2]}")
+def test_an_id_that_is_not_a_text_is_refused_with_the_name_of_the_argument(method: Method) -> None:
+    for value in WRONG:
+        error = result_of(*method, value)
+        assert isinstance(error, zq.InvalidOptionError)
+        assert method[2] in str(error)
