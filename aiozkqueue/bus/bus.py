@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, PayloadError, Reject, Retry
 from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
-from aiozkqueue.queue.commit.capacity import enter
+from aiozkqueue.queue.commit.capacity import enter, needs_of, try_reserve
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.unique_keys import stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite, Joined
@@ -29,7 +29,7 @@ from .events import DONE, EVENT, EventTypes
 from .groups import Groups, GroupsChangedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import Unpack
 
     from aiozkqueue.layout import Policy
@@ -121,7 +121,8 @@ class Bus(Generic[E]):
         joins or leaves between the two, the commit raises `ConflictError`, and repeating it is safe.
 
         ``timeout`` is how many seconds to wait for room if one of these queues has ``max_size`` (0: not at all; None:
-        no limit); with ``tx``, its commit waits.
+        no limit). If a group leaves or joins meanwhile, the post continues with the groups that there are then. With
+        ``tx``, its commit waits, for the groups that there were.
 
         Raises:
             QueueFullError: one of the queues has no room; the event was put into none.
@@ -147,8 +148,8 @@ class Bus(Generic[E]):
                 return work_given(tx).add_puts(puts, check)
             await make_ready(puts)
             atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts, patience))))
-            await enter(atomic_write, puts, patience)
             try:
+                await self._enter(atomic_write, puts, patience, check)
                 await runtime.settle(atomic_write)
             except GroupsChangedError:
                 continue
@@ -167,6 +168,22 @@ class Bus(Generic[E]):
             latest, check = await self._groups.known()
             if latest == groups:
                 return puts, check
+
+    async def _enter(
+        self, atomic_write: AtomicWrite, puts: Sequence[Put], patience: Deadline, check: GroupsCheck
+    ) -> None:
+        """Acquire room for a post, waiting until the deadline, but not in the queue of a group that leaves meanwhile.
+
+        Raises: GroupsChangedError; as `enter`.
+        """
+        reservation = try_reserve(needs_of(puts, {}))
+        if reservation is not None:
+            reservation.bind(atomic_write)
+        elif patience.seconds == 0:
+            await enter(atomic_write, puts, patience)
+        else:
+            async with self._groups.unchanged(check):
+                await enter(atomic_write, puts, patience)
 
     # -- subscribing
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import anyio
 
 from aiozkqueue.errors import ConflictError, NotFoundError, PayloadError, QueueError
 from aiozkqueue.layout import name_at
@@ -21,7 +24,7 @@ from aiozkqueue.zookeeper import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from aiozkqueue.queue.commit.write import Composition
     from aiozkqueue.session.core import SessionCore
@@ -51,6 +54,26 @@ class Groups:
     def forget(self) -> None:
         """Record that the groups have changed."""
         self._known = False
+
+    @asynccontextmanager
+    async def unchanged(self, check: GroupsCheck) -> AsyncIterator[None]:
+        """Run the body, and cancel it as soon as the groups are no longer those of a check.
+
+        Raises: GroupsChangedError: they have changed; AccessDeniedError, PayloadError.
+        """
+        with anyio.CancelScope() as scope:
+            watch = await self._runtime.zookeeper.watch(self._paths.base, lambda _: scope.cancel())
+            try:
+                self.forget()
+                _, latest = await self.known()  # they may have changed before the watch was set
+                if latest.version == check.version:
+                    yield
+                    return
+            finally:
+                watch.cancel()
+        self.forget()
+        msg = f"{self._paths.base}: a group joined or left the bus while an event waited for room; repeat it"
+        raise GroupsChangedError(msg)
 
     async def join(self, group: str) -> None:
         """Add a group, unless it exists.
@@ -118,17 +141,18 @@ class Groups:
 class GroupsCheck(Part):
     """Asserts that a bus has the groups that an event is put to."""
 
-    __slots__ = ("_changed", "_path", "_version")
+    __slots__ = ("_changed", "_path", "version")
 
     def __init__(self, path: str, version: int, changed: Callable[[], None]) -> None:
         super().__init__(OPERATION_WEIGHT)
         self._path = path
-        self._version = version
+        self.version: int = version
+        """The version of the bus's record."""
         self._changed = changed
 
     def compose(self, composition: Composition) -> None:
         """Add the check."""
-        composition.operations.append(Check(self._path, self._version))
+        composition.operations.append(Check(self._path, self.version))
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """A group has joined or left: the post must be repeated for the new groups.

@@ -103,6 +103,69 @@ def test_a_group_that_joined_gets_an_event_that_the_bus_itself_has_already(tenth
     play(program)
 
 
+@pytest.mark.parametrize("timeout", [None, 600])
+@pytest.mark.parametrize("after", range(40))
+def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after: int, timeout: float | None) -> None:
+    """The group leaves ``after`` milliseconds after the post has begun, and another one joins."""
+
+    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+        await operator.join("audit")
+        await operator.queue("audit").configure(zq.QueueConfig(max_size=1))
+        await bus.post(Event(text="1"))
+        waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=timeout))
+        await asyncio.sleep(after / 1000)
+        await operator.leave("audit")
+        async with asyncio.timeout(60):
+            assert len(await waiting) == 1
+        assert (await bus.queue().size(), await bus.queue("audit").size()) == (2, 1)
+        await operator.join("billing")
+        assert len(await bus.post(Event(text="3"), timeout=timeout)) == 2
+
+    play(program)
+
+
+def test_a_post_that_waits_for_room_waits_again_after_another_group_has_joined() -> None:
+    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+        await operator.join("audit")
+        await operator.queue("audit").configure(zq.QueueConfig(max_size=1))
+        await bus.post(Event(text="1"))
+        waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=None))
+        limited = asyncio.create_task(bus.post(Event(text="late"), timeout=10))
+        await asyncio.sleep(5)
+        await operator.join("billing")
+        with pytest.raises(zq.QueueFullError, match="10 s"):
+            await limited
+        assert not waiting.done()
+        async with other.transaction() as tx:
+            assert await tx.take(operator.queue("audit"), timeout=1)
+        async with asyncio.timeout(60):
+            assert len(await waiting) == 3
+        assert [await bus.queue(group).size() for group in (None, "audit", "billing")] == [2, 1, 1]
+
+    play(program)
+
+
+def test_a_cancelled_post_that_waits_for_room_keeps_none() -> None:
+    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+        await operator.join("audit")
+        await operator.queue("audit").configure(zq.QueueConfig(max_size=1))
+        await bus.post(Event(text="1"))
+        waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=None))
+        await asyncio.sleep(5)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        async with other.transaction() as tx:
+            assert await tx.take(operator.queue("audit"), timeout=1)
+        async with asyncio.timeout(60):
+            assert len(await bus.post(Event(text="3"), timeout=None)) == 2
+
+    play(program)
+
+
 def test_a_post_returns_the_ids_of_the_messages_that_have_its_key() -> None:
     async def program(session: zq.QueueSession, _: zq.QueueSession) -> None:
         bus = Bus(session, "orders", Event)
