@@ -256,7 +256,7 @@ class SessionCore:
         """Return the session's state of a queue. Raises: InvalidNameError."""
         try:
             state = self._states.get(name)
-        except TypeError:  # a name that is no str, and cannot be hashed
+        except TypeError:  # not a str, and not hashable: refused below
             state = None
         if state is None:
             state = self._add(QueueState(self.zookeeper, self.root, name, self._links))
