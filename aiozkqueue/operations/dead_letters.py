@@ -202,7 +202,9 @@ class DeadLetters(Generic[T]):
         """Yield the dead letters with these ids, or all, the oldest first, up to `PAGE` at a time."""
         wanted = None
         if ids is not None:
-            wanted = frozenset(text(one, "ids", "the ids of messages") for one in collection(ids, "ids", "message ids"))
+            wanted = frozenset(
+                text(given, "ids", "the ids of messages") for given in collection(ids, "ids", "message ids")
+            )
         runtime, state = self._usable(), self._state
         await runtime.zookeeper.sync(state.paths.base)  # a lagging server may not know all
         folders = [] if await state.is_marked() else [state.paths.dlq]

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from aiozkqueue.layout import HOUR, QueuePaths, StoredConfig, later_of
 from aiozkqueue.queue.candidates.delay import CHECKED, LEAD, DelayedIndex
 from aiozkqueue.runtime.clock import Clock
-from aiozkqueue.zookeeper import Stat
+from aiozkqueue.zookeeper import Node, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozkqueue.zookeeper import Collector, Delete
+    from aiozkqueue.zookeeper import Collector, Operation
 
 NOW = 500_000 * HOUR
+EMPTY = Stat(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Folders:
@@ -36,10 +37,16 @@ class Folders:
     async def exists(self, path: str, **_: object) -> Stat | None:
         there = path.removeprefix("/zms/q/") in self.hours
         self.meanwhile(path)
-        return Stat(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) if there else None
+        return EMPTY if there else None
 
-    async def multi(self, operations: list[Delete], **_: object) -> None:
-        self.hours.pop(operations[0].path.removeprefix("/zms/q/"), None)
+    async def read_many(self, paths: list[str], **_: object) -> list[Node | None]:
+        present = [path.removeprefix("/zms/q/") in {"later", *self.hours} for path in paths]
+        self.meanwhile(paths[0])
+        return [Node(b"", EMPTY) if there else None for there in present]
+
+    async def multi(self, operations: list[Operation], **_: object) -> None:
+        for operation in operations:
+            self.hours.pop(operation.path.removeprefix("/zms/q/"), None)
         self.meanwhile(operations[0].path)
 
 
