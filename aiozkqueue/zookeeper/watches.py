@@ -144,7 +144,10 @@ class WatchRegistry:
                 registration.tell(WatchEvent(EventKind.MISSED, registration.path))
 
     def wanted(self, max_request: int) -> Iterator[WatchSet]:
-        """Return all watches to arm on a new connection, in portions that fit into requests of this size, bytes."""
+        """Return all watches to arm on a new connection, in portions that fit into requests of this size, bytes.
+
+        Watches may be added and removed between two portions. One that is added is not returned: its owner arms it.
+        """
         limit = min(_SET_WATCHES_BYTES, max_request // 2)
         portion = _empty_portion()
         size = 0
@@ -159,11 +162,12 @@ class WatchRegistry:
 
     def _kinds(self) -> Iterator[tuple[int, str]]:
         fields = WatchSet._fields
-        for path in self._persistent:
-            mode = self.mode(path) or Mode.PERSISTENT
-            yield fields.index(mode.value), path
+        for path in tuple(self._persistent):
+            mode = self.mode(path)
+            if mode is not None:
+                yield fields.index(mode.value), path
         by_event = {EventKind.CREATED: "exist", EventKind.CHILDREN: "child"}
-        for event, path in self.standard:
+        for event, path in tuple(self.standard):
             yield fields.index(by_event.get(EventKind(event), "data")), path
 
     def _takes_names(self, folder: str) -> bool:

@@ -1,0 +1,48 @@
+"""Watches that are added and removed while the client arms its watches again on a new connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiozkqueue.testing import Opcode
+from aiozkqueue.zookeeper import State, connect
+from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected, reply
+
+_MANY = 400  # of 1,000 bytes each, which is more than two requests carry
+
+
+async def test_watches_may_come_and_go_while_thousands_are_set_again() -> None:
+    setting, changed = asyncio.Event(), asyncio.Event()
+    opcodes = list[int]()
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1, timeout=60_000))
+        while True:
+            xid, opcode = await peer.request()
+            if peer.number == 1 and opcode == Opcode.EXISTS:
+                peer.drop()
+                return
+            if peer.number == 2:
+                opcodes.append(opcode)
+            if opcode == Opcode.SET_WATCHES2 and not setting.is_set():
+                setting.set()
+                await changed.wait()
+            peer.send(reply(xid, body=bytes(80)))
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts, session_timeout=60)
+        names = [f"/{number:0>1000}" for number in range(_MANY)]
+        watches = [await zk.watch(name, lambda _event: None) for name in names]
+        read = asyncio.create_task(zk.exists("/"))
+        await setting.wait()
+        added = asyncio.create_task(zk.watch("/added", lambda _event: None))
+        for watch in watches[-2:]:
+            watch.cancel()
+        await asyncio.sleep(0)
+        changed.set()
+        await asyncio.wait_for(asyncio.gather(read, added), 30)
+        assert zk.state is State.CONNECTED
+        assert opcodes.count(Opcode.SET_WATCHES2) == 4
+        assert opcodes[-2:].count(Opcode.ADD_WATCH) == 1
+        await zk.close()
