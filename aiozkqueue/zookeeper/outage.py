@@ -51,6 +51,11 @@ class OutageLog:
         self._outage: Outage | None = None
         self._warned = False  # of this outage
 
+    @property
+    def lasted(self) -> float:
+        """How long the current outage has lasted, seconds; 0: there is none."""
+        return 0.0 if self._outage is None else self._outage.lasted(asyncio.get_running_loop().time())
+
     def begin(self, loss: Exception | None = None) -> None:
         """Begin an outage, by this loss; None: there was no connection yet."""
         if loss is not None:

@@ -29,6 +29,7 @@ from aiozkqueue.zookeeper.errors import (
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.interface import State
+from aiozkqueue.zookeeper.lookups import Lookups
 from aiozkqueue.zookeeper.outage import OutageLog
 from aiozkqueue.zookeeper.request_limit import RequestLimit, smaller_limit
 from aiozkqueue.zookeeper.states import StateMachine
@@ -49,7 +50,9 @@ T = TypeVar("T")
 _FIRST_DELAY, _LONGEST_DELAY = 0.01, 1.0  # between rounds over the servers, seconds, before jitter
 _STABLE = 1.0  # a connection that lived this long, seconds, resets the delays
 _SHORT_LIVED = 8  # shorter-lived connections in a row that also reset the delays if they answered requests
+_ROUND = 2 / 3  # of the session timeout
 _SHORTEST_ATTEMPT = 0.5
+_MOST_DOUBLINGS = 16  # of the time of an attempt
 _LONGEST_TIMEOUT = 2_147_483.0  # the protocol carries milliseconds in 31 bits
 _GOODBYE = 0.9  # for the server's answer when closing, seconds
 
@@ -95,6 +98,8 @@ class Session:
         self._disowned = False
         self._failure: ZooKeeperError | None = None
         self._task: asyncio.Task[None] | None = None
+        self._lookups = Lookups()
+        self._address = ""  # of the last connection
         self._outages = OutageLog(ensemble)
         _SESSIONS.add(self)
 
@@ -258,6 +263,7 @@ class Session:
         self._closing = True
         if self.states.state is not State.CLOSED:
             self.states.move(State.CLOSED)
+        self._lookups.clear()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort("the client has been closed")
@@ -330,19 +336,20 @@ class Session:
         """Try each server once, in random order, the one just lost last."""
         servers = self._random.sample(self.ensemble.servers, len(self.ensemble.servers))
         servers.sort(key=lambda server: str(server) == avoid)
-        limit = max(self.timeout * 2 / 3 / len(servers), _SHORTEST_ATTEMPT)
         for server in servers:
             try:
-                with anyio.fail_after(limit):
-                    addresses = await handshake.resolve(server)
+                with anyio.fail_after(self._patience(len(servers))):
+                    found = await self._lookups.addresses(server)
             except OSError as error:
                 self._failed(server, error)
                 continue
-            for address in self._random.sample(addresses, len(addresses)):
+            addresses = self._random.sample(found, len(found))
+            addresses.sort(key=lambda address: address == self._address)
+            for address in addresses:
                 if self.limit.doubtful:
                     await self.limit.learn(address, server, self._tls)
                 try:
-                    with anyio.fail_after(limit):
+                    with anyio.fail_after(self._patience(len(servers) * len(addresses))):
                         return await self._establish(server, address)
                 except _VerdictError:
                     return None  # start over, without a session to resume
@@ -351,6 +358,15 @@ class Session:
                 except (OSError, ZooKeeperError) as error:  # TimeoutError is an OSError
                     self._failed(server, error)
         return None
+
+    def _patience(self, attempts: int) -> float:
+        """Return the seconds for each of the attempts of a round.
+
+        A round leaves time to resume the session. When it is too late for that, slower servers get a chance too.
+        """
+        most = self.timeout * _ROUND
+        doublings = min(int(self._outages.lasted / self.timeout), _MOST_DOUBLINGS)
+        return max(min(most / attempts * 2.0**doublings, most), _SHORTEST_ATTEMPT)
 
     async def smaller_limit_of(self, server: Server) -> int | None:
         """Return the request limit of a server, bytes, if it is certain that it is smaller than this client expects."""
@@ -376,6 +392,7 @@ class Session:
             for watches in self.watches.wanted(self.max_request):
                 await established.submit(records.set_watches(self.last_zxid, watches))
             self._connected(established)
+            self._address = address
         except BaseException as error:
             if opened is not None:
                 opened.abort("not established", error)
@@ -410,6 +427,7 @@ class Session:
         new_session = self._resumable.session_id != self.session_id
         self.session_id = self._resumable.session_id
         self._connection = connection
+        self._lookups.clear()
         self.limit.in_doubt = False
         self.attempts.clear()
         kind = "new" if new_session else "resumed"

@@ -1,0 +1,47 @@
+"""Lookups of host names, which last longer than the attempts that need them.
+
+If a name server does not answer, the system asks the next one after five seconds. An attempt to reach a server is often
+shorter. A lookup cannot be interrupted either: it occupies a thread of the loop's executor to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper import handshake
+
+if TYPE_CHECKING:
+    from aiozkqueue.zookeeper.hosts import Server
+
+
+class Lookups:
+    """At most one lookup for each server. A lookup goes on if its caller is cancelled, and serves the next caller."""
+
+    def __init__(self) -> None:
+        self._running: dict[Server, asyncio.Task[list[str]]] = {}
+
+    async def addresses(self, server: Server) -> list[str]:
+        """Return the addresses behind a host name.
+
+        Raises:
+            OSError: there are no addresses.
+        """
+        lookup = self._running.get(server)
+        if lookup is None:
+            lookup = self._running[server] = asyncio.create_task(handshake.resolve(server), name=f"lookup of {server}")
+            lookup.add_done_callback(_retrieve)
+        await asyncio.wait([lookup])
+        self._running.pop(server, None)
+        return lookup.result()
+
+    def clear(self) -> None:
+        """Forget all lookups: their answers may be outdated when addresses are needed again."""
+        for lookup in self._running.values():
+            lookup.cancel()
+        self._running.clear()
+
+
+def _retrieve(lookup: asyncio.Task[list[str]]) -> None:
+    if not lookup.cancelled():
+        lookup.exception()  # prevents asyncio's warning about an exception never retrieved

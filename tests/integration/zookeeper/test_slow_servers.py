@@ -1,0 +1,125 @@
+"""Names that are slow to resolve or have several addresses, and servers that are slow to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiozkqueue.zookeeper import connect
+from aiozkqueue.zookeeper.hosts import Ensemble, Server
+from aiozkqueue.zookeeper.session import Session
+from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+T = TypeVar("T")
+
+
+class Names:
+    """A name service that answers after a while, with these addresses."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *addresses: str, delay: float = 0.0) -> None:
+        self.addresses = addresses
+        self.delay = delay
+        self.asked = 0
+        patch.setattr(asyncio.get_running_loop(), "getaddrinfo", self._answer)
+
+    async def _answer(self, host: str, port: int, **_: object) -> list[Any]:
+        assert host == "zk.example"
+        self.asked += 1
+        await asyncio.sleep(self.delay)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.addresses]
+
+
+class InOrder(random.Random):
+    """Makes the client try servers and addresses in the order in which they are listed."""
+
+    def sample(self, population: Sequence[T], k: int, **_: object) -> list[T]:
+        return list(population)[:k]
+
+
+async def _answers(peer: Peer) -> None:
+    await peer.asked()
+    peer.send(connected(1, timeout=20_000))
+    await peer.keep_alive()
+
+
+async def test_a_name_is_found_that_takes_longer_to_resolve_than_an_attempt_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ScriptedServer(_answers) as server:
+        names = Names(monkeypatch, "127.0.0.1", delay=3.0)
+        port = server.hosts.rpartition(":")[2]
+        zk = await connect(f"zk.example:{port}", session_timeout=0.3, connect_timeout=30)  # an attempt: 0.5 s
+        assert names.asked == 1  # each lookup occupies a thread
+        await zk.close()
+
+
+async def test_a_closed_client_leaves_no_lookup_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    Names(monkeypatch, delay=60)
+    before = asyncio.all_tasks()
+    connecting = asyncio.create_task(connect("zk.example"))
+    await asyncio.sleep(0.05)
+    connecting.cancel()
+    await asyncio.wait([connecting])
+    async with asyncio.timeout(30):
+        while asyncio.all_tasks() != before:  # noqa: ASYNC110 - nobody tells of the last one's end
+            await asyncio.sleep(0.01)
+
+
+async def test_all_addresses_of_a_name_are_tried_within_the_session_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeout = 9.0
+
+    async def script(peer: Peer) -> None:
+        if peer._writer.get_extra_info("sockname")[0] == "127.0.0.1":
+            await _answers(peer)
+        await asyncio.sleep(60)
+
+    async with ScriptedServer(script, host="0.0.0.0") as server:
+        Names(monkeypatch, "127.0.0.3", "127.0.0.2", "127.0.0.1")
+        there = Server("zk.example", int(server.hosts.rpartition(":")[2]))
+        session = Session(Ensemble((there,)), timeout=timeout, jitter=InOrder())
+        session.start()
+        await asyncio.wait_for(session.wait_connected(), timeout)
+        await session.close()
+
+
+async def test_the_address_that_was_lost_is_tried_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = list[str]()
+
+    async def script(peer: Peer) -> None:
+        used.append(peer._writer.get_extra_info("sockname")[0])
+        await peer.asked()
+        peer.send(connected(1, timeout=20_000))
+        await peer.keep_alive()
+
+    async with ScriptedServer(script, host="0.0.0.0") as server:
+        Names(monkeypatch, "127.0.0.2", "127.0.0.1")
+        there = Server("zk.example", int(server.hosts.rpartition(":")[2]))
+        session = Session(Ensemble((there,)), timeout=20.0, jitter=InOrder())
+        session.start()
+        await session.wait_connected()
+        assert session.connection is not None
+        session.connection.abort("lost")
+        await session.wait_connected()
+        assert used == ["127.0.0.2", "127.0.0.1"]
+        await session.close()
+
+
+async def test_a_server_that_is_slower_than_its_share_of_the_session_timeout_is_used() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        await asyncio.sleep(0.7)
+        peer.send(connected(1, timeout=20_000))
+        await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        hosts = ",".join([server.hosts] * 8)
+        zk = await connect(hosts, session_timeout=1.5, connect_timeout=50)  # half a second each, at first
+        assert zk.session_timeout == 20.0
+        await zk.close()
