@@ -10,7 +10,7 @@ from aiozkqueue.errors import InvalidOptionError
 
 DEFAULT_PORT = 2181
 _HIGHEST_PORT = 65535
-_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?", re.ASCII)
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?(?<!-)", re.ASCII)
 
 
 class Server(NamedTuple):

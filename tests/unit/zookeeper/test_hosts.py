@@ -19,6 +19,7 @@ from aiozkqueue.zookeeper.hosts import Ensemble, Server, parse_hosts
         ("h1,h2/app/one", [("h1", 2181), ("h2", 2181)], "/app/one"),
         ("[::1]:2182/app/", [("::1", 2182)], "/app"),
         ("zoo_1:2181/", [("zoo_1", 2181)], ""),
+        (f"{'h' * 63}.{'e' * 63}", [(f"{'h' * 63}.{'e' * 63}", 2181)], ""),
     ],
 )
 def test_a_valid_connection_string_is_read(hosts: str, servers: list[tuple[str, int]], chroot: str) -> None:
@@ -42,6 +43,9 @@ def test_a_valid_connection_string_is_read(hosts: str, servers: list[tuple[str, 
         ("[h1]:2181", "'h1' is not an IPv6 address"),
         ("h 1", "'h 1' is not a host name"),
         ("user@h1", "is not a host name"),
+        ("h1-", "is not a host name"),
+        ("h1,h2..example.", "'h2..example.' is not a host name"),
+        ("h1," + "h" * 64, "is not a host name"),
         ("zk://h1", "leave out 'zk://'"),
         ("http://h1:2181", "leave out 'http://'"),
         ("/app", "a server is empty"),
