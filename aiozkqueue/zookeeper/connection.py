@@ -98,7 +98,9 @@ class Connection(asyncio.Protocol):
         self.peer = peer
         self.last_zxid: int = 0
         self.answered: int = 0  # requests, whatever the answer
-        self.received: int = 0  # bytes
+        self.pings: int = 0
+        self.pongs: int = 0  # pings answered
+        self.received: int = 0  # bytes, except those of notifications
         self.last_received: float = self._loop.time()
         self.last_sent: float = self.last_received
         #: Whether the server has reported on this connection that the session is over.
@@ -149,8 +151,9 @@ class Connection(asyncio.Protocol):
         return len(self._pending)
 
     def ping(self) -> None:
-        """Keep the session alive; the answer shows in ``last_received``."""
+        """Keep the session alive; the answer shows in ``pongs``."""
         if self.loss is None:
+            self.pings += 1
             self._send(_LENGTH.pack(len(wire.PING)), wire.PING)
 
     def abort(self, reason: str, cause: BaseException | None = None) -> None:
@@ -271,8 +274,10 @@ class Connection(asyncio.Protocol):
                 break
             xid = data[offset + _LENGTH.size : offset + _LENGTH_AND_XID.size]
             if xid == _NOTIFICATION and self._max_frame != _MAX_FIRST_REPLY:
-                events, offset = wire.decode_events(data, offset)
+                begin = offset
+                events, offset = wire.decode_events(data, begin)
                 if events:
+                    self.received -= offset - begin
                     self._on_events(events)
                     continue
             length = self._length(data, offset)
@@ -359,10 +364,13 @@ class Connection(asyncio.Protocol):
                 self.last_zxid = zxid
             self._reply(xid, code, frame)
         elif xid == wire.WATCH_XID:
+            self.received -= _LENGTH.size + len(frame)
             self._event(wire.decode_event(frame, _HEADER.size))
         elif xid == _AUTH_XID:
             self._authenticated(code)
-        elif xid != _PING_XID:
+        elif xid == _PING_XID:
+            self.pongs += 1
+        else:
             raise ProtocolError(f"a reply to the unknown xid {xid}")
 
     def _connected(self, frame: bytes) -> None:

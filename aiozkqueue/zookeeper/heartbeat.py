@@ -1,7 +1,8 @@
 """Keeps the session alive, gives up a connection that does not answer, and detects a blocked event loop.
 
 A server answers the requests and pings of a session in the order in which they arrive. So a ping that is answered while
-an earlier request is not proves that the server, or something in front of it, is broken. `Progress` finds this out.
+an earlier request is not proves that the server, or something in front of it, is broken. So do notifications without
+an answer to pings. `Progress` finds this out.
 """
 
 from __future__ import annotations
@@ -54,22 +55,26 @@ class Progress:
     def __init__(self) -> None:
         self._connection: Connection | None = None
         self._answered = 0
+        self._pongs = 0
         self._received = 0
         self._since = 0.0
 
     def since(self, connection: Connection, now: float) -> float:
-        """Return the time of the last progress: an answer, a sizeable part of one, or no pending request."""
-        if (
-            connection is not self._connection
-            or not connection.waiting
-            or connection.answered != self._answered
-            or connection.received - self._received >= _SLOWEST
-        ):
+        """Return the time of the last progress: an answer, a sizeable part of one, or nothing to answer."""
+        if connection is not self._connection or self._has_progressed(connection):
             self._connection = connection
             self._answered = connection.answered
+            self._pongs = connection.pongs
             self._received = connection.received
             self._since = now
         return self._since
+
+    def _has_progressed(self, connection: Connection) -> bool:
+        if connection.answered != self._answered:
+            return True
+        if connection.waiting:
+            return connection.received - self._received >= _SLOWEST
+        return connection.pongs >= connection.pings or connection.pongs > self._pongs
 
 
 async def run(session: Beating) -> None:
@@ -85,13 +90,15 @@ async def run(session: Beating) -> None:
             await session.states.changed()
         now = clock()
         late = now - due
-        if late > tick:  # answers may be unread in the socket: the server's silence counts from now
-            resumed = now
         if late > timeout * _BLOCKED_AFTER:
             _warn_blocked(late, timeout)
         connection = session.connection
         if connection is None:
             continue
+        # Answers may be unread in the socket, so the server's silence counts from now. It does so once, because a loop
+        # may be late at every tick.
+        if late > tick and connection.last_received > resumed:
+            resumed = now
         if now - connection.last_sent > timeout * _PING_AFTER - tick:
             connection.ping()
         silent = now - max(connection.last_received, resumed)
@@ -99,7 +106,8 @@ async def run(session: Beating) -> None:
         if silent > timeout * _DEAD_AFTER:
             connection.abort(f"no answer for {silent:.1f} s")
         elif stuck > timeout * _DEAD_AFTER:
-            connection.abort(f"{connection.waiting} requests without an answer for {stuck:.1f} s, though bytes arrive")
+            owed = f"{connection.waiting} requests" if connection.waiting else "pings"
+            connection.abort(f"{owed} without an answer for {stuck:.1f} s, though bytes arrive")
 
 
 def _warn_blocked(late: float, timeout: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 import tracemalloc
 
 import pytest
@@ -173,6 +174,46 @@ async def test_a_connection_that_sends_a_reply_byte_by_byte_is_closed() -> None:
         with pytest.raises(ConnectionLossError, match="1 requests without an answer for"):
             await asyncio.wait_for(zk.multi([Create("/a")]), 30)
         await zk.close()
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+@pytest.mark.parametrize("path", [b"/x", "/é".encode()], ids=["ascii", "unicode"])
+async def test_a_connection_that_carries_only_notifications_is_closed(requests: int, path: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(peer.number, timeout=600))
+        event = frame(struct.pack(">iqiiii", -1, -1, 0, 3, 3, len(path)) + path)
+        while True:  # neither requests nor pings are answered
+            peer.send(event * 2000)
+            await asyncio.sleep(0.02)
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts, session_timeout=0.6)
+        waiting = [zk.multi([Create("/a")]) for _ in range(requests)]
+        lost = asyncio.Event()
+        zk.on_state(lambda state, _: lost.set() if state is State.SUSPENDED else None)
+        await asyncio.wait_for(lost.wait(), 30)
+        for answer in waiting:
+            with pytest.raises(ConnectionLossError, match="1 requests without an answer for"):
+                await answer
+        zk._session.kill()  # the server would not answer the goodbye
+
+
+@pytest.mark.filterwarnings("ignore::aiozkqueue.errors.BlockedLoopWarning")
+async def test_a_silent_connection_is_closed_although_the_loop_is_often_late() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(peer.number, timeout=1200))
+        await asyncio.sleep(60)
+
+    async with ScriptedServer(script) as server, asyncio.timeout(30):
+        zk = await connect(server.hosts, session_timeout=1.2)
+        while zk.state is State.CONNECTED:
+            end = time.monotonic() + 0.25  # a timer is late by two twelfths of the session timeout
+            while time.monotonic() < end:
+                pass
+            await asyncio.sleep(0.01)
+        zk._session.kill()  # the server would not answer the goodbye
 
 
 async def test_a_client_waits_for_a_long_reply_over_a_slow_connection() -> None:
