@@ -42,8 +42,14 @@ class DigestMd5:
         if "auth" not in re.split(r"[\s,]+", directives.get("qop", "auth")):
             msg = "SASL: the server asks for integrity or confidentiality layers, which ZooKeeper lacks; use TLS"
             raise AuthFailedError(msg)
-        realm, nonce = directives.get("realm", ""), directives["nonce"]
-        utf8 = directives.get("charset", "").lower() == "utf-8"
+        try:
+            return self._answer(directives.get("realm", ""), directives["nonce"], directives.get("charset", ""))
+        except UnicodeEncodeError:
+            msg = "SASL: the server does not announce UTF-8, and the exchange has letters that ISO 8859-1 lacks"
+            raise AuthFailedError(msg) from None
+
+    def _answer(self, realm: str, nonce: str, charset: str) -> bytes:
+        utf8 = charset.lower() == "utf-8"
         secret = self._secret(realm, nonce, "utf-8" if utf8 else "latin-1")
         answer = self._digest(secret, nonce, "AUTHENTICATE:" + self._uri)
         self._proof = self._digest(secret, nonce, ":" + self._uri)

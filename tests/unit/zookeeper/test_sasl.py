@@ -55,12 +55,19 @@ def test_a_proof_before_the_challenge_is_refused() -> None:
         b'nonce="1",algorithm=md5-sess,qop="auth-conf"',
         b'nonce="1',
         b"\xff\xfe",
+        b'nonce="\xff",algorithm=md5-sess',
+        'nonce="1",algorithm=md5-sess,realm="Ж"'.encode(),
         b'nonce="' + b"1" * 4000 + b'",algorithm=md5-sess',
     ],
 )
 def test_a_challenge_that_cannot_be_answered_is_refused(challenge: bytes) -> None:
     with pytest.raises(AuthFailedError, match="SASL"):
         _example().respond(challenge)
+
+
+def test_a_user_whom_the_servers_alphabet_lacks_is_refused() -> None:
+    with pytest.raises(AuthFailedError, match="UTF-8"):
+        DigestMd5(Auth.sasl("Ж", "p")).respond(b'nonce="1",algorithm=md5-sess')
 
 
 @given(st.binary(max_size=300))
