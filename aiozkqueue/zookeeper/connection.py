@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 #: Why a server may close a connection without an answer.
 UNANSWERED = (
-    "closed before it answered: a TLS port, or a server that is starting, has no quorum or is at its maxClientCnxns?"
+    "closed before it answered: a TLS port, or a server that is starting, has no quorum, is at its maxClientCnxns or "
+    "has older data than this client has seen, as after a restore?"
 )
 MAX_REPLY = 256 * 1024 * 1024  # bytes: the names of about ten million children
 _MAX_FIRST_REPLY = 64 * 1024

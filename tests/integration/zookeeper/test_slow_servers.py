@@ -1,4 +1,4 @@
-"""Names that are slow to resolve or have several addresses, and servers that are slow to answer."""
+"""Names that are slow to resolve or have several addresses, and servers that are slow to answer or behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import random
 import socket
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiozkqueue.zookeeper import connect
+from aiozkqueue.testing import EmbeddedZooKeeper
+from aiozkqueue.testing.ports import free_ports
+from aiozkqueue.zookeeper import Create, State, connect
 from aiozkqueue.zookeeper.hosts import Ensemble, Server
 from aiozkqueue.zookeeper.session import Session
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected
@@ -122,4 +124,24 @@ async def test_a_server_that_is_slower_than_its_share_of_the_session_timeout_is_
         hosts = ",".join([server.hosts] * 8)
         zk = await connect(hosts, session_timeout=1.5, connect_timeout=50)  # half a second each, at first
         assert zk.session_timeout == 20.0
+        await zk.close()
+
+
+async def test_a_client_stays_away_from_a_server_with_older_data_and_names_the_cause() -> None:
+    (port,) = free_ports(1)
+    async with EmbeddedZooKeeper(port=port) as server:
+        zk = await connect(server.hosts, session_timeout=20.0)
+        for name in "abcdefgh":
+            await zk.multi([Create(f"/{name}")])
+    try:
+        async with EmbeddedZooKeeper(port=port) as restored:
+            session = zk._session
+            async with asyncio.timeout(30):
+                while "older data" not in str(session.attempts):  # noqa: ASYNC110 - nothing reports an attempt
+                    await asyncio.sleep(0.05)
+            assert zk.state is State.SUSPENDED
+            restarted = await connect(restored.hosts, session_timeout=20.0)
+            assert await restarted.exists("/a") is None
+            await restarted.close()
+    finally:
         await zk.close()
