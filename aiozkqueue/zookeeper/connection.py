@@ -221,6 +221,10 @@ class Connection(asyncio.Protocol):
         else:
             self.abort(str(exc) or type(exc).__name__ if exc is not None else "closed by the server", exc)
 
+    def eof_received(self) -> None:
+        """Fail the pending requests: otherwise the transport would first wait until it has sent everything."""
+        self.connection_lost(None)
+
     @property
     def _unanswered(self) -> bool:
         """Whether a server contacted without TLS has not answered yet."""

@@ -176,6 +176,25 @@ async def test_a_connection_that_sends_a_reply_byte_by_byte_is_closed() -> None:
         await zk.close()
 
 
+async def test_a_server_that_has_ended_its_stream_is_left_at_once_though_it_reads_nothing() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(peer.number, timeout=60_000))
+        await peer.request()
+        peer._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        peer._writer.write_eof()
+        await asyncio.sleep(60)
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts, session_timeout=60.0)
+        sent = [zk.multi([Create("/a", b"x" * 1_000_000)]) for _ in range(20)]  # more than the sockets hold
+        await asyncio.wait(sent, timeout=30)  # before silence would count as a loss
+        assert {str(answer.exception()) for answer in sent if answer.done()} == {
+            f"connection to {server.hosts} lost: closed by the server"
+        }
+        zk._session.kill()  # the server would not answer the goodbye
+
+
 @pytest.mark.parametrize("requests", [0, 1])
 @pytest.mark.parametrize("path", [b"/x", "/é".encode()], ids=["ascii", "unicode"])
 async def test_a_connection_that_carries_only_notifications_is_closed(requests: int, path: bytes) -> None:
