@@ -156,7 +156,7 @@ class Transaction:
 
         Raises: TransactionClosedError; InvalidOptionError: this transaction has not taken the message.
         """
-        self._work.end(message.queue, message.id, Disposition("dead", reason=reason_text(reason)))
+        self._end(message, Disposition("dead", reason=reason_text(reason)))
 
     def release(self, message: Message[Any], *, delay: Seconds | None = None) -> None:
         """Release a message when this commits, to be redelivered after ``delay`` seconds (None: at once).
@@ -168,7 +168,13 @@ class Transaction:
         out of range.
         """
         wait = 0.0 if delay is None else required_seconds(delay, "delay")
-        self._work.end(message.queue, message.id, Disposition("release", delay=wait))
+        self._end(message, Disposition("release", delay=wait))
+
+    def _end(self, message: object, disposition: Disposition) -> None:
+        if not isinstance(message, Message):
+            msg = f"message takes a message that this transaction has taken, not {type(message).__name__}"
+            raise InvalidOptionError(msg)
+        self._work.end(message.queue, message.id, disposition)
 
     @reads
     async def cancel(self, queue: Destination[Any], *, id: str | None = None, key: str | None = None) -> Alteration:

@@ -89,9 +89,9 @@ async def _of_dead_letters(session: zq.QueueSession) -> AsyncIterator[Ready]:
 @asynccontextmanager
 async def _of_transaction(session: zq.QueueSession) -> AsyncIterator[Ready]:
     async with session.transaction(autocommit=False) as tx:
-        await tx.take(session.queue("jobs"))
+        message = await tx.take(session.queue("jobs"))
         tx.put("results", b"r1")
-        yield Ready(tx, session, {})
+        yield Ready(tx, session, {"message": message})
 
 
 @asynccontextmanager

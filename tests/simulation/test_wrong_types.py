@@ -31,8 +31,8 @@ WRONG: tuple[object, ...] = (None, 5, b"x", [object()], {5: 5}, -1.5)
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 #: Classes whose objects here have other methods than those of the package.
 REPLACED = (zq.App, BundledQueue)
-#: Methods that need what no subject has: a server, and a message that the transaction has taken.
-LEFT_OUT = ((zq, "connect"), (zq.Transaction, "reject"), (zq.Transaction, "release"))
+#: It needs a server.
+LEFT_OUT = ((zq, "connect"),)
 #: Ids, names and keys that must be texts: no other value is accepted, or means that there is none.
 TEXTS: list[Method] = [
     (zq.QueueSession, "outcome", "transaction_id"),
@@ -88,6 +88,7 @@ OTHERS: dict[str, Callable[[Ready], Any]] = {
     "handler": lambda _: ignore,
     "callback": lambda _: ignore,
     "path": lambda _: "/theirs",
+    "message": lambda ready: ready.extras["message"],
 }
 
 
