@@ -391,18 +391,19 @@ async def unbundle(handle: QueueHandle[Runtime]) -> int:
     state = handle.state
     opened = await state.open_latest()
     while opened and state.config.bundle != 1:
-        await state.replace_config(state.config.changed(QueueConfig(bundle=1)))
+        await state.replace_config(state.snapshot, state.config.changed(QueueConfig(bundle=1)))
         opened = await state.open_existing()
     while opened and state.config.bundled:
         # No put that was composed for another configuration can be applied any more, so no bundle can be added.
+        before = state.snapshot
         await handle.zookeeper.sync(handle.paths.base)
-        folders = [handle.paths.at(lane) for lane in state.config.lanes]
+        folders = [handle.paths.at(lane) for lane in before.config.lanes]
         remaining = await _count_pending(handle, folders) + len(await dissolve_all(handle, folders))
         if remaining:
             return remaining
         if (state.config.bundle or 1) > 1:
             break  # another program has turned bundles on again
-        await state.replace_config(replace(state.config, bundled=False))
+        await state.replace_config(before, replace(before.config, bundled=False))
         opened = await state.open_existing()
     return 0
 

@@ -20,6 +20,8 @@ class Lookups:
 
     def __init__(self) -> None:
         self._running: dict[Server, asyncio.Task[list[str]]] = {}
+        self.used: str = ""
+        """The address of the last connection."""
 
     async def addresses(self, server: Server) -> list[str]:
         """Return the addresses behind a host name.

@@ -99,7 +99,6 @@ class Session:
         self._failure: ZooKeeperError | None = None
         self._task: asyncio.Task[None] | None = None
         self._lookups = Lookups()
-        self._address = ""  # of the last connection
         self._outages = OutageLog(ensemble)
         _SESSIONS.add(self)
 
@@ -344,7 +343,7 @@ class Session:
                 self._failed(server, error)
                 continue
             addresses = self._random.sample(found, len(found))
-            addresses.sort(key=lambda address: address == self._address)
+            addresses.sort(key=lambda address: address == self._lookups.used)
             for address in addresses:
                 if self.limit.doubtful:
                     await self.limit.learn(address, server, self._tls)
@@ -392,7 +391,7 @@ class Session:
             for watches in self.watches.wanted(self.max_request):
                 await established.submit(records.set_watches(self.last_zxid, watches))
             self._connected(established)
-            self._address = address
+            self._lookups.used = address
         except BaseException as error:
             if opened is not None:
                 opened.abort("not established", error)

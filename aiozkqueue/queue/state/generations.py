@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueuePaths, StoredConfig
     from aiozkqueue.zookeeper import ZooKeeper
 
+    from .snapshot import QueueSnapshot
+
 #: Lanes read together.
 PAGE: Final = 256
 
@@ -26,15 +28,15 @@ class ConfiguredQueue(Protocol):
     paths: QueuePaths
 
     @property
-    def config(self) -> StoredConfig:
+    def snapshot(self) -> QueueSnapshot:
         """The configuration last read."""
         ...
 
     async def open(self) -> None:
         """Read the configuration, unless it is known."""
 
-    async def replace_config(self, config: StoredConfig) -> bool:
-        """Replace the known configuration; return whether that is known to have worked."""
+    async def replace_config(self, before: QueueSnapshot, config: StoredConfig) -> bool:
+        """Replace the configuration that was read; return whether that is known to have worked."""
         ...
 
 
@@ -43,7 +45,7 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
 
     The same write gives up the older generations of the shard that are empty. A queue with the most lanes gives up the
     empty older generations of all shards. Nothing is put to them any more, because every put checks the version of the
-    configuration under which they were found empty.
+    configuration under which they were found empty, and the new configuration replaces only this version.
 
     Raises: as `QueueState.open`; QueueFullError: too many lanes have messages.
     """
@@ -51,12 +53,13 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
     priority = priority_of(lane)
     while True:
         await state.open()
+        before = state.snapshot
         # Groups keep lanes in shards that get no other new items.
-        shards = next((tier.shard_lanes for tier in state.config.tiers if tier.priority == priority), ())
+        shards = next((tier.shard_lanes for tier in before.config.tiers if tier.priority == priority), ())
         shard = next((number for number, lanes in enumerate(shards) if lanes[-1] == lane), None)
         if shard is None:
             return
-        config = await _without_empty(zookeeper, state, state.config, shards[shard][:-1])
+        config = await _without_empty(zookeeper, state, before.config, shards[shard][:-1])
         if is_full(config):
             config = await _without_empty(zookeeper, state, config, config.older_lanes)
         check_generation(state.name, config, lane)
@@ -65,7 +68,7 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
         spans = config.priorities[priority] if priority else config.generations
         oldest, newest = spans.get(shard, (0, 0))
         await zookeeper.ensure(state.paths.at(lane_of(shard, newest + 1, priority)))
-        await state.replace_config(config.grown(priority, shard, oldest, newest + 1))
+        await state.replace_config(before, config.grown(priority, shard, oldest, newest + 1))
 
 
 async def _without_empty(

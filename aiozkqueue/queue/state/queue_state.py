@@ -340,13 +340,14 @@ class QueueState:
         except NoNodeError:  # the queue was deleted
             self.invalidate()
             return
-        config = self._lane_requests.add_to(self.config)
+        before = self.snapshot
+        config = self._lane_requests.add_to(before.config)
         folders = ["later"] if config.scheduled else []
         for tier in config.tiers:
-            if tier.priority not in self.snapshot.lanes and len(tier.put_lanes) == 1:
+            if tier.priority not in before.lanes and len(tier.put_lanes) == 1:
                 folders += tier.put_lanes
         missing = [Create(self.paths.at(folder)) for folder in folders if folder not in present]
-        await self.replace_config(config, [*missing, SetData(self.paths.items, b"")])
+        await self.replace_config(before, config, [*missing, SetData(self.paths.items, b"")])
 
     async def admit_staged(self) -> None:
         """Make consumers look for pending batches. No pending batch may exist before this has been stored.
@@ -355,7 +356,7 @@ class QueueState:
         """
         await self.open_or_create()
         while not self.config.staged:
-            await self.replace_config(replace(self.config, staged=True))
+            await self.replace_config(self.snapshot, replace(self.config, staged=True))
             await self.open_or_create()
 
     async def open_later(self, folder: str, priority: int) -> None:
@@ -403,20 +404,23 @@ class QueueState:
         try:
             opened = self.ready or await self.open_existing()
             if opened and self.config.bundle_limit > 1 and not self.config.bundled:
-                await self.replace_config(replace(self.config, bundled=True))
+                await self.replace_config(self.snapshot, replace(self.config, bundled=True))
         except AccessDeniedError:
             return  # this user will not be allowed to later either
         except (QueueError, ZooKeeperError) as error:
             log.debug("queue %s: bundles are not allowed yet: %s", self.name, error, extra={"queue": self.name})
         self.bundle_setup.allowing = False
 
-    async def replace_config(self, config: StoredConfig, operations: Sequence[Operation] = ()) -> bool:
-        """Replace the known configuration; return whether that is known to have worked.
+    async def replace_config(
+        self, before: QueueSnapshot, config: StoredConfig, operations: Sequence[Operation] = ()
+    ) -> bool:
+        """Replace the configuration from which the new one was computed; return whether that is known to have worked.
 
-        If not, the caller checks whether it has.
+        It does not if the configuration has changed since, also by this session. If False is returned, the caller
+        checks whether it has worked.
         """
         applied = False
-        change = [SetData(self.paths.base, config.encode(), self.version), *operations]
+        change = [SetData(self.paths.base, config.encode(), before.revision.version), *operations]
         try:
             await apply_until_answered(self._zookeeper, change)
         except MultiError as error:
@@ -544,11 +548,12 @@ class QueueState:
         reopen = self.open_or_create if creates else self.open
         await reopen()
         while True:
-            check_change(self.name, self.config, config)
-            merged = self.config.changed(config)
+            before = self.snapshot
+            check_change(self.name, before.config, config)
+            merged = before.config.changed(config)
             # Consumers that the messages were not for are idle.
-            wakeup = [SetData(self.paths.items, b"")] if merged.affinity != self.config.affinity else []
-            applied = await self.replace_config(merged, wakeup)
+            wakeup = [SetData(self.paths.items, b"")] if merged.affinity != before.config.affinity else []
+            applied = await self.replace_config(before, merged, wakeup)
             await reopen()
             if applied or self.config == merged:
                 return
