@@ -47,6 +47,8 @@ class OutageLog:
     def __init__(self, ensemble: Ensemble) -> None:
         self.main: ZooKeeper | None = None
         """Another client of this process with these servers. Outages that it logs are not logged here."""
+        self.attempts: dict[Server, str] = {}
+        """Why the last attempt to reach each server failed, in the current outage."""
         self._ensemble = ensemble
         self._outage: Outage | None = None
         self._warned = False  # of this outage
@@ -64,6 +66,7 @@ class OutageLog:
 
     def tried(self, server: Server, why: str) -> None:
         """Report an attempt that failed."""
+        self.attempts[server] = why
         _log.debug("%s: %s", server, why)
         now = asyncio.get_running_loop().time()
         if self._outage is None or not self._outage.must_log(now):
@@ -80,3 +83,4 @@ class OutageLog:
         level = logging.INFO if self.main is None or self._warned else logging.DEBUG
         _log.log(level, "%s, after %.1f s without a connection", session, lasted)
         self._outage = None
+        self.attempts.clear()

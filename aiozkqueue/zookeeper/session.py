@@ -84,8 +84,6 @@ class Session:
         self.limit: RequestLimit = RequestLimit(max_request)
         self.timeout: float = timeout
         self.session_id: int = 0
-        #: Why the last attempt to reach each server failed.
-        self.attempts: dict[Server, str] = {}
         self._wanted_timeout = timeout
         self._tls = tls
         self._auth = tuple(auth)
@@ -239,7 +237,7 @@ class Session:
         except BaseException:
             self.kill()
             raise
-        attempts = "; ".join(f"{server}: {why}" for server, why in self.attempts.items()) or "no answer"
+        attempts = "; ".join(f"{server}: {why}" for server, why in self._outages.attempts.items()) or "no answer"
         await self.close()
         raise ConnectionLossError(
             f"no ZooKeeper server at {self.ensemble} could be used within {within:g} s ({attempts})"
@@ -373,7 +371,6 @@ class Session:
 
     def _failed(self, server: Server, error: Exception) -> None:
         why = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
-        self.attempts[server] = why
         self._outages.tried(server, why)
 
     async def _establish(self, server: Server, address: str) -> Connection:
@@ -428,7 +425,6 @@ class Session:
         self._connection = connection
         self._lookups.clear()
         self.limit.in_doubt = False
-        self.attempts.clear()
         kind = "new" if new_session else "resumed"
         at = f"{connection.peer}, timeout {self.timeout:.1f} s"
         self._outages.end(f"{kind} session 0x{self.session_id:x} at {at}")
