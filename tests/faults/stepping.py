@@ -67,7 +67,9 @@ class Suspensions:
     def _make(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None = None, **_: Any
     ) -> asyncio.Task[Any]:
-        return asyncio.Task(self._watched(coroutine), loop=loop, context=context)
+        task = asyncio.Task(self._watched(coroutine), loop=loop, context=context)
+        task.add_done_callback(lambda _: coroutine.close())  # as asyncio does, if it was cancelled before it began
+        return task
 
     async def _watched(self, coroutine: Coroutine[Any, Any, Any]) -> object:
         return await _Watched(coroutine, self._suspended)
