@@ -32,7 +32,7 @@ SEED = os.environ.get("SEED")
 #: Two classes, the second for `make test-slow`; each in parts, which `make simulate` deals out to its processes.
 HALVES = 1 if SEED else 2
 PARTS = 1 if SEED else 10
-QUICK = 3  # the number of parts of the first half, and of those with bundles, that `make test` runs
+QUICK = 2  # the number of parts of the first half, and of those with bundles, that `make test` runs
 parts = pytest.mark.parametrize(
     "part", [pytest.param(part, marks=[pytest.mark.slow] if part >= QUICK else []) for part in range(PARTS)]
 )
