@@ -62,7 +62,7 @@ def core_of(owner: _HasCore) -> SessionCore:
 
 def inherited(session: _HasRuntime) -> bool:
     """Whether this process was forked from the one that opened the session."""
-    return session._runtime.inherited  # noqa: SLF001 - as above
+    return session._runtime.inherited  # noqa: SLF001 - this module is the interface
 
 
 def state_of(queue: _HasState) -> QueueState:

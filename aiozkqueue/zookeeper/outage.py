@@ -55,7 +55,7 @@ class OutageLog:
 
     @property
     def lasted(self) -> float:
-        """How long the current outage has lasted, seconds; 0: there is none."""
+        """The seconds since the current outage began; 0 without one."""
         return 0.0 if self._outage is None else self._outage.lasted(asyncio.get_running_loop().time())
 
     def begin(self, loss: Exception | None = None) -> None:

@@ -162,7 +162,7 @@ def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again
             used = budget.used
             async with session.transaction(autocommit=False) as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
-                while not list(work_of(tx).claims):  # noqa: ASYNC110 - nobody tells of what a transaction holds
+                while not list(work_of(tx).claims):  # noqa: ASYNC110 - no event reports what a transaction holds
                     await asyncio.sleep(0.001)
                 async with asyncio.TaskGroup() as tasks:
                     consuming = tasks.create_task(consume(other.queue("jobs")))

@@ -103,6 +103,13 @@ def test_a_group_that_joined_gets_an_event_that_the_bus_itself_has_already(tenth
     play(program)
 
 
+async def join_and_fill(bus: Bus[Event]) -> None:
+    """Make a group, with a queue that the first event fills."""
+    await bus.join("audit")
+    await bus.queue("audit").configure(zq.QueueConfig(max_size=1))
+    await bus.post(Event(text="1"))
+
+
 @pytest.mark.parametrize("timeout", [None, 600])
 @pytest.mark.parametrize("after", range(40))
 def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after: int, timeout: float | None) -> None:
@@ -110,9 +117,7 @@ def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after:
 
     async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
         bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
-        await operator.join("audit")
-        await operator.queue("audit").configure(zq.QueueConfig(max_size=1))
-        await bus.post(Event(text="1"))
+        await join_and_fill(operator)
         waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=timeout))
         await asyncio.sleep(after / 1000)
         await operator.leave("audit")
@@ -128,9 +133,7 @@ def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after:
 def test_a_post_that_waits_for_room_waits_again_after_another_group_has_joined() -> None:
     async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
         bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
-        await operator.join("audit")
-        await operator.queue("audit").configure(zq.QueueConfig(max_size=1))
-        await bus.post(Event(text="1"))
+        await join_and_fill(operator)
         waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=None))
         limited = asyncio.create_task(bus.post(Event(text="late"), timeout=10))
         await asyncio.sleep(5)
@@ -150,9 +153,7 @@ def test_a_post_that_waits_for_room_waits_again_after_another_group_has_joined()
 def test_a_cancelled_post_that_waits_for_room_keeps_none() -> None:
     async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
         bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
-        await operator.join("audit")
-        await operator.queue("audit").configure(zq.QueueConfig(max_size=1))
-        await bus.post(Event(text="1"))
+        await join_and_fill(operator)
         waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=None))
         await asyncio.sleep(5)
         waiting.cancel()

@@ -1,4 +1,4 @@
-"""A message that is held while its session takes from so many other queues that the dispatcher of its queue ends."""
+"""A session takes from so many queues that it ends dispatchers, but not that of a queue with a held message."""
 
 from __future__ import annotations
 

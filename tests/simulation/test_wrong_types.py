@@ -33,7 +33,7 @@ VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 REPLACED = (zq.App, BundledQueue)
 #: It needs a server.
 LEFT_OUT = ((zq, "connect"),)
-#: Ids, names and keys that must be texts: no other value is accepted, or means that there is none.
+#: Ids, names and keys: only a str is valid, and None does not stand for a default.
 TEXTS: list[Method] = [
     (zq.QueueSession, "outcome", "transaction_id"),
     (zq.Queue, "state", "message_id"),

@@ -225,7 +225,7 @@ async def test_requests_are_answered_while_endpoints_that_are_not_async_occupy_a
         for _ in range(int(limiter.total_tokens)):
             blocked.create_task(client.post("/blocking"))
         try:
-            while limiter.available_tokens:  # noqa: ASYNC110 -- the requests fulfil it
+            while limiter.available_tokens:  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.01)
             answer = await client.post("/", timeout=15)
         finally:
@@ -293,7 +293,7 @@ async def test_a_request_is_answered_at_once_while_there_is_no_connection(
     async def disconnect() -> None:
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
-        while own.connected:  # noqa: ASYNC110 -- the client fulfils it
+        while own.connected:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
     @app.post("/")

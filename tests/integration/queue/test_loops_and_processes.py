@@ -114,7 +114,7 @@ def in_a_child(use: Callable[[], object]) -> int:
     if not child:
         try:
             use()
-        except BaseException:  # noqa: BLE001 -- the status tells
+        except BaseException:  # noqa: BLE001 -- any: the exit status reports it
             os._exit(1)
         os._exit(0)
     return child

@@ -396,7 +396,7 @@ async def test_a_cancelled_connect_leaves_nothing_behind(zookeeper: str) -> None
 async def no_task_but(before: set[asyncio.Task[Any]]) -> None:
     """Wait until there are no tasks but those of before. Raises: TimeoutError."""
     async with asyncio.timeout(30):
-        while asyncio.all_tasks() != before:  # noqa: ASYNC110 - nobody tells of the last one's end
+        while asyncio.all_tasks() != before:  # noqa: ASYNC110 - no event reports the last end
             await asyncio.sleep(0.01)
 
 

@@ -70,7 +70,7 @@ async def test_a_closed_client_leaves_no_lookup_behind(monkeypatch: pytest.Monke
     connecting.cancel()
     await asyncio.wait([connecting])
     async with asyncio.timeout(30):
-        while asyncio.all_tasks() != before:  # noqa: ASYNC110 - nobody tells of the last one's end
+        while asyncio.all_tasks() != before:  # noqa: ASYNC110 - no event reports the last end
             await asyncio.sleep(0.01)
 
 

@@ -279,7 +279,7 @@ class TestSixStartAndClose:
         await zk.close()
         assert time.monotonic() - began < 30  # half of a session timeout
         async with asyncio.timeout(30):
-            while "aiozkqueue/zookeeper" in repr(asyncio.all_tasks() - before):  # noqa: ASYNC110 - nobody tells of the last one's end
+            while "aiozkqueue/zookeeper" in repr(asyncio.all_tasks() - before):  # noqa: ASYNC110 - no event reports the last end
                 await asyncio.sleep(0.01)
 
     async def test_ours_refuses_a_bad_port_and_accepts_a_chroot(self, zookeeper: str, queue_root: str) -> None:
