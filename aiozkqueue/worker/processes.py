@@ -19,13 +19,16 @@ log: Final = logging.getLogger(__name__)
 #: Seconds until a killed process is replaced: it may be killed again at once.
 AGAIN: Final = 1.0
 
+#: Seconds after which a cancelled supervisor kills a process that still runs.
+ENDING: Final = 10.0
+
 
 async def supervise(commands: Sequence[Sequence[str]]) -> int:
     """Run each command in a process until all end; return the first exit status that is not 0.
 
     At SIGTERM, SIGINT or SIGHUP, all get SIGTERM: a process that still imports its modules ends by it without a
     traceback. A process that a signal kills is started again. If one ends with an error, the
-    others are stopped.
+    others are stopped. If the caller is cancelled, all get SIGTERM, and those that still run 10 s later are killed.
     """
     return await _Processes().serve(commands)
 
@@ -55,8 +58,13 @@ class _Processes:
             log.info("started process %d", process.pid)
             try:
                 status = await process.wait()
-            except BaseException:  # nothing watches it any more
+            except BaseException:
                 _terminate(process)
+                try:
+                    await asyncio.wait_for(process.wait(), ENDING)
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
                 raise
             finally:
                 self._running.discard(process)

@@ -55,7 +55,22 @@ async def test_processes_are_stopped_when_their_supervisor_is_cancelled(tmp_path
     await there(started)
     task.cancel()
     await asyncio.wait([task])
-    await there(stopped)
+    assert await asyncio.to_thread(stopped.exists), "the call returned before its process had ended"
+
+
+async def test_a_cancelled_supervisor_kills_a_process_that_ignores_sigterm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.worker.processes.ENDING", 0.3)
+    number = tmp_path / "pid"
+    ignoring = 'trap "" TERM; echo $$ > "$1.new"; mv "$1.new" "$1"; while :; do sleep 0.1; done'
+    task = asyncio.create_task(supervise([["sh", "-c", ignoring, "sh", str(number)]]))
+    await there(number)
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(await asyncio.to_thread(number.read_text)), 0)
 
 
 @pytest.mark.usefixtures("terminal")
