@@ -443,10 +443,12 @@ class ClaimDispatcher:
 
     async def _claim_ahead(self, generation: int) -> bool:
         """Claim listed bundles ahead of the takers; return whether any is."""
-        if not self._lacking:
+        if not (lacking := self._lacking):
             return False
-        places = await self._candidate_source.listed(max(0, self._claimer.room(generation)))
-        if bundles := self._enough(places, 0):
+        room = max(0, self._claimer.room(generation))
+        places = await self._candidate_source.listed(lacking if room else 0)
+        self._candidate_source.put_back(places[room:])
+        if bundles := self._enough(places[:room], 0):
             self._claim_batches.launch(bundles, generation)
         else:
             self._held_bundles.stop_ahead()
