@@ -26,7 +26,7 @@ from functools import cache, partial
 from itertools import accumulate, count, pairwise
 from operator import lt
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from .envelope import encode
 from .errors import MalformedError
@@ -137,33 +137,24 @@ def messages_in(name: str) -> int:
     return 1 if bundle is None else bundle.size
 
 
-class StoredMessage(Protocol):
-    """A message to store in a bundle."""
+def bundle_prefix(id: str, ids: Sequence[str], batch: str = "") -> str:
+    """Return the name to create a sequential bundle under, from its own id and those of its messages.
 
-    @property
-    def id(self) -> str:
-        """The message's id."""
-        ...
-
-    @property
-    def data(self) -> bytes:
-        """The bytes that it would have as an item."""
-        ...
+    ``batch`` is the `batch_field` of its messages.
+    """
+    return f"bundle-m{len(ids)}-{batch}s{ids[0]}-l{ids[-1]}-i{id}-"
 
 
-def bundle_prefix(id: str, messages: Sequence[StoredMessage], batch: str = "") -> str:
-    """Return the name to create a sequential bundle under; ``batch`` is the `batch_field` of its messages."""
-    return f"bundle-m{len(messages)}-{batch}s{messages[0].id}-l{messages[-1].id}-i{id}-"
+def encode_bundle(ids: Sequence[str], bodies: Sequence[bytes]) -> bytes:
+    """Return the data of a bundle, from the id of each message and the bytes that it would have as an item.
 
-
-def encode_bundle(messages: Sequence[StoredMessage]) -> bytes:
-    """Return the data of a bundle. The ids of its messages must begin with the same nonce, and ascend."""
-    bodies = [message.data for message in messages]
-    ids = "".join([message.id for message in messages]).encode()
+    The ids must begin with the same nonce, and ascend.
+    """
+    text = "".join(ids).encode()
     entries: list[bytes | int] = [0] * (2 * len(bodies))
-    entries[::2] = [ids[end - _SUFFIX : end] for end in range(ID_DIGITS, len(ids) + 1, ID_DIGITS)]
+    entries[::2] = [text[end - _SUFFIX : end] for end in range(ID_DIGITS, len(text) + 1, ID_DIGITS)]
     entries[1::2] = map(len, bodies)
-    head = _HEAD.pack(BUNDLE_MAGIC, _VERSION, len(bodies), ids[:CLIENT_DIGITS])
+    head = _HEAD.pack(BUNDLE_MAGIC, _VERSION, len(bodies), text[:CLIENT_DIGITS])
     return b"".join([head, _table_of(len(bodies)).pack(*entries), *bodies])
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 T = TypeVar("T")
 
@@ -45,6 +48,14 @@ class BytesCodec:
     def decode(self, payload: bytes, queue: str) -> bytes:  # noqa: ARG002 - the protocol's
         """Return the payload."""
         return payload
+
+
+def encode_all(codec: Codec[Any], values: Iterable[object], queue: str) -> list[bytes]:
+    """Dump values. Raises: PayloadError."""
+    listed = list(values)
+    if isinstance(codec, BytesCodec) and set(map(type, listed)) <= {bytes}:
+        return cast("list[bytes]", listed)  # no call for each of thousands of messages
+    return [codec.encode(value, queue) for value in listed]
 
 
 class AdapterCodec(Generic[T]):

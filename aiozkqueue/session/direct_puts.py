@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.errors import NotCommittedError, QueueError, QueueFullError, TransactionTooLargeError
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Puts, weigh_puts
+from aiozkqueue.queue.commit.puts import PlainPuts, Puts, weigh_puts
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of
@@ -21,7 +21,7 @@ from aiozkqueue.runtime.deadline import Deadline
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.puts import Put, PutList
     from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.queue.state.hooks import CapacityLimit
 
@@ -57,28 +57,32 @@ async def send_many(
                 error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
             raise
         start = end
+    if isinstance(puts, PlainPuts):
+        return ids
     left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
     return [left_out.get(message_id, message_id) for message_id in ids] if left_out else ids
 
 
 async def _prepare_many(
     runtime: SessionCore, queue: Destination[Any], values: Iterable[object], options: PutOptions
-) -> tuple[list[Put], list[str]]:
+) -> tuple[PutList, list[str]]:
     """Return the puts, and the message id of each value: values with the same unique key share a message.
 
     After each `MANY` values other tasks run: a hundred thousand at once would block the event loop.
     """
-    puts: list[Put] = []
     ids: list[str] = []
     keys: dict[tuple[str, str], str] = {}
     listed = collection(values, f"queue {queue.name!r}: put_many", "messages")
     if not options and runtime.tracing is None and binding_of(queue).dialect is None:
         remaining = iter(listed)
-        while part := prepare_all(runtime, queue, islice(remaining, MANY)):
-            puts += part
-            if len(part) == MANY:
-                await asyncio.sleep(0)
-        return puts, [put.id for put in puts]
+        plain = prepare_all(runtime, queue, islice(remaining, MANY))
+        part = plain
+        while len(part) == MANY:
+            await asyncio.sleep(0)
+            part = prepare_all(runtime, queue, islice(remaining, MANY))
+            plain.extend(part)
+        return plain, plain.ids
+    puts: list[Put] = []
     for value in listed:
         put = prepare(runtime, queue, value, options)
         earlier = None if put.plan is None else earlier_holder(keys, put)
@@ -90,13 +94,13 @@ async def _prepare_many(
     return puts, ids
 
 
-def _first_part(puts: list[Put], most: float) -> list[Put]:
+def _first_part(puts: PutList, most: float) -> PutList:
     """Return the first puts that fit into one request of this weight; at least one does."""
-    weights = list(accumulate(weigh_puts(puts)))
-    return puts if weights[-1] <= most else puts[: max(1, bisect_right(weights, most))]
+    weights = weigh_puts(puts)
+    return puts if sum(weights) <= most else puts[: max(1, bisect_right(list(accumulate(weights)), most))]
 
 
-async def send_puts(runtime: SessionCore, puts: list[Put], deadline: Deadline) -> None:
+async def send_puts(runtime: SessionCore, puts: PutList, deadline: Deadline) -> None:
     """Put to one queue, all at once unless it has a ``max_size``.
 
     After an error, the stored messages have been removed from ``puts``. Raises: as `Queue.put`.
@@ -119,7 +123,7 @@ async def send_puts(runtime: SessionCore, puts: list[Put], deadline: Deadline) -
     await send_bounded(QueueHandle(runtime, state), puts, deadline)
 
 
-async def send_bounded(handle: QueueHandle[SessionCore], puts: list[Put], deadline: Deadline) -> None:
+async def send_bounded(handle: QueueHandle[SessionCore], puts: PutList, deadline: Deadline) -> None:
     """Put to a queue with ``max_size``, as many as it accepts at a time; stored messages are removed from ``puts``.
 
     Puts that were sent before the queue had a size, and did not fit, are sent again like this.

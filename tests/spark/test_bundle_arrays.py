@@ -12,7 +12,6 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from aiozkqueue.layout import (
     ID_DIGITS,
     MAGIC,
-    BundledMessage,
     BundleName,
     BundleRecord,
     Header,
@@ -44,12 +43,12 @@ BUNDLES = st.tuples(st.lists(st.binary(max_size=40), min_size=1, max_size=20), s
 
 def bundle(bodies: Sequence[bytes], created: int, record: BundleRecord | None, *, locked: bool = False) -> BundleState:
     """Return a bundle as it is read."""
-    messages = [BundledMessage(f"{number:0{ID_DIGITS}d}", body) for number, body in enumerate(bodies)]
-    name = BundleName.parse(f"{bundle_prefix('y' * ID_DIGITS, messages)}0000000007")
+    ids = [f"{number:0{ID_DIGITS}d}" for number in range(len(bodies))]
+    name = BundleName.parse(f"{bundle_prefix('y' * ID_DIGITS, ids)}0000000007")
     assert name is not None
     lock = Versioned(LockRecord("claim", "ledger:spark").encode(), 0, 0)
     stored = None if record is None else Versioned(record.encode(), 0, 0)
-    return BundleState(name, Versioned(encode_bundle(messages), created, 0), stored, lock if locked else None)
+    return BundleState(name, Versioned(encode_bundle(ids, bodies), created, 0), stored, lock if locked else None)
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)

@@ -7,9 +7,9 @@ none.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import lt
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import (
     CLIENT_DIGITS,
@@ -22,6 +22,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.zookeeper import Create
 
+from .puts import PlainPuts, columns_of
 from .write import SharedOps
 
 if TYPE_CHECKING:
@@ -32,36 +33,13 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Result
 
+    from .puts import Put
     from .write import AtomicWrite, Composition
 
 #: Characters of the last field of a put's name, its id with a letter before it and a dash after it.
 _ID_FIELD: Final = ID_DIGITS + 2
 #: The fewest puts that are bundled, unless the queue's maximum is smaller.
 FEWEST = 32
-
-
-class PlainPut(Protocol):
-    """A put without additions."""
-
-    @property
-    def state(self) -> QueueState:
-        """The queue."""
-        ...
-
-    @property
-    def id(self) -> str:
-        """The message's id."""
-        ...
-
-    @property
-    def prefix(self) -> str:
-        """The item's name up to its sequence."""
-        ...
-
-    @property
-    def data(self) -> bytes:
-        """The item's bytes."""
-        ...
 
 
 class BundledPuts:
@@ -72,29 +50,31 @@ class BundledPuts:
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
         self._state: QueueState | None = None
-        self._puts: list[PlainPut] = []
+        self._puts: list[Sequence[Put]] = []  # of each write
         self._members: list[tuple[AtomicWrite, RefusalHandler]] = []  # of each put
         self._created: list[tuple[int, QueueState]] = []
         self.refused: set[QueueState] = set()
         """The queues whose configuration does not say yet that they may have bundles; their puts are single items."""
 
-    def add(self, composition: Composition, part: RefusalHandler, puts: Sequence[PlainPut]) -> None:
-        """Add puts to one queue of the current write."""
+    def add(self, composition: Composition, part: RefusalHandler, puts: Sequence[Put]) -> None:
+        """Add puts without additions to one queue of the current write."""
         assert composition.write is not None  # noqa: S101 - only the committer makes bundles
         if puts[0].state is not self._state:
             self.flush(composition)
             self._state = puts[0].state
-        self._puts += puts
+        self._puts.append(puts)
         self._members += [(composition.write, part)] * len(puts)
 
     def flush(self, composition: Composition) -> None:
         """Add the creates of all puts so far: of bundles, or of single items if they are few."""
-        state, puts, members = self._state, self._puts, self._members
+        state, parts, members = self._state, self._puts, self._members
         self._state, self._puts, self._members = None, [], []
         if state is None:
             return
+        puts = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
+        ids, bodies = columns_of(puts)
         most, allowed = state.snapshot.bundle, state.config.bundled
-        for first, last in _runs(puts):
+        for first, last in _runs(puts, ids, bodies):
             few = last - first < min(FEWEST, most)
             if not (few or allowed):
                 self.refused.add(state)
@@ -102,10 +82,11 @@ class BundledPuts:
                 for put, member in zip(puts[first:last], members[first:last], strict=True):
                     self._create(composition, put.prefix, put.data, state, [member])
                 continue
+            batch = batch_field(puts[first].prefix) or ""
             for start, end in _equal_parts(first, last, most):
-                messages = puts[start:end]
-                prefix = bundle_prefix(self._ids.next(), messages, batch_field(messages[0].prefix) or "")
-                self._create(composition, prefix, encode_bundle(messages), state, members[start:end])
+                prefix = bundle_prefix(self._ids.next(), ids[start:end], batch)
+                data = encode_bundle(ids[start:end], bodies[start:end])
+                self._create(composition, prefix, data, state, members[start:end])
                 composition.count(state, end - start - 1, [write for write, _ in _distinct(members[start:end])])
 
     def note_sequences(self, results: Sequence[Result]) -> None:
@@ -135,22 +116,22 @@ def _distinct(members: list[tuple[AtomicWrite, RefusalHandler]]) -> list[tuple[A
     return members[:1] if members[0] is members[-1] else list(dict.fromkeys(members))
 
 
-def _runs(puts: Sequence[PlainPut]) -> list[tuple[int, int]]:
+def _runs(puts: Sequence[Put], ids: Sequence[str], bodies: Sequence[bytes]) -> list[tuple[int, int]]:
     """Return the start and end of each run of puts that may be bundled; a put that may not is in no run with others."""
-    if _may_bundle(puts):
+    if _may_bundle(puts, ids, bodies):
         return [(0, len(puts))]
-    bounds = [position for position in range(1, len(puts)) if not _may_bundle(puts[position - 1 : position + 1])]
+    pairs = [slice(position - 1, position + 1) for position in range(1, len(puts))]
+    bounds = [pair.start + 1 for pair in pairs if not _may_bundle(puts[pair], ids[pair], bodies[pair])]
     return list(pairwise([0, *bounds, len(puts)]))
 
 
-def _may_bundle(puts: Sequence[PlainPut]) -> bool:
+def _may_bundle(puts: Sequence[Put], ids: Sequence[str], bodies: Sequence[bytes]) -> bool:
     """Whether puts may be in one bundle.
 
     They are small, without options, and of one pending batch or of none. Their ids share a nonce and ascend.
     """
-    ids = [put.id for put in puts]
     return (
-        max([len(put.data) for put in puts]) <= LARGEST_BUNDLED
+        max(map(len, bodies)) <= LARGEST_BUNDLED
         and set(map(len, ids)) == {ID_DIGITS}
         and all(map(lt, ids, ids[1:]))
         and ids[0][:CLIENT_DIGITS] == ids[-1][:CLIENT_DIGITS]  # and so do all between them
@@ -159,8 +140,10 @@ def _may_bundle(puts: Sequence[PlainPut]) -> bool:
     )
 
 
-def _batch_fields(puts: Sequence[PlainPut]) -> set[str | None]:
+def _batch_fields(puts: Sequence[Put]) -> set[str | None]:
     """Return the `batch_field` of each put, where all ids have the same length."""
+    if isinstance(puts, PlainPuts):
+        return {puts.batch}
     different = {put.prefix[:-_ID_FIELD]: put.prefix for put in puts}  # by what comes before the id
     return set(map(batch_field, different.values()))
 

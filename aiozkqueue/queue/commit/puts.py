@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
 
-from aiozkqueue.layout import ItemRef, with_field
+from aiozkqueue.layout import ItemRef, plain_prefix, with_field
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
@@ -13,7 +15,7 @@ from .capacity import needs_of, reserve_again
 from .write import PUT_WEIGHT, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -47,6 +49,50 @@ new_put: Callable[[tuple[QueueState, str, str, bytes, PutPlan | None]], Put] = p
 )
 
 
+class PlainPuts(Sequence[Put]):
+    """Puts to one queue without options, as arrays. A put is made only when it is asked for.
+
+    ``bodies`` are the items' bytes, and ``batch`` is the `batch_field` of a pending batch that they belong to.
+    """
+
+    __slots__ = ("batch", "bodies", "ids", "state")
+
+    def __init__(self, state: QueueState, ids: list[str], bodies: list[bytes], batch: str = "") -> None:
+        self.state = state
+        self.ids = ids
+        self.bodies = bodies
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Put: ...
+    @overload
+    def __getitem__(self, index: slice) -> PlainPuts: ...
+    def __getitem__(self, index: int | slice) -> Put | PlainPuts:
+        if isinstance(index, slice):
+            return PlainPuts(self.state, self.ids[index], self.bodies[index], self.batch)
+        message_id = self.ids[index]
+        return new_put((self.state, message_id, plain_prefix(message_id, self.batch), self.bodies[index], None))
+
+    def __iter__(self) -> Iterator[Put]:
+        prefixes = [plain_prefix(message_id, self.batch) for message_id in self.ids]
+        return map(new_put, zip(repeat(self.state), self.ids, prefixes, self.bodies, repeat(None)))
+
+    def __delitem__(self, index: slice) -> None:
+        del self.ids[index]
+        del self.bodies[index]
+
+    def extend(self, more: PlainPuts) -> None:
+        """Append puts to the same queue and of the same batch."""
+        self.ids += more.ids
+        self.bodies += more.bodies
+
+
+PutList: TypeAlias = list[Put] | PlainPuts
+
+
 class Puts(Part):
     """The creates of items: of a direct put, or of a transaction.
 
@@ -62,11 +108,14 @@ class Puts(Part):
         self, puts: Sequence[Put], patience: Deadline = AT_ONCE, needs: Callable[[], Needs] | None = None
     ) -> None:
         weight, planned = PUT_WEIGHT * len(puts), False
-        for _, _, _, data, plan in puts:
-            weight += len(data)
-            if plan is not None:
-                weight += plan.weight
-                planned = True
+        if isinstance(puts, PlainPuts):
+            weight += sum(map(len, puts.bodies))
+        else:
+            for _, _, _, data, plan in puts:
+                weight += len(data)
+                if plan is not None:
+                    weight += plan.weight
+                    planned = True
         self.weight = weight
         self._planned = planned  # whether any put has additions
         self.repairs = 0
@@ -166,6 +215,8 @@ class Puts(Part):
 
 def live_of(puts: Sequence[Put]) -> Sequence[Put]:
     """Return the puts that no hook has dropped."""
+    if isinstance(puts, PlainPuts):
+        return puts
     for put in puts:
         if put.plan is not None:
             return [put for put in puts if put.plan is None or not put.plan.dropped]
@@ -184,6 +235,8 @@ def create(put: Put) -> Operation:
 
 def queues_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
     """Return the queues of the puts, without duplicates."""
+    if isinstance(puts, PlainPuts):
+        return (puts.state,)
     if len(puts) == 1:
         return (puts[0].state,)
     return tuple(dict.fromkeys([put.state for put in puts]))
@@ -196,4 +249,13 @@ def weigh_put(put: Put) -> int:
 
 def weigh_puts(puts: Iterable[Put]) -> list[int]:
     """Return the approximate size of each put in a multi, in bytes."""
+    if isinstance(puts, PlainPuts):
+        return [PUT_WEIGHT + size for size in map(len, puts.bodies)]
     return [PUT_WEIGHT + len(data) + (0 if plan is None else plan.weight) for _, _, _, data, plan in puts]
+
+
+def columns_of(puts: Sequence[Put]) -> tuple[Sequence[str], Sequence[bytes]]:
+    """Return the id of each put, and the bytes of each item."""
+    if isinstance(puts, PlainPuts):
+        return puts.ids, puts.bodies
+    return [put.id for put in puts], [put.data for put in puts]

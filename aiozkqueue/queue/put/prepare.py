@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
@@ -22,10 +21,10 @@ from aiozkqueue.layout import (
     without_end,
 )
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.codec import BytesCodec, Codec
+from aiozkqueue.queue.codec import BytesCodec, Codec, encode_all
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put_plan import PutPlan, join
-from aiozkqueue.queue.commit.puts import Put, new_put
+from aiozkqueue.queue.commit.puts import PlainPuts, Put, new_put
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
@@ -92,21 +91,19 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
     return Put(state, message_id, prefix_of(message_id, header, unique=unique), data, plan)
 
 
-def prepare_all(runtime: Runtime, queue: Destination[Any], values: Iterable[object], batch: str = "") -> list[Put]:
+def prepare_all(runtime: Runtime, queue: Destination[Any], values: Iterable[object], batch: str = "") -> PlainPuts:
     """Prepare puts to one of our own queues without options, in a session without tracing.
 
     ``batch`` is the `batch_field` of a pending batch that they belong to.
 
     Raises: as `prepare`.
     """
-    name, encoded, limit = queue.name, binding_of(queue).codec.encode, runtime.max_message
-    # Many messages are prepared by passes over arrays: a call for each would take twice as long.
-    stored = [encoded(value, name) for value in values]
-    if stored and (max(map(len, stored)) > limit or any(map(bytes.startswith, stored, repeat(MAGIC)))):
+    name, limit = queue.name, runtime.max_message
+    # Many messages are prepared by passes over arrays: a call for each would take several times as long.
+    stored = encode_all(binding_of(queue).codec, values, name)
+    if stored and (max(map(len, stored)) > limit or max(stored) >= MAGIC):  # an item that begins with it is greater
         stored = [_encoded(name, data, None, limit) for data in stored]
-    ids = runtime.ids.take(len(stored))
-    prefixes = [plain_prefix(message_id, batch) for message_id in ids]
-    return list(map(new_put, zip(repeat(runtime.queue_state(name)), ids, prefixes, stored, repeat(None))))
+    return PlainPuts(runtime.queue_state(name), runtime.ids.take(len(stored)), stored, batch)
 
 
 def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], value: object) -> Put:
@@ -123,7 +120,7 @@ def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], value: object
 
 async def make_ready(puts: Iterable[Put]) -> None:
     """Open the puts' queues and prepare the puts' plans. Raises: as `QueueState.open`."""
-    for put in puts:
+    for put in puts[:1] if isinstance(puts, PlainPuts) else puts:  # those are alike
         if not put.state.ready:
             await put.state.open_or_create()
         if put.plan is not None:

@@ -136,9 +136,7 @@ def tenure_of_another_believed(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(messages_of_a_bundle_are_redelivered_after_their_delay)
 def bundle_has_the_id_of_its_first_message(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        bundle_puts, "bundle_prefix", lambda _, messages, batch: bundle_prefix(messages[0].id, messages, batch)
-    )
+    patch.setattr(bundle_puts, "bundle_prefix", lambda _, ids, batch: bundle_prefix(ids[0], ids, batch))
 
 
 @mutation(struck("put_around_another"))

@@ -48,7 +48,7 @@ in_bundles = partial(run, feature="staged_bundles")
 
 @mutation(in_bundles)
 def batch_left_out_of_the_name_of_its_bundle(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(bundle_puts, "bundle_prefix", lambda own, messages, _: bundle_prefix(own, messages))
+    patch.setattr(bundle_puts, "bundle_prefix", lambda own, ids, _: bundle_prefix(own, ids))
 
 
 @mutation(in_bundles)
