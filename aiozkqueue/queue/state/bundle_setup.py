@@ -8,11 +8,10 @@ refuse each other. The counters are exact, because each multi is applied once.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import BUNDLE_BITS
+from aiozkqueue.layout import BUNDLE_BITS, name_at
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Create,
@@ -72,13 +71,9 @@ class BundleSetup:
         full = folder is not None and folder.num_children >= len(self._counters)
         if self._refused or (full and not self._examine):
             return
-        stats = await asyncio.gather(*map(self._zookeeper.exists, self._counters))
-        missing = [Create(path) for path, stat in zip(self._counters, stats, strict=True) if stat is None]
-        if folder is None:
-            missing.insert(0, Create(self._paths.bundled))
         try:
-            if missing:
-                await self._zookeeper.multi([guard, *missing])
+            if creates := await self.missing_counters():
+                await self._zookeeper.multi([guard, *creates])
         except NoAuthError as error:
             self.refuse(error)
         except MultiError as refusal:
@@ -86,6 +81,14 @@ class BundleSetup:
                 raise
             self.refuse(refusal.error)
         self._examine = False
+
+    async def missing_counters(self) -> list[Operation]:
+        """Return the creates of the counters that are missing, and of their folder. Raises: ZooKeeperError."""
+        try:
+            present = set(await self._zookeeper.children(self._paths.bundled))
+        except NoNodeError:
+            return [Create(self._paths.bundled), *map(Create, self._counters)]
+        return [Create(path) for path in self._counters if name_at(path) not in present]
 
     @property
     def _counters(self) -> list[str]:

@@ -393,7 +393,7 @@ class QueueState:
         await open_next_generation(self._zookeeper, self, path)
 
     async def allow_bundles(self) -> None:
-        """Record in the configuration that there may be bundles, so that the next puts are bundled.
+        """Record in the configuration that there may be bundles, and create their counters: the next puts are bundled.
 
         A failure leaves the configuration as it is, and must not end the session, whose task this is: messages are
         then stored one by one, and the next commit tries again, unless an ACL refuses the change.
@@ -403,8 +403,11 @@ class QueueState:
         self.bundle_setup.allowing = True
         try:
             opened = self.ready or await self.open_existing()
-            if opened and self.config.bundle_limit > 1 and not self.config.bundled:
-                await self.replace_config(self.snapshot, replace(self.config, bundled=True))
+            before = self.snapshot
+            if opened and before.config.bundle_limit > 1 and not before.config.bundled:
+                # Every session reads the changed configuration, and would create the counters if they were missing.
+                counters = await self.bundle_setup.missing_counters()
+                await self.replace_config(before, replace(before.config, bundled=True), counters)
         except AccessDeniedError:
             return  # this user will not be allowed to later either
         except (QueueError, ZooKeeperError) as error:
