@@ -9,13 +9,16 @@ This requires that Spark gives each attempt the same rows in the same order, whi
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError, TransactionTooLargeError
 from aiozkqueue.operations.batch_writers import marks_of
 from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.commit.puts import PlainPuts
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
 from aiozkqueue.runtime.deadline import Deadline
@@ -229,8 +232,11 @@ def _contents(rows: Iterable[Row]) -> list[bytes]:
     return contents
 
 
-def _fitting(puts: Iterable[Put], most: float) -> list[Put]:
+def _fitting(puts: Iterable[Put], most: float) -> Sequence[Put]:
     """Return the first puts: as many as one write of this size holds, and at least one."""
+    if isinstance(puts, PlainPuts):
+        ends = list(accumulate(map(len, puts.bodies)))
+        return puts[: max(1, bisect_right(ends, most))]
     chosen: list[Put] = []
     size = 0
     for put in puts:
