@@ -153,7 +153,10 @@ class DuplicateKeyError(NotCommittedError):
 
 
 class OutcomeUnknownError(QueueError):
-    """The commit's outcome is not known yet; ``await session.outcome(error.transaction_id)`` returns it."""
+    """The outcome of a commit or a put is not known yet; ``await session.outcome(error.transaction_id)`` returns it.
+
+    ``transaction_id`` is empty if the call may consist of several writes, as those of operators.
+    """
 
     def __init__(self, message: str, transaction_id: str) -> None:
         super().__init__(message)

@@ -22,6 +22,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``background`` ``run`` ``alarms``   services, what runs them, and what is called with messages that are given up
 ``interruptions``      the cancellation of running handlers with their messages
 ``core``               builds what a session consists of, and closes it
+``late_writes``        writes whose callers have stopped waiting, and whose outcomes may be asked for
 ``credentials``        credentials from the environment or a file
 ``cancellations``      cancellations that come through a user's function
 ``connection_state`` ``tracing``   the state of the connection, and the tracer's interface

@@ -14,7 +14,6 @@ from aiozkqueue.errors import (
     ConfigConflictError,
     InvalidOptionError,
     NotCommittedError,
-    OutcomeUnknownError,
     QueueError,
     SessionClosedError,
     WrongLoopError,
@@ -25,7 +24,7 @@ from aiozkqueue.operations.janitor import Janitor
 from aiozkqueue.queue.candidates.registration import this_process
 from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
-from aiozkqueue.queue.commit.failures import CLOSED
+from aiozkqueue.queue.commit.failures import CLOSED, unknown
 from aiozkqueue.queue.commit.group_commit import GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.history import HistoryHook, process_of
@@ -43,6 +42,8 @@ from aiozkqueue.runtime.lock_budget import SessionBudget
 from aiozkqueue.runtime.shared_timer import EqualDeadlines
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 from aiozkqueue.zookeeper import CallLimit, State, ZooKeeperError
+
+from .late_writes import LateWrite
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
@@ -92,7 +93,7 @@ if hasattr(os, "register_at_fork"):  # no forked children without fork
 
 
 class Undecided(Protocol):
-    """A transaction or delivery whose outcome may be asked for."""
+    """A transaction, a delivery or another write, whose outcome may be asked for."""
 
     @property
     def id(self) -> str:
@@ -411,13 +412,19 @@ class SessionCore:
     def _late(self, atomic_write: AtomicWrite, limit: float | None) -> QueueError:
         """Withdraw a write that took too long, if it was not sent; return the error."""
         if not self.committer.withdraw(atomic_write):
-            msg = f"write {atomic_write.transaction_id}: no answer within {limit:g} s; it may or may not be applied"
-            return OutcomeUnknownError(msg, atomic_write.transaction_id)
+            late = LateWrite(atomic_write)
+            self.undecided(late)
+            atomic_write.watch(partial(self._settled_late, late))
+            return unknown(atomic_write.transaction_id, f"no answer within {limit:g} s")
         msg = f"write {atomic_write.transaction_id}: could not be sent within {limit:g} s; nothing was applied"
         error = NotCommittedError(msg)
         atomic_write.watch(_reported)
         atomic_write.fail(error)
         return error
+
+    def _settled_late(self, late: LateWrite, atomic_write: AtomicWrite) -> None:
+        self._remember(late)
+        atomic_write.log_failure()
 
     async def learn_time(self) -> None:
         """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
@@ -425,15 +432,18 @@ class SessionCore:
             await self.settle(AtomicWrite(self.ids.next(), Puts(())))  # no puts: only the commit slot is written
 
     def undecided(self, work: Undecided) -> None:
-        """Remember work whose outcome may be asked for: an open transaction, or a delivery that is being committed."""
+        """Remember work whose outcome may be asked for: an open transaction, a delivery in commit, or a late write."""
         self._undecided[work.id] = work
 
     def decided(self, work: Undecided, outcome: Outcome) -> None:
         """Remember the outcome of work."""
         if self.meter is not None:
             self.meter.decided(outcome)
+        self._remember(work)
+
+    def _remember(self, work: Undecided) -> None:
         self._undecided.pop(work.id, None)
-        self._outcomes[work.id] = outcome
+        self._outcomes[work.id] = work.outcome
         if len(self._outcomes) >= OUTCOMES_KEPT:  # removing one at a time would be slower
             self._older_outcomes, self._outcomes = self._outcomes, {}
 

@@ -411,10 +411,10 @@ class QueueSession:
         return SessionAdmin(self._core)
 
     async def outcome(self, transaction_id: str, *, timeout: Seconds | None = None) -> Outcome:
-        """Return the outcome of a transaction of this session; its id is also in `OutcomeUnknownError`.
+        """Return the outcome of a transaction of this session, or of a put; the id is in `OutcomeUnknownError`.
 
-        Waits up to ``timeout`` seconds for a commit in flight; returns UNKNOWN if it is still undecided, or if the id
-        is not among the last 10,000.
+        A put that was not applied is ROLLED_BACK. Waits up to ``timeout`` seconds for a commit or a put in flight;
+        returns UNKNOWN if it is still undecided, or if the id is not among the last 10,000.
 
         Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """

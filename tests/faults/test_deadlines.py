@@ -319,6 +319,27 @@ async def test_the_timeout_of_a_put_is_that_of_the_whole_call(
         assert await account.bodies("jobs") == [b"a", b"c", b"d"]
 
 
+async def test_the_outcome_of_a_put_that_was_not_answered_in_time_is_returned_later(
+    proxy: ZooKeeperProxy, quick: str, root: str
+) -> None:
+    async with opened(proxy, root) as session, zq.connect(quick, root=root, session_timeout=20) as other:
+        queue = session.queue("jobs")
+        proxy.stall()
+        with pytest.raises(zq.OutcomeUnknownError) as applied:
+            await queue.put(b"applied", timeout=0.2)
+        assert await session.outcome(applied.value.transaction_id, timeout=0.1) is zq.Outcome.UNKNOWN
+        proxy.heal()
+        assert await session.outcome(applied.value.transaction_id, timeout=30) is zq.Outcome.COMMITTED
+        proxy.stall()
+        with pytest.raises(zq.OutcomeUnknownError) as refused:
+            await queue.put(b"refused", timeout=0.2, key="k", unique=True)
+        await other.queue("jobs").put(b"earlier", key="k", unique=True)
+        proxy.heal()
+        assert await session.outcome(refused.value.transaction_id, timeout=30) is zq.Outcome.ROLLED_BACK
+        assert await session.outcome(applied.value.transaction_id) is zq.Outcome.COMMITTED
+        assert sorted([message.value for message in await queue.peek()]) == [b"a", b"applied", b"earlier"]
+
+
 async def test_a_full_queue_refuses_a_put_without_patience_at_once(proxy: ZooKeeperProxy, root: str) -> None:
     async with opened(proxy, root) as session:
         full = session.queue("bounded")

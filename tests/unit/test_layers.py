@@ -39,7 +39,7 @@ QUEUE = (
     {"claim"},
 )
 SESSION = (
-    {"cancellations", "connection_state", "credentials", "tracing"},
+    {"cancellations", "connection_state", "credentials", "late_writes", "tracing"},
     {"core"},
     {"alarms", "background", "interruptions", "unit_of_work"},
     {"administration", "direct_puts", "internals", "run", "undo"},

@@ -17,8 +17,17 @@ def expired(transaction_id: str) -> SessionExpiredError:
     )
 
 
+def undecidable(transaction_id: str, why: str) -> OutcomeUnknownError:
+    """Return the error for a write whose fate this session never learns."""
+    return OutcomeUnknownError(
+        f"transaction {transaction_id}: {why}; it may have been applied, and this session cannot find out any more: "
+        "check that before you repeat it",
+        transaction_id,
+    )
+
+
 def unknown(transaction_id: str, why: str) -> OutcomeUnknownError:
-    """Return the error for a commit whose fate is unknown for now."""
+    """Return the error for a write whose fate is unknown for now."""
     return OutcomeUnknownError(
         f"transaction {transaction_id}: {why}; whether it was applied is not known yet; `await "
         "session.outcome(error.transaction_id)` returns the outcome when it is",

@@ -31,7 +31,7 @@ from aiozkqueue.zookeeper import (
 )
 
 from .bundle_puts import FEWEST, BundledPuts
-from .failures import CLOSED, expired, unknown
+from .failures import CLOSED, expired, undecidable
 from .refusals import refused_alike
 from .repairs import Repairs
 from .slot import MultiFate, RefusedError, Slot
@@ -377,7 +377,7 @@ class GroupCommitter:
         """Fail writes whose fate can no longer be determined."""
         _separate(batch)
         for atomic_write in batch:
-            atomic_write.fail(unknown(atomic_write.transaction_id, f"the session was closed or failed ({why})"))
+            atomic_write.fail(undecidable(atomic_write.transaction_id, f"the session was closed or failed ({why})"))
 
     def _fail_unsendable(self, batch: list[AtomicWrite], error: ZooKeeperError) -> None:
         """Fail writes that were never sent, and never can be."""
@@ -488,7 +488,7 @@ class GroupCommitter:
                 chain.unknown()
             _separate(batch)
             for atomic_write in list(batch):
-                error = unknown(atomic_write.transaction_id, "its commit slot has been collected")
+                error = undecidable(atomic_write.transaction_id, "its commit slot has been collected")
                 self._repairs.retreat(batch, atomic_write, error)
         batch.clear()
 

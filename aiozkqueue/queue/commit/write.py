@@ -516,15 +516,21 @@ class AtomicWrite:
         self._watchers, self._waiter = (), None
         if self.committer is not None:
             self.committer.count_settled()
-        if error is not None and not watchers and waiter is None and self._done is None:
-            level = logging.DEBUG if isinstance(error, _USUAL) else logging.WARNING
-            log.log(level, "transaction %s: %s", self.transaction_id, error)  # nothing else reports it
+        if not watchers and waiter is None and self._done is None:
+            self.log_failure()  # nothing else reports it
         for watcher in watchers:
             watcher(self)
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
         if self._done is not None:
             self._resolve(self._done)
+
+    def log_failure(self) -> None:
+        """Log the error of a settled write that no caller receives."""
+        if self.error is not None:
+            level = logging.DEBUG if isinstance(self.error, _USUAL) else logging.WARNING
+            extra = {"transaction_id": self.transaction_id}
+            log.log(level, "a write that no caller waits for: %s", self.error, extra=extra)
 
     def _resolve(self, done: asyncio.Future[None]) -> None:
         if done.done():

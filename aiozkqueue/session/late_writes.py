@@ -1,0 +1,31 @@
+"""Writes that no caller waits for any more, but whose outcome a caller may ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import OutcomeUnknownError
+from aiozkqueue.queue.outcome import Outcome
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.write import AtomicWrite
+
+
+class LateWrite:
+    """A write, such as a put, that was not answered in time."""
+
+    def __init__(self, atomic_write: AtomicWrite) -> None:
+        self.id: str = atomic_write.transaction_id
+        self._atomic_write = atomic_write
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it has ended."""
+        if not self._atomic_write.settled or isinstance(self._atomic_write.error, OutcomeUnknownError):
+            return Outcome.UNKNOWN
+        return Outcome.COMMITTED if self._atomic_write.error is None else Outcome.ROLLED_BACK
+
+    async def decision(self, limit: float | None) -> None:
+        """Wait until it is settled, for up to ``limit`` seconds."""
+        await asyncio.wait((self._atomic_write.done,), timeout=limit)
