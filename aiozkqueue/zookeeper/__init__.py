@@ -11,7 +11,9 @@ The modules, from the outside in:
   time without a connection.
 - `connection` is one socket: frames in, frames out, requests pipelined in a FIFO.
 - `wire` and `records` encode and decode requests, `listings` decodes a long reply while it arrives, `sasl` is one
-  authentication exchange, `hosts` and `auth` are options, and `paths` has the parents of paths. All of these are pure.
+  authentication exchange, `tls_errors` describes errors, `hosts` and `auth` are options, and `paths` has the parents
+  of paths. All of these are pure.
+
 Data goes out through `client` (an operation) → `session` (is there a connection, is it the right session) → `wire`
 (bytes) → `connection` (one write a loop tick), and comes in through ``Connection.data_received`` → a decoder → the
 future that the caller awaits, or `watches` for a notification.

@@ -21,6 +21,7 @@ from aiozkqueue.zookeeper.errors import (
     SessionExpiredError,
     ZooKeeperError,
 )
+from aiozkqueue.zookeeper.tls_errors import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +32,14 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Why a server may close a connection without an answer.
-UNANSWERED = (
-    "closed before it answered: a TLS port, or a server that is starting, has no quorum, is at its maxClientCnxns or "
-    "has older data than this client has seen, as after a restore?"
+_CLOSED = "closed before it answered: "
+_UNREADY = (
+    "a server that is starting, has no quorum, is at its maxClientCnxns or has older data than this client has seen, "
+    "as after a restore?"
 )
+#: Why a server may close a connection without an answer.
+UNANSWERED = f"{_CLOSED}a TLS port, or {_UNREADY}"
+_UNANSWERED_OVER_TLS = f"{_CLOSED}{_UNREADY}"
 MAX_REPLY = 256 * 1024 * 1024  # bytes: the names of about ten million children
 _MAX_FIRST_REPLY = 64 * 1024
 #: A request of this many bytes is written at once, not at the end of the loop's tick, so that the server can start.
@@ -216,20 +220,17 @@ class Connection(asyncio.Protocol):
         """Fail the pending requests after a reset, an end of the stream or a failed write."""
         if self.loss is None:
             self.cut_off = max((size for _, size in self._large), default=0)
-        if self._unanswered and (exc is None or isinstance(exc, ConnectionError)):
-            self.abort(UNANSWERED, exc)
+        if exc is not None and not isinstance(exc, ConnectionError):
+            self.abort(described(exc) or type(exc).__name__, exc)
+        elif self._first is not None and self._transport is not None:
+            tls = self._transport.get_extra_info("sslcontext") is not None
+            self.abort(_UNANSWERED_OVER_TLS if tls else UNANSWERED, exc)
         else:
             self.abort(str(exc) or type(exc).__name__ if exc is not None else "closed by the server", exc)
 
     def eof_received(self) -> None:
         """Fail the pending requests: otherwise the transport would first wait until it has sent everything."""
         self.connection_lost(None)
-
-    @property
-    def _unanswered(self) -> bool:
-        """Whether a server contacted without TLS has not answered yet."""
-        transport = self._transport
-        return self._first is not None and transport is not None and transport.get_extra_info("sslcontext") is None
 
     def data_received(self, data: bytes) -> None:
         """Cut the stream into frames."""

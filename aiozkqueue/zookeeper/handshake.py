@@ -58,7 +58,9 @@ async def dial(
     except _CLOSED as error:
         if tls is None:
             raise type(error)(UNANSWERED) from error
-        raise type(error)("closed during the TLS handshake: is that a TLS port?") from error
+        raise type(error)(
+            "closed during the TLS handshake: a port without TLS, or a server at its maxClientCnxns?"
+        ) from error
     return opened
 
 

@@ -33,6 +33,7 @@ from aiozkqueue.zookeeper.lookups import Lookups
 from aiozkqueue.zookeeper.outage import OutageLog
 from aiozkqueue.zookeeper.request_limit import RequestLimit, smaller_limit
 from aiozkqueue.zookeeper.states import StateMachine
+from aiozkqueue.zookeeper.tls_errors import described
 from aiozkqueue.zookeeper.watches import WatchRegistry
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ class Session:
         return await smaller_limit(server.host, server, self.limit.wanted, self._tls)
 
     def _failed(self, server: Server, error: Exception) -> None:
-        why = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+        why = described(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
         self._outages.tried(server, why)
 
     async def _establish(self, server: Server, address: str) -> Connection:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, make_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from aiozkqueue.testing import Certificates
     from tests.cli.conftest import Cli
@@ -69,12 +70,14 @@ async def test_a_server_with_a_certificate_for_another_name_is_refused(
 
     monkeypatch.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)  # the name leads here, and is not its own
     port = secured.node.ports.secure
-    await refused(r"not valid for 'bank\.example'|Hostname mismatch", f"bank.example:{port}", root, trusting)
+    why = r"(not valid for 'bank\.example'|Hostname mismatch).*; give the servers the names"
+    await refused(why, f"bank.example:{port}", root, trusting)
 
 
 async def test_a_server_with_an_untrusted_certificate_is_refused(secured: EmbeddedZooKeeper, root: str) -> None:
     tls = await asyncio.to_thread(ssl.create_default_context)
-    await refused("CERTIFICATE_VERIFY_FAILED", secured.secure_hosts, root, tls)
+    why = r"CERTIFICATE_VERIFY_FAILED.*; the context does not trust the authority"
+    await refused(why, secured.secure_hosts, root, tls)
 
 
 async def test_a_connection_without_tls_to_the_tls_port_fails(secured: EmbeddedZooKeeper, root: str) -> None:
@@ -88,9 +91,31 @@ async def test_mutual_tls_accepts_only_clients_with_a_certificate(
 ) -> None:
     known = await asyncio.to_thread(lambda: certificates.client_context(client_certificate=True))
     await round_trip(strict.secure_hosts, root, known)
-    with pytest.raises(zq.ConnectionLostError):
-        async with zq.connect(strict.secure_hosts, root=root, tls=trusting, connect_timeout=PATIENCE[0]):
-            pass
+    await refused("the server requires a client certificate: load one", strict.secure_hosts, root, trusting)
+
+
+async def test_a_client_certificate_of_an_unknown_authority_is_refused(
+    strict: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext, tmp_path: Path
+) -> None:
+    stranger = await asyncio.to_thread(make_certificates, tmp_path)
+    trusting.load_cert_chain(stranger.client)
+    await refused("the server rejects the client's certificate: load one", strict.secure_hosts, root, trusting)
+
+
+async def test_a_server_that_closes_a_tls_connection_without_an_answer_is_reported_with_likely_causes(
+    secured: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext
+) -> None:
+    """A server refuses a client that has seen newer data, as after a restore of a backup."""
+    async with zq.connect(secured.secure_hosts, root=root, session_timeout=20, tls=trusting) as session:
+        await session.queue("q").put(b"1")
+        newer = session._runtime.zookeeper._session  # type: ignore[attr-defined]
+        newer._zxid = 2**62
+        newer.connection.abort("the client has seen newer data")
+        async with asyncio.timeout(30):
+            while not newer._outages.attempts:  # noqa: ASYNC110 - the client fulfils it
+                await asyncio.sleep(0.01)
+        (why,) = newer._outages.attempts.values()
+        assert "closed before it answered: a server that is starting" in why
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["auth alone", "an acl"])
