@@ -23,6 +23,7 @@ from aiozkqueue.runtime.acl_errors import right_denied
 from aiozkqueue.runtime.clock import TRUSTED
 from aiozkqueue.zookeeper import (
     AuthFailedError,
+    BadVersionError,
     NoAuthError,
     RequestTooLargeError,
     ServerError,
@@ -33,13 +34,13 @@ from aiozkqueue.zookeeper import (
 from .bundle_puts import FEWEST, BundledPuts
 from .failures import CLOSED, expired, undecidable
 from .refusals import refused_alike
-from .repairs import Repairs
+from .repairs import ChangedQueues, Repairs
 from .slot import MultiFate, RefusedError, Slot
 from .unsent import UnsentWrites
 from .write import PUT_WEIGHT, Composition, SharedOps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
@@ -431,7 +432,8 @@ class GroupCommitter:
         operation = pending.composition.operations[index]
         if index < len(pending.queues):
             _separate(batch)
-            self._reopen(batch, pending.queues[index], operation, error)
+            changed = isinstance(error, BadVersionError)
+            self._reopen(batch, pending.queues[index], operation, error, pending.queues[index + 1 :] if changed else ())
             return
         member, handler = pending.refused_by(index)
         alike = {} if isinstance(handler, SharedOps) else pending.alike(index, error)
@@ -448,10 +450,25 @@ class GroupCommitter:
         else:
             self._answer_refusal(batch, member, handler, operation, error)
 
-    def _reopen(self, batch: list[AtomicWrite], state: QueueState, operation: Operation, error: ZooKeeperError) -> None:
-        """Open a queue again that has changed or lacks a lane, and then send the writes that depend on it again."""
-        for member in [candidate for candidate in batch if state in candidate.part.queues]:
-            self._repairs.begin(batch, member, state, operation, error)
+    def _reopen(
+        self,
+        batch: list[AtomicWrite],
+        state: QueueState,
+        operation: Operation,
+        error: ZooKeeperError,
+        unverified: Sequence[QueueState] = (),
+    ) -> None:
+        """Open a queue again that has changed or lacks a lane, and then send the writes that depend on it again.
+
+        Their queues among the ``unverified`` ones, whose checks the server has not reached, are also opened again.
+        """
+        members = [candidate for candidate in batch if state in candidate.part.queues]
+        others = {queue: None for queue in unverified if any(queue in member.part.queues for member in members)}
+        for other in others:
+            other.invalidate()
+        for member in members:
+            handler = ChangedQueues(state, [queue for queue in member.part.queues if queue in others])
+            self._repairs.begin(batch, member, handler, operation, error)
 
     def _answer_refusal(
         self,

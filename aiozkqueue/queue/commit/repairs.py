@@ -7,20 +7,22 @@ the write can be withdrawn until it is queued again.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from aiozkqueue.errors import NotCommittedError, QueueError, SessionClosedError
+from aiozkqueue.errors import NotCommittedError, NotFoundError, QueueError, SessionClosedError
 from aiozkqueue.zookeeper import ZooKeeperError
 
 from .failures import CLOSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from aiozkqueue.queue.state.hooks import RefusalHandler
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation
 
@@ -28,6 +30,31 @@ if TYPE_CHECKING:
 
 #: Maximum number of refusals of one write, for any cause, before it must be reduced or fails.
 MAX_REPAIRS: Final = 20
+
+
+class ChangedQueues:
+    """The handler for a refused check of a queue's configuration: it reads this one, and those that may have changed.
+
+    A server reports only the first refused operation. A write to many queues whose configurations have all changed
+    would otherwise be refused once for each of them.
+    """
+
+    def __init__(self, refused: QueueState, unverified: Sequence[QueueState]) -> None:
+        self._refused = refused
+        self._unverified = unverified
+
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Repair the queue whose check was refused, and open the others; see `RefusalHandler`."""
+        repair = self._refused.repair(operation, error)
+        return repair if repair is None or not self._unverified else self._open_all(repair)
+
+    async def _open_all(self, repair: Coroutine[object, object, None]) -> None:
+        await asyncio.gather(repair, *map(_open, self._unverified))
+
+
+async def _open(state: QueueState) -> None:
+    with suppress(NotFoundError):  # its own check will be refused
+        await state.open()
 
 
 class Repairs:

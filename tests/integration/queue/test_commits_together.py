@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.commit.repairs import MAX_REPAIRS
 from aiozkqueue.testing import Direction, Opcode
 from tests.integration.queue.bundles import BODIES, Stored, bundled, drain
 
@@ -144,3 +145,17 @@ async def test_puts_of_many_tasks_are_stored_once_when_a_message_on_the_wire_is_
     ids = await asyncio.gather(*(queue.put(body) for body in BODIES))
     contents = await queue.peek(2 * len(BODIES))
     assert sorted((message.id, message.value) for message in contents) == sorted(zip(ids, BODIES, strict=True))
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+async def test_a_transaction_with_many_queues_commits_after_all_of_them_were_configured(
+    session: zq.QueueSession, other: zq.QueueSession, earlier: int
+) -> None:
+    """More queues than a write may be refused; the server reports only the first one that has changed."""
+    queues = [session.queue(f"q{number}") for number in range(MAX_REPAIRS * 2)]
+    await asyncio.gather(*(queue.put(b"first") for queue in queues))
+    await asyncio.gather(*(other.queue(queue.name).configure(zq.QueueConfig(max_size=9)) for queue in queues[earlier:]))
+    async with session.transaction() as tx:
+        for queue in queues:
+            tx.put(queue, b"second")
+    assert [await queue.size() for queue in queues] == [2] * len(queues)
