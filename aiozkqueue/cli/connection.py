@@ -6,7 +6,6 @@ import asyncio
 import functools
 import inspect
 import os
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -23,9 +22,11 @@ from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.operations.similar import ALIKE, absence, similar_queue
 from aiozkqueue.session.credentials import AUTH, AUTH_FILE, credentials_of_environment, credentials_of_file
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import parse_hosts
+from aiozkqueue.zookeeper import RenewedContext, TlsFiles, parse_hosts
 
 if TYPE_CHECKING:
+    import ssl
+
     from aiozkqueue.session.connect import ConnectOptions
 
 P = ParamSpec("P")
@@ -169,13 +170,10 @@ class Connection:
         if self.tls_ca is None and self.tls_cert is None and not self.tls:
             return None
         try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
-            if self.tls_cert is not None:
-                context.load_cert_chain(self.tls_cert, self.tls_key)
-        except ssl.SSLError as error:
+            return RenewedContext(TlsFiles(self.tls_ca, self.tls_cert, self.tls_key))
+        except OSError as error:  # includes ssl.SSLError
             message = f"--tls-ca, --tls-cert or --tls-key is not a usable PEM file: {error}"
             raise typer.BadParameter(message) from error
-        return context
 
 
 async def _absence(session: zq.QueueSession, queue: AskedQueue) -> str:

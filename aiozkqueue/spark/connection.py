@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 import time
 from concurrent.futures import wait
 from contextlib import contextmanager
@@ -17,11 +16,20 @@ from aiozkqueue.runtime.acl_errors import access_denied
 from aiozkqueue.session.connect import connect
 from aiozkqueue.session.credentials import credentials_of_environment, credentials_of_file
 from aiozkqueue.session.internals import core_of
-from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError, State
+from aiozkqueue.zookeeper import (
+    Auth,
+    ConnectionLossError,
+    NoAuthError,
+    RenewedContext,
+    SessionExpiredError,
+    State,
+    TlsFiles,
+)
 
 from .orphans import TICK, end_with_parent
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable, Iterator
     from concurrent.futures import Future
 
@@ -160,20 +168,11 @@ def _auth(servers: Servers) -> list[Auth]:
         raise InvalidOptionError(msg) from None
 
 
-def _passphrase() -> str:
-    """Refuse an encrypted key. Without this, OpenSSL asks for its passphrase on a terminal, and waits."""
-    msg = "tlsKey or tlsCert has an encrypted key, whose passphrase cannot be entered here: use an unencrypted key"
-    raise InvalidOptionError(msg)
-
-
 def _tls(servers: Servers) -> ssl.SSLContext | None:
     if servers.tls_ca is None and servers.tls_cert is None:
         return None
     try:
-        context = ssl.create_default_context(cafile=servers.tls_ca)
-        if servers.tls_cert is not None:
-            context.load_cert_chain(servers.tls_cert, servers.tls_key, _passphrase)
+        return RenewedContext(TlsFiles(servers.tls_ca, servers.tls_cert, servers.tls_key))
     except OSError as error:  # includes ssl.SSLError
         msg = f"tlsCa, tlsCert or tlsKey is not a usable PEM file on this machine: {error}"
         raise InvalidOptionError(msg) from error
-    return context

@@ -9,7 +9,7 @@ The modules, from the outside in:
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` makes
   a connection carry it, `heartbeat` keeps it alive, `watches` holds the watches to arm again, and `outage` logs the
   time without a connection.
-- `connection` is one socket: frames in, frames out, requests pipelined in a FIFO.
+- `connection` is one socket: frames in, frames out, requests pipelined in a FIFO. `tls_files` has its certificates.
 - `wire` and `records` encode and decode requests, `listings` decodes a long reply while it arrives, `sasl` is one
   authentication exchange, `tls_errors` describes errors, `hosts` and `auth` are options, and `paths` has the parents
   of paths. All of these are pure.
@@ -70,6 +70,7 @@ from aiozkqueue.zookeeper.interface import (
 from aiozkqueue.zookeeper.paths import parent_of
 from aiozkqueue.zookeeper.reading import PAGE, below, read_apart, read_latest, read_pages
 from aiozkqueue.zookeeper.sending import apply_until_answered, until_answered
+from aiozkqueue.zookeeper.tls_files import RenewedContext, TlsFiles
 
 __all__ = [
     "PAGE",
@@ -98,6 +99,7 @@ __all__ = [
     "Permission",
     "ProtocolError",
     "QuotaExceededError",
+    "RenewedContext",
     "RequestTooLargeError",
     "Result",
     "ServerError",
@@ -106,6 +108,7 @@ __all__ = [
     "Stat",
     "State",
     "ThrottledError",
+    "TlsFiles",
     "Versioned",
     "Watch",
     "WatchEvent",

@@ -15,6 +15,7 @@ from aiozkqueue.zookeeper import records, wire
 from aiozkqueue.zookeeper.connection import UNANSWERED
 from aiozkqueue.zookeeper.errors import AuthFailedError, ServerError
 from aiozkqueue.zookeeper.sasl import DigestMd5
+from aiozkqueue.zookeeper.tls_files import RenewedContext
 
 if TYPE_CHECKING:
     import ssl
@@ -51,6 +52,8 @@ async def dial(
     Raises:
         OSError: refused, server unreachable, or certificate not valid (`ssl.SSLError`).
     """
+    if isinstance(tls, RenewedContext):
+        await tls.renew()
     try:
         _, opened = await asyncio.get_running_loop().create_connection(
             connection, address, server.port, ssl=tls, server_hostname=server.host.rstrip(".") if tls else None

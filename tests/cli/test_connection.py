@@ -10,12 +10,14 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 import aiozkqueue as zq
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aiozkqueue.testing import Certificates
     from tests.cli.conftest import Cli
     from tests.observer import Observer
 
@@ -106,6 +108,19 @@ def test_invalid_certificate_files_are_refused(cli: Cli) -> None:
     assert cli("peek", "q", "--tls-ca", __file__).status == 2
     assert cli("peek", "q", "--tls-ca", "/nowhere").status == 2
     assert cli("peek", "q", "--tls-key", __file__).status == 2
+
+
+def test_an_encrypted_key_is_refused_without_asking_for_its_passphrase(
+    cli: Cli, certificates: Certificates, tmp_path: Path
+) -> None:
+    key = serialization.load_pem_private_key(certificates.client.read_bytes(), None)
+    encrypted = tmp_path / "key.pem"
+    protection = serialization.BestAvailableEncryption(b"secret")
+    encrypted.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, protection))
+    peek = cli("peek", "q", "--tls-cert", str(certificates.client), "--tls-key", str(encrypted))
+    assert peek.status == 2
+    assert "use an unencrypted key" in peek.stderr
+    assert "Enter PEM" not in peek.stderr
 
 
 def test_the_command_without_its_extra_says_what_to_install() -> None:

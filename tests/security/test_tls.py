@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, make_certificates
+from aiozkqueue.cli.connection import Connection
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerTls, make_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from aiozkqueue.testing import Certificates
+    from aiozkqueue.zookeeper.session import Session
     from tests.cli.conftest import Cli
 
 #: Seconds that a connection is given in which it is refused; on a busy machine even that takes longer than the first.
@@ -149,3 +153,85 @@ def test_the_command_accepts_the_same_certificate_files(
     doctor = cli("doctor", "--json", **tls)
     assert doctor.status == 0, doctor.stderr
     assert doctor.records[0]["version"].startswith("3.")  # asked over TLS, too
+
+
+def service(server: EmbeddedZooKeeper, root: str, certificates: Certificates, certificate: Path) -> Connection:
+    """The connection of `aiozkqueue worker` and other commands, with this client certificate."""
+    return Connection(
+        hosts=server.secure_hosts,
+        root=root,
+        session_timeout=60,
+        connect_timeout=60,
+        tls_ca=certificates.authority,
+        tls_cert=certificate,
+        tls_key=None,
+        tls=False,
+        auth=(),
+    )
+
+
+async def rejected(transport: Session) -> None:
+    """Wait until a server has rejected the client's certificate."""
+    async with asyncio.timeout(30):
+        while "the server rejects the client's certificate" not in str(transport._outages.attempts):  # noqa: ASYNC110 - the client fulfils it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_service_reads_its_certificate_again_when_it_connects_again(
+    strict: EmbeddedZooKeeper, root: str, certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = await asyncio.to_thread(make_certificates, tmp_path)
+    certificate = tmp_path / "used.pem"
+    await asyncio.to_thread(shutil.copy, certificates.client, certificate)
+    async with service(strict, root, certificates, certificate).open() as session:
+        await session.queue("q").put(b"1")
+        client = core_of(session).zookeeper
+        identity = client.session_id
+        transport = client._session  # type: ignore[attr-defined]
+
+        await asyncio.to_thread(certificate.write_bytes, b"half of a certificate")
+        transport.connection.abort("to connect again")
+        await session.queue("q").put(b"2", timeout=60)  # by the earlier certificate
+        assert "the earlier ones stay in use" in caplog.text
+
+        await asyncio.to_thread(shutil.copy, stranger.client, certificate)
+        transport.connection.abort("to connect again")
+        await rejected(transport)
+
+        await asyncio.to_thread(shutil.copy, certificates.client, certificate)
+        await session.queue("q").put(b"3", timeout=60)
+        assert client.session_id == identity
+
+
+async def test_a_program_connects_again_with_a_certificate_loaded_into_its_context(
+    strict: EmbeddedZooKeeper, root: str, certificates: Certificates, trusting: ssl.SSLContext, tmp_path: Path
+) -> None:
+    stranger = await asyncio.to_thread(make_certificates, tmp_path)
+    trusting.load_cert_chain(certificates.client)
+    async with zq.connect(strict.secure_hosts, root=root, session_timeout=60, tls=trusting) as session:
+        await session.queue("q").put(b"1")
+        trusting.load_cert_chain(stranger.client)
+        transport = core_of(session).zookeeper._session  # type: ignore[attr-defined]
+        transport.connection.abort("to connect again")
+        await rejected(transport)
+        trusting.load_cert_chain(certificates.client)
+        await session.queue("q").put(b"2", timeout=60)
+        assert core_of(session).zookeeper.generation == 1
+
+
+async def test_a_session_continues_when_its_server_restarts_with_a_certificate_of_a_new_authority(
+    root: str, certificates: Certificates, trusting: ssl.SSLContext, tmp_path: Path
+) -> None:
+    renewed = await asyncio.to_thread(make_certificates, tmp_path)
+    used = ServerTls(tmp_path / "used.pem", certificates.authority)
+    await asyncio.to_thread(shutil.copy, certificates.server, used.key_and_certificate)
+    async with (
+        EmbeddedZooKeeper(ServerOptions(tls=used, fsync=False)) as server,
+        zq.connect(server.secure_hosts, root=root, session_timeout=60, tls=trusting) as session,
+    ):
+        await session.queue("q").put(b"1")
+        trusting.load_verify_locations(renewed.authority)
+        await asyncio.to_thread(shutil.copy, renewed.server, used.key_and_certificate)
+        await asyncio.to_thread(server.node.restart)
+        await session.queue("q").put(b"2", timeout=60)
+        assert core_of(session).zookeeper.generation == 1

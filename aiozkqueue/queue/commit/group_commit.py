@@ -463,11 +463,11 @@ class GroupCommitter:
         Their queues among the ``unverified`` ones, whose checks the server has not reached, are also opened again.
         """
         members = [candidate for candidate in batch if state in candidate.part.queues]
-        others = {queue: None for queue in unverified if any(queue in member.part.queues for member in members)}
-        for other in others:
-            other.invalidate()
+        changed = {queue: None for queue in unverified if any(queue in member.part.queues for member in members)}
+        for queue in changed:
+            queue.invalidate()
         for member in members:
-            handler = ChangedQueues(state, [queue for queue in member.part.queues if queue in others])
+            handler = ChangedQueues(state, [queue for queue in member.part.queues if queue in changed])
             self._repairs.begin(batch, member, handler, operation, error)
 
     def _answer_refusal(

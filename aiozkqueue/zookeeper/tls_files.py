@@ -1,0 +1,85 @@
+"""TLS contexts of commands and jobs, which name their certificates by files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from aiozkqueue.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log: Final = logging.getLogger(__name__)
+
+
+class TlsFiles(NamedTuple):
+    """The PEM files of a client; None: not given."""
+
+    authorities: Path | str | None = None
+    """The authorities to trust, instead of those of the system."""
+    certificate: Path | str | None = None
+    key: Path | str | None = None
+    """The private key; None: it is in the file of the certificate."""
+
+    def context(self) -> ssl.SSLContext:
+        """Load the files.
+
+        Raises:
+            OSError: a file cannot be read, or is not a usable PEM file.
+            InvalidOptionError: the key is encrypted.
+        """
+        context = ssl.create_default_context(cafile=self.authorities)
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key, _passphrase)
+        return context
+
+    def stamps(self) -> list[tuple[int, int]]:
+        """Return what changes when a file is replaced. Raises: OSError."""
+        stats = [os.stat(file) for file in self if file is not None]  # noqa: PTH116 - a str or a Path
+        return [(stat.st_ino, stat.st_mtime_ns) for stat in stats]
+
+
+class RenewedContext(ssl.SSLContext):
+    """A context for clients that reads its files again before a connection if they have changed.
+
+    A service runs for longer than its certificate is valid. Files that cannot be used, such as a half-written one, are
+    logged, and the last usable ones stay in use.
+
+    Raises: as `TlsFiles.context`.
+    """
+
+    _files: TlsFiles
+    _stamps: list[tuple[int, int]]
+    _context: ssl.SSLContext
+
+    def __new__(cls, files: TlsFiles) -> Self:
+        """Load the files."""
+        self = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+        self._files, self._stamps, self._context = files, [], files.context()
+        return self
+
+    async def renew(self) -> None:
+        """Read the files in a thread if they have changed."""
+        await asyncio.to_thread(self._renew)
+
+    def _renew(self) -> None:
+        try:
+            stamps = self._files.stamps()
+            if stamps != self._stamps:
+                self._context, self._stamps = self._files.context(), stamps
+        except (OSError, InvalidOptionError) as error:
+            log.warning("the changed TLS files cannot be used, so the earlier ones stay in use: %s", error)
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:  # noqa: ANN401 - those of the base class
+        """Begin the handshake of a connection, with the files that were read last."""
+        return self._context.wrap_bio(*arguments, **options)
+
+
+def _passphrase() -> str:
+    """Refuse an encrypted key. Without this, OpenSSL asks for its passphrase on a terminal, and waits."""
+    msg = "the TLS key is an encrypted key, whose passphrase cannot be entered here: use an unencrypted key"
+    raise InvalidOptionError(msg)
