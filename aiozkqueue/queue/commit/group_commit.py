@@ -29,12 +29,13 @@ from aiozkqueue.zookeeper import (
     ServerError,
     State,
     ZooKeeperError,
+    parent_of,
 )
 
 from .bundle_puts import FEWEST, BundledPuts
 from .failures import CLOSED, expired, undecidable
 from .refusals import refused_alike
-from .repairs import ChangedQueues, Repairs
+from .repairs import RepairedTogether, Repairs
 from .slot import MultiFate, RefusedError, Slot
 from .unsent import UnsentWrites
 from .write import PUT_WEIGHT, Composition, SharedOps
@@ -150,6 +151,23 @@ class _PendingMulti:
             member, handler = self.refused_by(each)
             concerned.setdefault(member, (handler, operations[each]))
         return concerned
+
+    def checks_after(self, index: int) -> list[tuple[QueueState, Operation]]:
+        """Return the queues whose checks follow the one at this index, with these checks."""
+        return list(zip(self.queues[index + 1 :], self.composition.operations[index + 1 :], strict=False))
+
+    def hours_missing_after(
+        self, index: int, error: ZooKeeperError, queues: Sequence[QueueState]
+    ) -> list[tuple[QueueState, Operation]]:
+        """Return the queues whose znodes for an hour may also be missing, after a put into another hour was refused."""
+        operations = self.composition.operations
+        refused = next((state for state in queues if state.lacks_hour(operations[index], error)), None)
+        if refused is None:
+            return []
+        following = operations[index + 1 :]
+        missing = [(state, each) for each in following for state in queues if state.lacks_hour(each, error)]
+        folders = {parent_of(each.path): (state, each) for state, each in missing if state is not refused}
+        return list(folders.values())
 
     def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
         """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
@@ -432,8 +450,8 @@ class GroupCommitter:
         operation = pending.composition.operations[index]
         if index < len(pending.queues):
             _separate(batch)
-            changed = isinstance(error, BadVersionError)
-            self._reopen(batch, pending.queues[index], operation, error, pending.queues[index + 1 :] if changed else ())
+            further = pending.checks_after(index) if isinstance(error, BadVersionError) else ()
+            self._reopen(batch, pending.queues[index], operation, error, further)
             return
         member, handler = pending.refused_by(index)
         alike = {} if isinstance(handler, SharedOps) else pending.alike(index, error)
@@ -448,7 +466,8 @@ class GroupCommitter:
             for concerned, (answering, its_operation) in alike.items():
                 self._repairs.begin(batch, concerned, answering, its_operation, error)
         else:
-            self._answer_refusal(batch, member, handler, operation, error)
+            together = RepairedTogether(handler, pending.hours_missing_after(index, error, member.part.queues))
+            self._answer_refusal(batch, member, together, operation, error)
 
     def _reopen(
         self,
@@ -456,19 +475,15 @@ class GroupCommitter:
         state: QueueState,
         operation: Operation,
         error: ZooKeeperError,
-        unverified: Sequence[QueueState] = (),
+        further: Sequence[tuple[QueueState, Operation]] = (),
     ) -> None:
         """Open a queue again that has changed or lacks a lane, and then send the writes that depend on it again.
 
-        Their queues among the ``unverified`` ones, whose checks the server has not reached, are also opened again.
+        ``further`` has the queues whose checks the server has not reached. Those of these writes are opened again too.
         """
-        members = [candidate for candidate in batch if state in candidate.part.queues]
-        changed = {queue: None for queue in unverified if any(queue in member.part.queues for member in members)}
-        for queue in changed:
-            queue.invalidate()
-        for member in members:
-            handler = ChangedQueues(state, [queue for queue in member.part.queues if queue in changed])
-            self._repairs.begin(batch, member, handler, operation, error)
+        for member in [candidate for candidate in batch if state in candidate.part.queues]:
+            concerned = [each for each in further if each[0] in member.part.queues]
+            self._repairs.begin(batch, member, RepairedTogether(state, concerned), operation, error)
 
     def _answer_refusal(
         self,

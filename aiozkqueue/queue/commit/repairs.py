@@ -7,13 +7,12 @@ the write can be withdrawn until it is queued again.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from aiozkqueue.errors import NotCommittedError, NotFoundError, QueueError, SessionClosedError
+from aiozkqueue.errors import NotCommittedError, QueueError, SessionClosedError
 from aiozkqueue.zookeeper import ZooKeeperError
 
 from .failures import CLOSED
@@ -32,29 +31,27 @@ if TYPE_CHECKING:
 MAX_REPAIRS: Final = 20
 
 
-class ChangedQueues:
-    """The handler for a refused check of a queue's configuration: it reads this one, and those that may have changed.
+class RepairedTogether:
+    """A handler that repairs a refusal, and its cause in further queues of the same write where it is likely.
 
-    A server reports only the first refused operation. A write to many queues whose configurations have all changed
-    would otherwise be refused once for each of them.
+    A server reports only the first refused operation. A write to many queues would otherwise be refused once for each
+    of them, for example when the configurations of all have changed.
     """
 
-    def __init__(self, refused: QueueState, unverified: Sequence[QueueState]) -> None:
+    def __init__(self, refused: RefusalHandler, further: Sequence[tuple[QueueState, Operation]]) -> None:
         self._refused = refused
-        self._unverified = unverified
+        self._further = further
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Repair the queue whose check was refused, and open the others; see `RefusalHandler`."""
-        repair = self._refused.repair(operation, error)
-        return repair if repair is None or not self._unverified else self._open_all(repair)
+        """Repair all queues at the same time; see `RefusalHandler`."""
+        repairs = [self._refused.repair(operation, error)]
+        repairs += [state.repair(its_operation, error) for state, its_operation in self._further]
+        under_way = [repair for repair in repairs if repair is not None]
+        return _gathered(under_way) if under_way else None
 
-    async def _open_all(self, repair: Coroutine[object, object, None]) -> None:
-        await asyncio.gather(repair, *map(_open, self._unverified))
 
-
-async def _open(state: QueueState) -> None:
-    with suppress(NotFoundError):  # its own check will be refused
-        await state.open()
+async def _gathered(repairs: Sequence[Coroutine[object, object, None]]) -> None:
+    await asyncio.gather(*repairs)
 
 
 class Repairs:

@@ -159,3 +159,12 @@ async def test_a_transaction_with_many_queues_commits_after_all_of_them_were_con
         for queue in queues:
             tx.put(queue, b"second")
     assert [await queue.size() for queue in queues] == [2] * len(queues)
+
+
+async def test_a_transaction_puts_the_first_delayed_messages_of_many_queues(session: zq.QueueSession) -> None:
+    """Each queue lacks the znode for the hour."""
+    queues = [session.queue(f"q{number}") for number in range(MAX_REPAIRS * 2)]
+    async with session.transaction() as tx:
+        for queue in queues:
+            tx.put(queue, b"later", delay=3600)
+    assert [await queue.size() for queue in queues] == [1] * len(queues)
