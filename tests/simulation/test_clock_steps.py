@@ -292,3 +292,73 @@ def test_lifetimes_and_delays_count_by_the_clock_of_a_new_leader_at_once(
             assert loop.time() - began == pytest.approx(delay or 99, abs=AT_ONCE)
 
     run_virtual(main, limit=4 * HOUR)
+
+
+async def put_in_a_transaction(session: zq.QueueSession, **options: Any) -> None:
+    async with session.transaction() as tx:
+        tx.put(session.queue("jobs"), b"after", **options)
+
+
+async def put_many(session: zq.QueueSession, **options: Any) -> None:
+    await session.queue("jobs").put_many([b"after"], **options)
+
+
+async def put_after(session: zq.QueueSession, **options: Any) -> None:
+    await session.queue("jobs").put(b"after", **options)
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+@pytest.mark.parametrize("options", [{"ttl": 100}, {"delay": 30}, {"delay": 30, "ttl": 100}], ids=str)
+@pytest.mark.parametrize("put", [put_after, put_many, put_in_a_transaction])
+def test_a_put_that_waits_for_a_new_leader_counts_by_its_clock(
+    put: Callable[..., Awaitable[None]], options: dict[str, float], by: float
+) -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
+        async with cluster.connect(session_timeout=20) as session, cluster.connect() as other:
+            await put_later(session, 0.01)  # so the queue is known to have delayed messages
+            assert await wait(session, 10) is not None
+            cluster.ensemble.offset += by
+            cluster.ensemble.elect()
+            began = loop.time()
+            await put(session, **options)
+            assert loop.time() - began < AT_ONCE
+            if "delay" not in options:
+                await asyncio.sleep(99)
+            assert await wait(other, 2 * HOUR) is not None
+            assert loop.time() - began == pytest.approx(options.get("delay", 99), abs=AT_ONCE)
+
+    run_virtual(main, limit=4 * HOUR)
+
+
+def test_a_default_lifetime_counts_by_the_clock_of_a_new_leader_if_the_first_attempt_was_lost() -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
+        lost: list[Request] = []
+
+        def lose(_: ServerConnection, request: Request) -> Fault | None:
+            """Lose the put with its session, and elect another leader."""
+            if lost or request.kind is not Kind.MULTI or not _puts(request):
+                return None
+            lost.append(request)
+            cluster.ensemble.offset += HOUR
+            loop.call_soon(cluster.ensemble.elect)
+            loop.call_soon(cluster.expire, "producer")
+            return Fault.LOST_BEFORE
+
+        async with cluster.connect(name="producer") as session, cluster.connect(session_timeout=20) as other:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(ttl=100))
+            await jobs.put(b"before")
+            assert await wait(other, 10) is not None
+            cluster.ensemble.judge = lose
+            await jobs.put(b"after")
+            assert lost
+            await asyncio.sleep(90)
+            assert await wait(other, 0) is not None
+
+    run_virtual(main)
+
+
+def _puts(request: Request) -> bool:
+    return any(isinstance(each, Create) and "/items/" in each.path for each in request.argument)

@@ -41,7 +41,7 @@ from .unsent import UnsentWrites
 from .write import PUT_WEIGHT, Composition, SharedOps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
@@ -296,7 +296,7 @@ class GroupCommitter:
         if free is None:
             return
         slot, assigned = free
-        if not self._can_send(slot):  # the writes stay where they can be withdrawn
+        if not self._can_send(slot, self._unsent.ready):  # the writes stay where they can be withdrawn
             assigned.set_result(None)
             self._woken = True
             return
@@ -366,27 +366,29 @@ class GroupCommitter:
                 return assignment
             self._woken = False
 
-    def _can_send(self, slot: Slot) -> bool:
-        """Whether a multi can be sent under a slot now."""
+    def _can_send(self, slot: Slot, writes: Iterable[AtomicWrite]) -> bool:
+        """Whether a multi of these writes can be sent under a slot now."""
         zookeeper = self._zookeeper
         can_send = slot.ready and zookeeper.state is State.CONNECTED and not zookeeper.resting
-        return can_send and not self._lacks_time()
+        return can_send and not self._lacks_time(writes)
 
-    def _lacks_time(self) -> bool:
-        """Whether ZooKeeper's time must be measured before the unsent writes can be composed."""
-        return not self._clock.sampled_within(TRUSTED) and any(write.part.needs_time for write in self._unsent.ready)
+    def _lacks_time(self, writes: Iterable[AtomicWrite]) -> bool:
+        """Whether ZooKeeper's time must be measured before these writes can be composed."""
+        clock = self._clock
+        measured = clock.bounded and clock.sampled_within(TRUSTED)
+        return not measured and any(write.part.needs_time for write in writes)
 
     async def _make_ready(self, slot: Slot) -> ZooKeeperError | None:
         """Wait until a multi can be sent under a slot; return the error if none ever can.
 
         No write is taken meanwhile, so each can be withdrawn.
         """
-        while not self._can_send(slot):
+        while not self._can_send(slot, self._unsent.ready):
             try:
                 generation = await self._zookeeper.wait_connected()
                 if not slot.ready:
                     await slot.prepare(generation)
-                elif self._lacks_time():
+                elif self._lacks_time(self._unsent.ready):
                     await slot.sample_clock(generation)
             except ZooKeeperError as error:
                 return error
@@ -423,7 +425,7 @@ class GroupCommitter:
             try:
                 sending = pending.sending
                 if sending is None:
-                    if not self._can_send(slot):  # nothing of these is under way: they can be withdrawn again
+                    if not self._can_send(slot, batch):  # nothing of these is under way: they can be withdrawn again
                         _separate(batch)
                         self._requeue(batch)
                         return

@@ -65,6 +65,11 @@ class Place(Protocol):
         """Whether `prepare` has nothing to do."""
         ...
 
+    @property
+    def needs_time(self) -> bool:
+        """Whether `path` computes a moment in ZooKeeper's time, which must have been measured recently."""
+        ...
+
     async def prepare(self) -> None:
         """Obtain what must be known before the put is sent. The queue is open."""
         ...
@@ -106,6 +111,11 @@ class PutPlan:
     def ready(self) -> bool:
         """Whether the put can be sent."""
         return (self.place is None or self.place.ready) and all(attached_op.ready for attached_op in self.attached_ops)
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether its next operations have moments in ZooKeeper's time; see `Place`."""
+        return self.place is not None and self.place.needs_time
 
     async def prepare(self) -> None:
         """Obtain what must be known before the put is sent."""

@@ -134,8 +134,10 @@ class Puts(Part):
 
     @property
     def needs_time(self) -> bool:
-        """See `Part`: a queue with a default lifetime adds the time of expiry."""
-        return any(state.snapshot.config.lifetime is not None for state in self.queues)
+        """See `Part`: a put with a delay or a lifetime has an end, and a queue with a default lifetime adds one."""
+        if any(state.snapshot.config.lifetime is not None for state in self.queues):
+            return True
+        return self._planned and any(put.plan is not None and put.plan.needs_time for put in self._puts)
 
     def compose(self, composition: Composition) -> None:
         """Add the creates of the items, after the operations of their plans."""

@@ -47,6 +47,11 @@ class DelayedPlace:
             return self._delay is None or clock.bounded
         return self._past or clock.bounded or self._due > clock.now()
 
+    @property
+    def needs_time(self) -> bool:
+        """See `Place`."""
+        return self._due is None and self._delay is not None
+
     async def prepare(self) -> None:
         """Learn ZooKeeper's time, and make consumers look for such messages if this is the first one."""
         if not self._time_known:

@@ -42,6 +42,11 @@ class DueName:
         """See `Place`."""
         return self._runtime.server_clock.bounded
 
+    @property
+    def needs_time(self) -> bool:
+        """See `Place`."""
+        return self._due is None
+
     async def prepare(self) -> None:
         """Learn ZooKeeper's time."""
         await self._runtime.learn_time()

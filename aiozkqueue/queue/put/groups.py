@@ -17,6 +17,8 @@ class GroupLane:
 
     __slots__ = ("_group", "_state")
 
+    needs_time = False
+
     def __init__(self, state: QueueState, group: str) -> None:
         self._state = state
         self._group = group

@@ -68,6 +68,7 @@ class KeyLane:
     __slots__ = ("_key", "_state")
 
     ready = True
+    needs_time = False
 
     def __init__(self, state: QueueState, key: str) -> None:
         self._state = state

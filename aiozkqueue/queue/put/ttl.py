@@ -52,6 +52,12 @@ class TtlPlace:
     def _end_known(self) -> bool:
         return self._seconds == math.inf or self._end is not None or self._clock.sampled_within(TRUSTED)
 
+    @property
+    def needs_time(self) -> bool:
+        """See `Place`."""
+        counts_from_now = self._seconds != math.inf and self._end is None
+        return counts_from_now or (self.within is not None and self.within.needs_time)
+
     async def prepare(self) -> None:
         """Learn ZooKeeper's time, and prepare the place."""
         while not self.ready:  # the queue may change meanwhile
