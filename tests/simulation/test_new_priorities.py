@@ -72,6 +72,27 @@ def test_priorities_for_which_there_is_no_room_fail_and_the_others_are_put() -> 
     run_virtual(main)
 
 
+def test_a_put_is_admitted_at_once_while_others_wait_for_priorities_for_which_there_is_no_room() -> None:
+    """Otherwise it would write the same configuration again and again while such puts are repeated."""
+
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(shards=1024))
+            for priority in range(4):
+                await jobs.put(b"first", priority=priority)
+            changes = cluster.ensemble.judge = Changes("/zms/jobs")
+            refused = [asyncio.ensure_future(jobs.put(b"%d" % each, priority=each)) for each in range(4, 8)]
+            await asyncio.sleep(0)  # they wait first
+            await jobs.put(b"later", delay=1)
+            assert changes.seen == 1
+            results = await asyncio.gather(*refused, return_exceptions=True)
+            assert all(isinstance(each, zq.InvalidOptionError) for each in results)
+
+    run_virtual(main)
+
+
 def test_a_cancelled_put_of_a_new_priority_does_not_keep_the_others_waiting() -> None:
     async def main() -> None:
         async with make_cluster().connect() as session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import InvalidOptionError
@@ -53,10 +53,8 @@ class LaneRequests:
             ended.set()
 
     def add_to(self, config: StoredConfig) -> StoredConfig:
-        """Return the configuration with everything that is waited for, until there is no room for more."""
+        """Return the configuration with everything that is waited for and has room."""
         for priority, scheduled in self._waiting:
-            try:
+            with suppress(InvalidOptionError):  # the put that asked for it raises this itself
                 config = with_lane(self._queue, config, priority, scheduled=scheduled)
-            except InvalidOptionError:  # the put that asked for it raises this itself
-                break
         return config
