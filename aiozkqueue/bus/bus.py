@@ -10,7 +10,15 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 
-from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, PayloadError, Reject, Retry
+from aiozkqueue.errors import (
+    AlreadyExistsError,
+    InvalidOptionError,
+    PayloadError,
+    QueueFullError,
+    Reject,
+    Retry,
+    TransactionTooLargeError,
+)
 from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
 from aiozkqueue.queue.commit.capacity import enter, needs_of, try_reserve
@@ -147,12 +155,17 @@ class Bus(Generic[E]):
             if tx is not None:
                 return work_given(tx).add_puts(puts, check)
             await make_ready(puts)
-            atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts, patience))))
+            bounded = needs_of(puts, {}).keys()
+            atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts))))
             try:
                 await self._enter(atomic_write, puts, patience, check)
                 await runtime.settle(atomic_write)
             except GroupsChangedError:
                 continue
+            except (QueueFullError, TransactionTooLargeError):
+                if bounded == needs_of(puts, {}).keys() and await self._groups.are_still(check):
+                    raise
+                continue  # the full queue is that of a group that has left, or it was not known to be bounded
             return [stored_as(put) for put in puts]
 
     async def _prepare(self, body: bytes, options: dict[str, Any]) -> tuple[list[Put], GroupsCheck]:

@@ -55,6 +55,12 @@ class Groups:
         """Record that the groups have changed."""
         self._known = False
 
+    async def are_still(self, check: GroupsCheck) -> bool:
+        """Read the groups, and return whether they are those of a check. Raises: AccessDeniedError, PayloadError."""
+        self.forget()
+        _, latest = await self.known()
+        return latest.version == check.version
+
     @asynccontextmanager
     async def unchanged(self, check: GroupsCheck) -> AsyncIterator[None]:
         """Run the body, and cancel it as soon as the groups are no longer those of a check.
@@ -64,9 +70,7 @@ class Groups:
         with anyio.CancelScope() as scope:
             watch = await self._runtime.zookeeper.watch(self._paths.base, lambda _: scope.cancel())
             try:
-                self.forget()
-                _, latest = await self.known()  # they may have changed before the watch was set
-                if latest.version == check.version:
+                if await self.are_still(check):  # they may have changed before the watch was set
                     yield
                     return
             finally:

@@ -103,10 +103,13 @@ def test_a_group_that_joined_gets_an_event_that_the_bus_itself_has_already(tenth
     play(program)
 
 
+FULL = zq.QueueConfig(max_size=1)
+
+
 async def join_and_fill(bus: Bus[Event]) -> None:
     """Make a group, with a queue that the first event fills."""
     await bus.join("audit")
-    await bus.queue("audit").configure(zq.QueueConfig(max_size=1))
+    await bus.queue("audit").configure(FULL)
     await bus.post(Event(text="1"))
 
 
@@ -126,6 +129,42 @@ def test_a_post_that_waits_for_room_continues_without_a_group_that_leaves(after:
         assert (await bus.queue().size(), await bus.queue("audit").size()) == (2, 1)
         await operator.join("billing")
         assert len(await bus.post(Event(text="3"), timeout=timeout)) == 2
+
+    play(program)
+
+
+@pytest.mark.parametrize("posted", [False, True])
+@pytest.mark.parametrize("timeout", [0, 20])
+def test_the_full_queue_of_a_group_that_has_left_refuses_no_post(timeout: float, *, posted: bool) -> None:
+    """The session has read the groups before, and knows of no limit of their queues."""
+
+    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+        await operator.join("audit")
+        await (bus.post(Event(text="1")) if posted else bus.groups())
+        await (operator.queue("audit").configure(FULL) if posted else join_and_fill(operator))
+        await operator.leave("audit")
+        began = asyncio.get_running_loop().time()
+        assert len(await bus.post(Event(text="2"), timeout=timeout)) == 1
+        assert asyncio.get_running_loop().time() - began < 1
+
+    play(program)
+
+
+@pytest.mark.parametrize("after", [*range(20), 5000])
+def test_a_post_to_a_queue_that_was_not_known_to_be_full_continues_without_a_group_that_leaves(after: int) -> None:
+    async def program(one: zq.QueueSession, other: zq.QueueSession) -> None:
+        bus, operator = Bus(one, "orders", Event), Bus(other, "orders", Event)
+        await operator.join("audit")
+        await bus.post(Event(text="1"))
+        await operator.queue("audit").configure(FULL)
+        waiting = asyncio.create_task(bus.post(Event(text="2"), timeout=20))
+        await asyncio.sleep(after / 1000)
+        assert not waiting.done()
+        await operator.leave("audit")
+        async with asyncio.timeout(1):
+            assert len(await waiting) == 1
+        assert (await bus.queue().size(), await bus.queue("audit").size()) == (2, 1)
 
     play(program)
 
