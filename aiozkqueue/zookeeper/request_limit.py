@@ -25,8 +25,9 @@ _log = logging.getLogger(__name__)
 SMALL: Final = 4096
 #: Lengths that are tried at once.
 _PARALLEL: Final = 8
-#: Seconds after which a server has accepted a length: at first, and for the last one. With a server that is slower than
-#: that, the limit is measured as too large: the next request above the real one is lost, and it is measured again.
+#: Seconds after which a server has accepted a length: at first, and for the last one, or if the first proves too short.
+#: With a server that is slower than that, the limit is measured as too large: the next request above the real one is
+#: lost, and it is measured again.
 _QUICK, _SURE = 0.05, 0.3
 _TRIPS = 3  # round trips that are added
 _LONGEST = 2.0  # for one round, seconds
@@ -83,11 +84,11 @@ async def smaller_limit(address: str, server: Server, size: int, tls: ssl.SSLCon
     if size <= SMALL or await refused([SMALL, size], _SURE) != [False, True]:
         return None
     limit = size
-    while True:
+    for patience in (_QUICK, _SURE):
         accepted = SMALL
         while limit - accepted > 1:
             lengths = _between(accepted, limit)
-            answers = await refused(lengths, _QUICK)
+            answers = await refused(lengths, patience)
             if answers.count(None) == len(answers):
                 return None
             accepted, limit = _bounds(lengths, answers, accepted, limit)
@@ -95,9 +96,10 @@ async def smaller_limit(address: str, server: Server, size: int, tls: ssl.SSLCon
             case [False, True]:
                 return accepted
             case [True, _] if accepted > SMALL:
-                limit = accepted
+                limit = accepted  # the server is slower than that
             case _:
                 return None
+    return None
 
 
 def _between(accepted: int, limit: int) -> list[int]:

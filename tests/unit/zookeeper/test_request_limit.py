@@ -68,3 +68,21 @@ async def test_the_limit_of_a_server_with_little_room_for_more_connections_is_no
     async with crowded(100_000, places) as port, asyncio.timeout(40):
         limit = await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None)
     assert limit is None or limit >= 100_000  # larger, if this machine was too slow
+
+
+async def test_the_search_ends_if_the_server_takes_long_to_close_a_connection() -> None:
+    """It has much to do, and closes the connection after the quick attempts have ended."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            (length,) = struct.unpack("!i", await reader.readexactly(4))
+            if length <= 100_000:
+                await reader.read()
+            await asyncio.sleep(0.15)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with asyncio.timeout(30):
+            limit = await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None)
+    assert limit is None or limit >= 100_000  # larger, if this machine was too slow
