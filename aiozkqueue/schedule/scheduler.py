@@ -172,7 +172,7 @@ class Scheduler:
         pauses = await asyncio.gather(*(self._serve_apart(name, *job, now) for name, job in due.items()))
         self._due |= {name: now + milliseconds_in(pause) for name, pause in zip(due, pauses, strict=True)}
         following = min(self._due.values(), default=now + milliseconds_in(LONGEST_SLEEP))
-        return max(0.0, (following - now) / 1000)
+        return min(max(0.0, (following - now) / 1000), LONGEST_SLEEP)  # further away if the clock was set back
 
     async def _serve_apart(self, name: str, record: JobRecord, version: int, now: int) -> float:
         """Serve one job as `_serve` does; an unforeseen error with it does not stop the others."""

@@ -17,6 +17,7 @@ from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.schedule import Jobs, Scheduler
 from aiozkqueue.schedule.cron import Cron, to_put
 from aiozkqueue.schedule.overdue import overdue_jobs
+from aiozkqueue.schedule.scheduler import LONGEST_SLEEP
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
@@ -247,3 +248,24 @@ def test_thousands_of_jobs_do_not_keep_the_event_loop_from_other_tasks(monkeypat
 
     play(program)
     assert 0 < most <= MOST_IN_A_TURN
+
+
+def test_a_job_is_not_late_because_the_clock_was_behind_for_a_while() -> None:
+    """The scheduler has looked meanwhile, and the next look was far away by that clock."""
+
+    async def main() -> None:
+        cluster, loop = make_cluster(), asyncio.get_running_loop()
+        async with cluster.connect() as session, Scheduler(session):
+            added = await Jobs(session).add("report", "0 */4 * * *", session.queue("reports"), b"x")
+            assert added.next is not None
+            begin = loop.time()
+            due_in = (added.next - added.last).total_seconds()
+            assert due_in > 2 * LONGEST_SLEEP
+            cluster.ensemble.offset -= 36_000
+            await asyncio.sleep(LONGEST_SLEEP + 60)
+            cluster.ensemble.offset += 36_000
+            async with session.transaction() as tx:
+                assert await tx.take(session.queue("reports"), timeout=50_000) is not None
+            assert loop.time() - begin < due_in + LONGEST_SLEEP + 1
+
+    run_virtual(main, limit=100_000)
