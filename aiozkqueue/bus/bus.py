@@ -25,7 +25,7 @@ from aiozkqueue.queue.commit.capacity import enter, needs_of, try_reserve
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.unique_keys import stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite, Joined
-from aiozkqueue.queue.options import seconds
+from aiozkqueue.queue.options import headers_given, seconds
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.session.cancellations import foreign_cancellations
@@ -145,7 +145,7 @@ class Bus(Generic[E]):
             work_given(tx).require_of(runtime)
         patience = Deadline(seconds(timeout, "timeout"), runtime.clock)
         names, body = self._types.encode(event, self.name)
-        headers = dict(options.pop("headers", None) or {})
+        headers = headers_given(self.name, options.pop("headers", None))
         if EVENT in headers or DONE in headers:
             msg = f"the headers {EVENT!r} and {DONE!r} are reserved by the bus; use other names"
             raise InvalidOptionError(msg)

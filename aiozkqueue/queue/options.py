@@ -160,7 +160,7 @@ def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
     if (ttl := options.get("ttl")) is not None:
         lifetime(ttl)
     unique_mode(queue, options.get("unique"))
-    key, headers = _key(queue, options.get("key")), _headers(queue, options.get("headers"))
+    key, headers = _key(queue, options.get("key")), headers_given(queue, options.get("headers"))
     group = _key(queue, options.get("group"), "group")
     priority = _priority(queue, options.get("priority", 0))
     schedule_of(queue, options)
@@ -250,7 +250,8 @@ def _key(queue: str, key: object, option: str = "key") -> str | None:
     return key
 
 
-def _headers(queue: str, headers: object) -> Mapping[str, str]:
+def headers_given(queue: str, headers: object) -> dict[str, str]:
+    """Return a copy of the headers that a caller gave; the texts are not checked. Raises: InvalidOptionError."""
     if headers is None:
         return {}
     if not isinstance(headers, Mapping):

@@ -425,10 +425,6 @@ async def _record(
             msg = f"{option}={given!r}: a job's message is due when the job occurs; remove this option"
             raise InvalidOptionError(msg)
     stored = {option: _storable(given) for option, given in options.items() if given is not None}
-    headers = cast("Mapping[str, str]", options.get("headers") or {})
-    if JOB in headers or OCCURRENCE in headers:
-        msg = f"the headers {JOB!r} and {OCCURRENCE!r} are reserved; use other names"
-        raise InvalidOptionError(msg)
     if isinstance(queue, Destination) and binding_of(queue).owner is not runtime:
         raise not_own(queue.name)
     if isinstance(queue, Destination) and binding_of(queue).dialect is not None:
@@ -438,6 +434,10 @@ async def _record(
         )
         raise InvalidOptionError(msg)
     prepared = check(queue, value, stored, runtime.max_message)
+    headers = cast("Mapping[str, str]", options.get("headers") or {})
+    if JOB in headers or OCCURRENCE in headers:
+        msg = f"the headers {JOB!r} and {OCCURRENCE!r} are reserved; use other names"
+        raise InvalidOptionError(msg)
     if stored.get("ttl") == math.inf:  # a number that JSON does not have
         stored["ttl"] = None
     record = JobRecord(

@@ -12,7 +12,9 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.admin import QueueAdmin
+from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.schedule import NotificationQueue
+from aiozkqueue.schedule.jobs import JobOptions
 from aiozkqueue.testing.simulator import run_virtual, simulated
 from tests.simulation import dialects_subjects, features_subjects
 from tests.simulation.bundles_subjects import BundledQueue
@@ -20,7 +22,7 @@ from tests.simulation.matrix import _prepare
 from tests.simulation.subjects import ARGUMENTS, SUBJECTS, subject_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import ModuleType
 
     from tests.simulation.features_subjects import Ready
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
     Method = tuple[type | ModuleType, str, str]
 
 WRONG: tuple[object, ...] = (None, 5, b"x", [object()], {5: 5}, -1.5)
+#: The options of methods that take some, by their annotation.
+OPTIONS: dict[str, Collection[str]] = {
+    "Unpack[PutOptions]": PutOptions.__annotations__,
+    "Unpack[JobOptions]": JobOptions.__annotations__,
+}
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 #: Classes whose objects here have other methods than those of the package.
 REPLACED = (zq.App, BundledQueue)
@@ -60,13 +67,16 @@ def parameters() -> Iterator[Method]:
             if name.startswith("_") or inherited or kind in REPLACED or (kind, name) in LEFT_OUT:
                 continue
             for parameter in inspect.signature(member).parameters.values():
-                if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
+                if parameter.kind is parameter.VAR_KEYWORD:
+                    yield from ((kind, name, option) for option in OPTIONS.get(parameter.annotation, ()))
+                elif parameter.name != "self":
                     yield kind, name, parameter.name
 
 
 def arguments(ready: Ready, method: Callable[..., Any], wrong: str, value: object) -> tuple[list[Any], dict[str, Any]]:
     """Return valid arguments, except for one."""
-    positional, named = list[Any](), dict[str, Any]()
+    positional = list[Any]()
+    named = {} if wrong in inspect.signature(method).parameters else {wrong: value}
     special = {**features_subjects.IN, **dialects_subjects.IN}.get(method.__qualname__, {})
     for name, parameter in inspect.signature(method).parameters.items():
         if name == wrong and parameter.kind is parameter.VAR_POSITIONAL:
