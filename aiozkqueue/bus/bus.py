@@ -222,7 +222,7 @@ class Bus(Generic[E]):
         self._paths.queue(group)
         check_awaited(handler, "a subscriber")
         known_by = getattr(handler, "__name__", "") if name is None else name
-        if not _NAME.fullmatch(known_by):
+        if not isinstance(cast("object", known_by), str) or not _NAME.fullmatch(known_by):
             msg = f"{known_by!r} cannot name a subscriber: give name=, 1 to 100 of A-Z a-z 0-9 . _ : -"
             raise InvalidOptionError(msg)
         if any(subscriber.name == known_by and subscriber.group == group for subscriber in self._subscribers):

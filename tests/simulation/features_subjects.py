@@ -134,5 +134,6 @@ IN: dict[str, dict[str, Any]] = {
     "Notifications.create": {"name": "new"},
     "Bus.post": {"event": Event(text="new")},
     "Bus.join": {"group": "new"},
+    "Bus.subscribe": {"kind": Event},
     "Queue.call": {"timeout": 0.5},
 }
