@@ -142,8 +142,7 @@ class Leases(Generic[T]):
         if not places or not await self._opened():
             return
         if duration:
-            end = await self._runtime.server_clock.learned(self._state.paths.due) + milliseconds_in(duration)
-            await self._change(places, lambda snapshot: self._extension(snapshot, end))
+            await self._change(places, lambda snapshot: self._extension(snapshot, duration), needs_time=True)
         else:
             await self._change(
                 places, lambda snapshot: None if snapshot.end is None else opening(self._state, snapshot)
@@ -213,10 +212,13 @@ class Leases(Generic[T]):
         """Open the queue if it exists; return whether it does."""
         return self._state.ready or await self._state.open_existing()
 
-    async def _change(self, places: list[str], make: Callable[[ItemSnapshot], Change | None]) -> None:
+    async def _change(
+        self, places: list[str], make: Callable[[ItemSnapshot], Change | None], *, needs_time: bool = False
+    ) -> None:
         """Make and apply a change for each place (None: none); repeat it for those that were changed concurrently.
 
         Without a change, the configuration is asserted all the same: by another one, another lock is the message's.
+        ``needs_time``: the changes have moments in ZooKeeper's time, which is then measured before they are made.
         """
         obstructed: list[ItemNotEmptyError] = []
         sealed: Sealed = {}
@@ -226,6 +228,8 @@ class Leases(Generic[T]):
             # A lagging server may not show an existing message yet, and its acknowledgement would be lost.
             await self._runtime.zookeeper.sync(self._state.paths.base)
             snapshots = await self._find(places, sealed)
+            if needs_time:
+                await self._runtime.server_clock.learned(self._state.paths.due)
             made = [
                 (snapshot, as_configured(snapshot, make(snapshot) or Change(self._state, []))) for snapshot in snapshots
             ]
@@ -267,8 +271,8 @@ class Leases(Generic[T]):
         msg = f"queue {self._state.name!r}: a lease token is a str, not {type(token).__name__}"
         raise InvalidOptionError(msg)
 
-    def _extension(self, snapshot: ItemSnapshot, end: int) -> Change | None:
-        paths = self._state.paths
+    def _extension(self, snapshot: ItemSnapshot, duration: float) -> Change | None:
+        paths, end = self._state.paths, self._runtime.server_clock.now() + milliseconds_in(duration)
         grouped, path = is_group(snapshot.locked_by), paths.lock(snapshot.locked_by)
         if grouped and (snapshot.lock is None or LockRecord.decode(snapshot.lock.data).claim != snapshot.id):
             return None  # another message of its group may be first by now

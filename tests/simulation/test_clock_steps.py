@@ -331,6 +331,25 @@ def test_a_put_that_waits_for_a_new_leader_counts_by_its_clock(
     run_virtual(main, limit=4 * HOUR)
 
 
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+def test_a_renewal_that_waits_for_a_new_leader_counts_by_its_clock(by: float) -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
+        async with cluster.connect(session_timeout=20) as session, cluster.connect() as other:
+            leases = session.queue("jobs").leases
+            await session.queue("jobs").put(b"leased")
+            [held] = await leases.take(lifetime=30, timeout=1)
+            cluster.ensemble.offset += by
+            cluster.ensemble.elect()
+            began = loop.time()
+            await leases.renew([held.token], lifetime=100 + max(0.0, -by))  # a longer lease would be left as it is
+            assert loop.time() - began < AT_ONCE
+            assert await wait(other, 3 * HOUR) is not None
+            assert loop.time() - began == pytest.approx(100 + max(0.0, -by), abs=AT_ONCE)
+
+    run_virtual(main, limit=4 * HOUR)
+
+
 def test_a_default_lifetime_counts_by_the_clock_of_a_new_leader_if_the_first_attempt_was_lost() -> None:
     async def main() -> None:
         cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
