@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.testing.simulator.requests import Kind
-from aiozkqueue.zookeeper import Create
+from aiozkqueue.zookeeper import Create, Delete
 
 if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.requests import Fault, Request
@@ -87,5 +88,24 @@ def test_puts_that_ignore_a_taken_key_return_its_holder_in_few_requests() -> Non
             assert len(set(await asyncio.gather(*puts))) == 1
             assert multis.seen <= FEW
             assert await jobs.size() == 2
+
+    run_virtual(main)
+
+
+def test_bundled_puts_that_are_refused_with_another_put_are_repaired_with_it() -> None:
+    """A put with a key comes before and after them, so their bundle is between its operations."""
+
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            for _ in range(2):  # the first commit allows bundles
+                await jobs.put_many([b"%d" % each for each in range(WRITES)])
+            await jobs.put(b"first", key="first", unique=True)
+            await jobs.purge()
+            await core_of(session).zookeeper.multi([Delete("/zms/jobs/items")])  # as an operator may by mistake
+            plain = (jobs.put(b"%d" % each) for each in range(WRITES))
+            await asyncio.gather(jobs.put(b"a", key="a", unique=True), *plain, jobs.put(b"b", key="b", unique=True))
+            assert await jobs.size() == WRITES + 2
 
     run_virtual(main)

@@ -149,7 +149,9 @@ class _PendingMulti:
         concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
         for each in refused_alike(operations, index, error):
             member, handler = self.refused_by(each)
-            concerned.setdefault(member, (handler, operations[each]))
+            members = handler.members if isinstance(handler, SharedOps) else [(member, handler)]
+            for its_member, its_handler in members:
+                concerned.setdefault(its_member, (its_handler, operations[each]))
         return concerned
 
     def checks_after(self, index: int) -> list[tuple[QueueState, Operation]]:
