@@ -332,6 +332,30 @@ def test_a_put_that_waits_for_a_new_leader_counts_by_its_clock(
 
 
 @pytest.mark.parametrize("by", [HOUR, -HOUR])
+def test_a_delayed_put_to_a_queue_of_curator_that_waits_for_a_new_leader_counts_by_its_clock(by: float) -> None:
+    async def main() -> None:
+        cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
+        async with cluster.connect(session_timeout=20) as session, cluster.connect() as other:
+            queue = session.curator_queue("/app/later", lock_path="/app/locks", kind="delay")
+            await queue.put(b"before", delay=0.01)
+            cluster.ensemble.offset += by
+            cluster.ensemble.elect()
+            began = loop.time()
+            await queue.put(b"after", delay=30)
+            assert loop.time() - began < AT_ONCE
+            theirs = other.curator_queue("/app/later", lock_path="/app/locks", kind="delay")
+            taken: list[bytes] = []
+            async with theirs.consume() as deliveries:
+                async for delivery in deliveries:
+                    taken.append(delivery.body)
+                    if taken[-1] == b"after":
+                        break
+            assert loop.time() - began == pytest.approx(30, abs=1)
+
+    run_virtual(main, limit=4 * HOUR)
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
 def test_a_renewal_that_waits_for_a_new_leader_counts_by_its_clock(by: float) -> None:
     async def main() -> None:
         cluster, loop = make_cluster(servers=3), asyncio.get_running_loop()
