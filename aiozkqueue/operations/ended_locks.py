@@ -34,13 +34,13 @@ class _Count:
 
 async def count_ended(handle: QueueHandle[Runtime]) -> int:
     """Count the timed locks whose time is over. This lists all timed locks. Raises: AccessDeniedError."""
-    now = handle.runtime.server_clock.now()
+    now = handle.runtime.server_clock.estimate()
     return (await collect_children(handle, handle.paths.due, partial(_Count, now))).number
 
 
 async def ended_locks(handle: QueueHandle[Runtime]) -> AsyncIterator[str]:
     """Yield the ids of messages, and the groups, that expired timed locks lock. Raises: AccessDeniedError."""
-    now = handle.runtime.server_clock.now()
+    now = handle.runtime.server_clock.estimate()
     over = partial(Matching, partial(_is_over, now=now))
     names = iter((await collect_children(handle, handle.paths.due, over)).names)
     while page := list(islice(names, PAGE)):

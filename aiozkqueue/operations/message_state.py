@@ -167,7 +167,7 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
         consumer = await _consumer(handle, held.owner) if held.owner else None
         return replace(state, status=Status.IN_FLIGHT, claimed_at=moment_at(lock.stat.ctime), claimed_by=consumer)
     due = due_of(placed.item, lock)
-    if due is not None and due > handle.runtime.server_clock.now():
+    if due is not None and due > handle.runtime.server_clock.estimate():
         return replace(state, status=Status.DELAYED, due=moment_at(due))
     return state
 

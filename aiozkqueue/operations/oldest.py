@@ -61,7 +61,7 @@ class _Look:
         self._config = config
         self._held = held
         self._groups = sum(map(is_group, held))
-        self._now = handle.runtime.server_clock.now()
+        self._now = handle.runtime.server_clock.estimate()
 
     async def oldest_in(self, folder: str) -> Oldest | None:
         """Return the oldest waiting message of a folder that this user may read."""

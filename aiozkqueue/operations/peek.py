@@ -112,5 +112,5 @@ def _content_of(handle: QueueHandle[Runtime], placed: Placed, nodes: Sequence[No
     record = record_of_attempts(meta)
     read = content(handle.state, placed.item, node, 0 if record is None else record.attempts)
     due = due_of(placed.item, lock)
-    later = due is not None and due > handle.runtime.server_clock.now()
+    later = due is not None and due > handle.runtime.server_clock.estimate()
     return read._replace(error=None if record is None else record.error, due=due if later else None)

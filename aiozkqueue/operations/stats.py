@@ -420,7 +420,7 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
     if not (config.grouped or config.collapse or config.lifetime is not None or sticky):
         return _Named()
     held = await locked_ids(handle)
-    now = handle.runtime.server_clock.now()
+    now = handle.runtime.server_clock.estimate()
     groups, likes = Strings(), Strings()
     groups_held = duplicates = expired = bound = 0
     async for page in walk(handle, folders, ordered=False):
@@ -447,7 +447,7 @@ async def count_staged(handle: QueueHandle[Runtime], config: StoredConfig | None
 
 async def count_scheduled(handle: QueueHandle[Runtime], held: Mapping[str, int]) -> int:
     """Count the messages whose time has not come, given the number in each lane. This lists the current hour only."""
-    now, later, scheduled = handle.runtime.server_clock.now(), f"{handle.paths.later}/", 0
+    now, later, scheduled = handle.runtime.server_clock.estimate(), f"{handle.paths.later}/", 0
     for folder, number in held.items():
         hour = folder.removeprefix(later)
         if hour == folder or not hour.isdecimal() or not number:

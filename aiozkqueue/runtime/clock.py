@@ -174,6 +174,14 @@ class ServerClock:
             return int(self._clock.time() * 1000)
         return int(self._clock.monotonic() * 1000 + self._least.best)
 
+    def estimate(self) -> int:
+        """Return the server's time for what is shown: as `now`, but with the time of a suspension, by this date.
+
+        It may be ahead of the true time if the date was set.
+        """
+        slept = 0.0 if self._least.best is None else self._date_lead() - self._lead
+        return self.now() + int(slept * 1000)
+
     def then(self, moment: float) -> int:
         """Return the server's time at a moment of `Clock.monotonic`, at or after its true value."""
         if self._most.best is None:

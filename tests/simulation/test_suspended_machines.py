@@ -118,3 +118,27 @@ def test_a_virtual_machine_that_was_paused_with_its_date_measures_the_time_in_it
             assert lifetime or loop.time() - began == pytest.approx(30, abs=AT_ONCE)
 
     run_virtual(main, limit=3 * HOUR)
+
+
+@pytest.mark.parametrize("ends_session", [False, True])
+@pytest.mark.parametrize("seconds", [0.0, 2 * HOUR])
+def test_the_figures_after_a_suspension_count_the_time_of_it(seconds: float, *, ends_session: bool) -> None:
+    """The session has written nothing since, so it has not measured ZooKeeper's time again."""
+
+    async def main() -> None:
+        clock = LaptopClock()
+        cluster = make_cluster(clock=clock)
+        async with cluster.connect(name="laptop") as session:
+            jobs = session.queue("jobs")
+            await fail(session, HOUR)
+            later = await jobs.put(b"later", delay=HOUR)
+            suspend(cluster, clock, seconds, ends_session=ends_session)
+            await asyncio.sleep(5)
+            over = seconds > 0
+            stats, state = await jobs.stats(), await jobs.state(later)
+            assert (stats.waiting, stats.retrying, stats.scheduled) == ((2, 0, 0) if over else (0, 1, 1))
+            assert (stats.oldest is not None) is over
+            assert state.status is (zq.Status.WAITING if over else zq.Status.DELAYED)
+            assert [message.due is None for message in await jobs.peek(2)] == [over, over]
+
+    run_virtual(main)

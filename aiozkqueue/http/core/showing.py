@@ -42,7 +42,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     locked = await locked_ids(handle)
     async for ended in ended_locks(handle):
         locked.discard(ended)
-    now = handle.runtime.server_clock.now()
+    now = handle.runtime.server_clock.estimate()
 
     def passes(name: str) -> bool:
         item = handle.state.parse_item(name)

@@ -151,7 +151,7 @@ def _row(handle: QueueHandle[SessionCore], item: ItemName, found: ItemSnapshot) 
     if lock is not None and is_group(found.locked_by) and LockRecord.decode(lock.data).claim != found.id:
         lock = None  # another message of its group is held
     due = due_of(item, lock)
-    if due is not None and due <= handle.runtime.server_clock.now():
+    if due is not None and due <= handle.runtime.server_clock.estimate():
         due = None
     status: Status = "waiting"
     if lock is not None and LockRecord.decode(lock.data).end is None:

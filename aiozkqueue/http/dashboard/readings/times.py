@@ -42,7 +42,7 @@ class MessageTimes(NamedTuple):
 async def read(queue: Queue[bytes], seconds: float) -> MessageTimes:
     """Read the times of up to `MOST` messages that ended in the last ``seconds``. Raises: AccessDeniedError."""
     handle = handle_of(queue)
-    first = handle.runtime.server_clock.now() - milliseconds_in(seconds)
+    first = handle.runtime.server_clock.estimate() - milliseconds_in(seconds)
     records = [
         record for record in await _newest(handle, first) if record.claimed is not None and record.ended >= first
     ]
