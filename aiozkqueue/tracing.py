@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
     from aiozkqueue.queue.commit.dispositions import Disposition
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.message import Message
     from aiozkqueue.queue.state.claim import Claim

@@ -37,7 +37,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.runtime.deadline import Deadline
     from aiozkqueue.zookeeper import Operation

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aiozkqueue.layout import Policy
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.options import PutOptions, Seconds
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.session.delivery import Delivery

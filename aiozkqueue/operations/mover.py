@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import ItemName
     from aiozkqueue.layout.moves import MoveRecord
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
     from aiozkqueue.queue.state.queue_state import QueueState

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiozkqueue.layout.jobs import JobRecord
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.session import QueueSession
     from aiozkqueue.zookeeper import Operation, WatchEvent

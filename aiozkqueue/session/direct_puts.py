@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.errors import NotCommittedError, QueueError, QueueFullError, TransactionTooLargeError
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import PlainPuts, Puts, weigh_puts
+from aiozkqueue.queue.commit.put import PlainPuts
+from aiozkqueue.queue.commit.puts import Puts, weigh_puts
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of
@@ -21,7 +22,7 @@ from aiozkqueue.runtime.deadline import Deadline
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiozkqueue.queue.commit.puts import Put, PutList
+    from aiozkqueue.queue.commit.put import Put, PutList
     from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.queue.state.hooks import CapacityLimit
 

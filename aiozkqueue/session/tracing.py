@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from aiozkqueue.queue.commit.dispositions import Disposition
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.message import Message
     from aiozkqueue.queue.outcome import Outcome

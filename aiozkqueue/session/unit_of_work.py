@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.alterations import TransactionalAlteration
     from aiozkqueue.queue.commit.capacity import Needs, Reservation
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.write import Part
     from aiozkqueue.queue.state.claim import Claim
 

@@ -18,7 +18,7 @@ from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError, TransactionTooLargeError
 from aiozkqueue.operations.batch_writers import marks_of
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import PlainPuts
+from aiozkqueue.queue.commit.put import PlainPuts
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
 from aiozkqueue.runtime.deadline import Deadline
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from aiozkqueue.batches.staging import BatchWriter, Fence
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
 
     from .connection import Link
     from .rows import Row

@@ -22,7 +22,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.zookeeper import Create
 
-from .puts import PlainPuts, columns_of
+from .put import PlainPuts, columns_of
 from .write import SharedOps
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Result
 
-    from .puts import Put
+    from .put import Put
     from .write import AtomicWrite, Composition
 
 #: Characters of the last field of a put's name, its id with a letter before it and a dash after it.

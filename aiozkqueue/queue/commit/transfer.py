@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.deadline import Deadline
 
     from .conditional import Change
-    from .puts import Put
+    from .put import Put
 
 
 class Transfer(NamedTuple):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .puts import Put
+    from .put import Put
 
 log: Final = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, PayloadE
 from aiozkqueue.layout import FIRST_PRIORITY, LAST_PRIORITY, Header, MalformedError, decode, encode
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.queue.commit.puts import Put
+from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.options import prefix_of
 
 from .delay import placed

@@ -8,8 +8,8 @@ from aiozkqueue.dialects import PutNames
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
 from aiozkqueue.layout import LAST_MOMENT, Header, MalformedError, decode
 from aiozkqueue.queue.commit.dispositions import FOREIGN_NAME
+from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.commit.put_plan import PutPlan
-from aiozkqueue.queue.commit.puts import Put
 from aiozkqueue.queue.options import schedule_of
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from aiozkqueue.layout import (
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.codec import BytesCodec, Codec, encode_all
 from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.commit.put import PlainPuts, Put, new_put
 from aiozkqueue.queue.commit.put_plan import PutPlan, join
-from aiozkqueue.queue.commit.puts import PlainPuts, Put, new_put
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode

@@ -13,7 +13,7 @@ from .ttl import TtlPlace, lasting
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import Header
-    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.state.snapshot import QueueSnapshot
     from aiozkqueue.runtime.clock import ServerClock

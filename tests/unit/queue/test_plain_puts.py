@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from aiozkqueue.layout import IdSource
 from aiozkqueue.queue.codec import BytesCodec, encode_all
 from aiozkqueue.queue.commit.bundle_puts import _runs
-from aiozkqueue.queue.commit.puts import PlainPuts, Puts, columns_of, live_of, weigh_puts
+from aiozkqueue.queue.commit.put import PlainPuts, columns_of
+from aiozkqueue.queue.commit.puts import Puts, live_of, weigh_puts
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 
 if TYPE_CHECKING:

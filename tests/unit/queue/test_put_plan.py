@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
+from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan, join
-from aiozkqueue.queue.commit.puts import Put, Puts
+from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.zookeeper import Create, NodeExistsError
@@ -48,6 +49,7 @@ class Elsewhere:
     """A place of its own."""
 
     ready = True
+    needs_time = False
 
     async def prepare(self) -> None:
         """Nothing to find out."""
