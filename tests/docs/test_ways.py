@@ -61,7 +61,6 @@ async def test_a_message_passes_through_the_files_that_the_map_lists(way: str, z
                     assert await tx.take(jobs) is not None
         # Tasks of the session that have nothing to do with the message may run meanwhile.
         passed = {file for file in files if not file.startswith(("operations/", "zookeeper/heartbeat"))}
-        assert passed <= listed(way), passed - listed(way)
-        assert listed(way) - passed <= {"queue/claim/lane_reader.py", "queue/candidates/collectors.py"}, (
-            "these are passed by a look at the server only"
-        )
+        more = listed("look") if way == "take" else set[str]()  # the machine may have stalled for a second
+        assert passed - more <= listed(way), passed - more - listed(way)
+        assert listed(way) <= passed, listed(way) - passed

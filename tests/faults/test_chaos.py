@@ -172,7 +172,7 @@ async def test_each_message_is_in_one_place_and_no_lock_is_left_after_random_fau
             if (
                 dispatcher._generation == generation
             ):  # else it forgets what a session had that is over when it asks next
-                assert dispatcher._candidate_source.held == set()
+                assert dispatcher._candidates.held == set()
         # And the rest can still be taken, by one of them, with no other traffic.
         async with asyncio.timeout(30):
             while await feeder.size():  # idle it also seems while its session is on its way back

@@ -98,7 +98,7 @@ def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> li
     ]
     if set(handled) != {b"0", b"1", EASY}:
         trouble.append(f"{handled} were handled")
-    if any(dispatcher._candidate_source.held for dispatcher in session._runtime._dispatchers.values()):
+    if any(dispatcher._candidates.held for dispatcher in session._runtime._dispatchers.values()):
         trouble.append("it takes for held what is free")
     return trouble
 

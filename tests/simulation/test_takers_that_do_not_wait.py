@@ -6,14 +6,19 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.claim.discovery import CandidateSource
+from aiozkqueue.queue.claim.claim_batches import ClaimBatches
+from aiozkqueue.queue.state.snapshot import NO_REVISION
 from aiozkqueue.session.internals import work_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.claim.claimer import Batch
 
 
 @pytest.mark.timeout(20)
@@ -171,10 +176,12 @@ def test_claims_repeated_after_a_configuration_change_do_not_use_up_the_lock_bud
             await jobs.put_many([b"job"] * 128)
             changes = iter(range(64))
 
-            def outdated(_: CandidateSource) -> bool:
-                return next(changes, None) is not None
+            async def claim_if_current(batches: ClaimBatches, pending: Any) -> Batch:
+                changed = next(changes, None) is not None
+                return await claim(batches, pending._replace(revision=NO_REVISION) if changed else pending)
 
-            monkeypatch.setattr(CandidateSource, "outdated", property(outdated))
+            claim = ClaimBatches._claim_if_current
+            monkeypatch.setattr(ClaimBatches, "_claim_if_current", claim_if_current)
             async with session.transaction() as tx:
                 return len(await tx.take_many(jobs, 128, timeout=60))
 

@@ -36,7 +36,6 @@ WIDE_CLASSES = {
 }
 #: Functions with more parameters; `connect`, `listener`, and each command, has one for each of its options.
 LONG_SIGNATURES = {
-    "queue/claim/discovery.py __init__",
     "queue/claim/dispatcher.py __init__",
     "queue/claim/groups.py __init__",
     "queue/claim/claim_batches.py __init__",

@@ -106,11 +106,6 @@ class Backlog:
         self._share = share
         self._offsets.clear()
 
-    @property
-    def share(self) -> Partition:
-        """This consumer's place among the live ones."""
-        return self._share
-
     def looked(self, began: float) -> None:
         """Record that all lanes were read at a later time than ``began``: items dropped before it have been seen."""
         if self._dropped_at is not None and self._dropped_at < began:

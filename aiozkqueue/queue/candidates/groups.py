@@ -78,6 +78,8 @@ class GroupIndex:
         self.config = config
         self.blocked: bool = False
         """Whether locks of other rules are held, because `ordered` has just been changed."""
+        self.ended: int = 0
+        """Locks of this session that have ended."""
         self.replaced: Chains | None = None
         """The items that the last listing has replaced, which may be released in parts."""
         self._lanes: dict[str, Chains] = {}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import priority_at
 from aiozkqueue.zookeeper import PAGE
 
+from .partition import Partition
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from .backlog import Backlog
     from .groups import GroupIndex
-    from .partition import Partition
 
 #: Seconds after which a watched level is checked again while less urgent work goes on: no watch on items reports a lock
 #: that ends with its holder's session. Longer when a check takes long.
@@ -46,6 +47,7 @@ class PriorityLevel:
         "must_list",
         "seen_all",
         "tier",
+        "watched",
     )
 
     def __init__(self, tier: Tier, backlog: Backlog) -> None:
@@ -61,6 +63,8 @@ class PriorityLevel:
         """
         self.look_again: float = 0.0
         """When it must be checked even if its watch has reported nothing."""
+        self.watched: bool = False
+        """Whether a watch reports its new items."""
         self._watches: list[Watch] = []
         self._events = 0
         self._began = 0.0
@@ -69,11 +73,6 @@ class PriorityLevel:
     def lanes(self) -> list[str]:
         """All its lanes, relative to the queue."""
         return [lane for shard in self.tier.shard_lanes for lane in shard]
-
-    @property
-    def watched(self) -> bool:
-        """Whether a watch reports its new items."""
-        return bool(self._watches)
 
     def found(self, filled: Collection[str]) -> None:
         """Record which lanes hold items, to be listed in turn after the last one that was."""
@@ -103,6 +102,7 @@ class PriorityLevel:
                 return_exceptions=True,
             )
             self._watches += [watch for watch in watches if not isinstance(watch, BaseException)]
+            self.watched = bool(self._watches)
             for failure in watches:
                 if isinstance(failure, BaseException):
                     self.unwatch()
@@ -112,7 +112,7 @@ class PriorityLevel:
         """Stop listening."""
         for watch in self._watches:
             watch.cancel()
-        self._watches = []
+        self._watches, self.watched = [], False
 
     def count_event(self, now: float) -> None:
         """Count an event of the watch; too many, and the watch is removed."""
@@ -130,28 +130,21 @@ class PriorityIndex:
     def __init__(self, tiers: tuple[Tier, ...], backlog: Callable[[], Backlog]) -> None:
         self._backlog = backlog
         self._index: GroupIndex | None = None
-        self.tiers: tuple[Tier, ...] = tiers
-        """The priorities by the configuration."""
         self._levels = [PriorityLevel(tier, backlog()) for tier in tiers]
         self._by_priority = {level.tier.priority: level for level in self._levels}
+        self.plain: PriorityLevel | None = self._only()
+        """The only level of a queue without priorities."""
+        self.share: Partition = Partition()
+        """This consumer's share of the items."""
 
     def __iter__(self) -> Iterator[PriorityLevel]:
         return iter(self._levels)
 
-    @property
-    def plain(self) -> PriorityLevel | None:
-        """The only level of a queue without priorities."""
+    def _only(self) -> PriorityLevel | None:
         return self._levels[0] if len(self._levels) == 1 else None
-
-    @property
-    def share(self) -> Partition:
-        """This consumer's share of the items."""
-        return self._by_priority[0].backlog.share
 
     def adopt(self, tiers: tuple[Tier, ...]) -> None:
         """Adopt a changed configuration; known candidates are kept."""
-        self.tiers = tiers
-        share = self.share
         levels: list[PriorityLevel] = []
         for tier in tiers:
             level = self._by_priority.pop(tier.priority, None) or PriorityLevel(tier, self._backlog())
@@ -159,7 +152,7 @@ class PriorityIndex:
                 level.unwatch()
                 level.tier, level.must_list, level.seen_all = tier, True, False
             level.backlog.reindex(self._index)
-            level.backlog.reshare(share)
+            level.backlog.reshare(self.share)
             levels.append(level)
         for level in self._by_priority.values():
             level.unwatch()
@@ -167,6 +160,7 @@ class PriorityIndex:
             levels,
             {level.tier.priority: level for level in levels},
         )
+        self.plain = self._only()
 
     def of(self, place: str) -> PriorityLevel:
         """Return the level of an item's place; the plain one if its priority is not known here (yet)."""
@@ -187,6 +181,7 @@ class PriorityIndex:
 
     def reshare(self, share: Partition) -> None:
         """Set this consumer's share."""
+        self.share = share
         for level in self._levels:
             level.backlog.reshare(share)
 

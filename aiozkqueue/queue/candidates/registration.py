@@ -69,7 +69,8 @@ class Registration:
         self._budgets = budgets
         self._clock = clock
         self._class = "" if condition is None else f"-f{condition_digest(condition)}"
-        self._generation = 0
+        self.generation: int = 0
+        """The ZooKeeper session with an entry; 0: none."""
         self._live: dict[str, bool] = {}  # by entry
 
     async def ensure(self, generation: int) -> bool:
@@ -77,7 +78,7 @@ class Registration:
 
         Raises: SessionExpiredError, ConnectionLossError, MultiError of the zookeeper package.
         """
-        if self._generation == generation:
+        if self.generation == generation:
             return True
         path, sent = self._paths.consumer(self._name(generation)), self._clock.local()
         try:
@@ -92,12 +93,12 @@ class Registration:
         else:
             self._observe(results[1], sent)
         self._budgets.of(generation).spend(self._size(self._name(generation)))
-        self._generation = generation
+        self.generation = generation
         return True
 
     async def end(self) -> None:
         """Remove the entry, unless the session that made it is over. Without a connection, it stays until then."""
-        generation, self._generation = self._generation, 0
+        generation, self.generation = self.generation, 0
         name = self._name(generation)
         if not generation:
             return
@@ -110,7 +111,7 @@ class Registration:
 
     async def sample_clock(self, generation: int, within: float) -> None:
         """Learn ZooKeeper's time by a write, unless the current leader's was measured in the last seconds."""
-        if not self._clock.sampled_within(within) and self._generation == generation:
+        if not self._clock.sampled_within(within) and self.generation == generation:
             path = self._paths.consumer(self._name(generation))
             sent = self._clock.local()
             results = await self._zookeeper.multi([SetData(path, self._about)], generation=generation)
@@ -123,10 +124,10 @@ class Registration:
         line. Consumers with the same filter deal the matching items among themselves, and consumers without filters
         deal all items, so no item waits for a consumer that refuses it.
         """
-        name, names = self._name(self._generation), list(registered)
-        if self._generation and name not in names:
-            self._budgets.of(self._generation).free(self._size(name))
-            self._generation = 0
+        name, names = self._name(self.generation), list(registered)
+        if self.generation and name not in names:
+            self._budgets.of(self.generation).free(self._size(name))
+            self.generation = 0
         await self._look_at([entry for entry in names if entry not in self._live and entry != name], generation)
         self._live = {entry: self._live[entry] for entry in names if entry in self._live}
         alike = [

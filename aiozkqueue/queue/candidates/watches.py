@@ -52,13 +52,10 @@ class QueueWatch:
         self._paths = paths
         self._listener = listener
         self._watches: list[Watch] = []
+        self.armed: bool = False
+        """Whether the watches are set."""
         self.scheduled: bool = False
         """Whether delayed items are watched too."""
-
-    @property
-    def armed(self) -> bool:
-        """Whether the watches are set."""
-        return bool(self._watches)
 
     async def arm(self, *, scheduled: bool, locks: bool) -> None:
         """Set the watches, on ``locks`` too if asked; earlier changes must be listed after this."""
@@ -77,13 +74,13 @@ class QueueWatch:
             for armed_watch in watches:
                 armed_watch.cancel()
             raise
-        self._watches, self.scheduled = watches, scheduled
+        self._watches, self.armed, self.scheduled = watches, True, scheduled
 
     def disarm(self) -> None:
         """Stop listening."""
         for watch in self._watches:
             watch.cancel()
-        self._watches = []
+        self._watches, self.armed = [], False
 
     def pass_on(self, event: WatchEvent) -> None:
         """Report an event at an item, a lane or the parent of lanes."""
@@ -139,6 +136,12 @@ class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
         self._known: set[tuple[int, str]] = set()
+        self.next: int | None = None
+        """The earliest end, ms in ZooKeeper's time."""
+        self.must_list: bool = True
+        """Whether there may be timed locks that are not known."""
+        self.listed_at: float = 0.0
+        """When the due nodes were listed, on the monotonic clock."""
 
     def add(self, due: int, message_id: str) -> None:
         """Add the end of a lock; duplicates are ignored."""
@@ -146,17 +149,13 @@ class Timers:
         if entry not in self._known:
             self._known.add(entry)
             heapq.heappush(self._heap, entry)
+            self.next = self._heap[0][0]
 
     def take(self, names: list[str]) -> None:
         """Add the due nodes with these names: a listing of all due nodes is passed here as it arrives."""
         for name in names:
             if timed := parse_due(name):
                 self.add(*timed)
-
-    @property
-    def next(self) -> int | None:
-        """The earliest end, ms in ZooKeeper's time."""
-        return self._heap[0][0] if self._heap else None
 
     def ended(self, now: int, limit: int) -> list[tuple[int, str]]:
         """Remove and return the earliest that have ended."""
@@ -165,6 +164,7 @@ class Timers:
             entry = heapq.heappop(self._heap)
             self._known.discard(entry)
             ended.append(entry)
+        self.next = self._heap[0][0] if self._heap else None
         return ended
 
     def __len__(self) -> int:

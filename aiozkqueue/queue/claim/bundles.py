@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
+    from .candidate_index import CandidateIndex
     from .claimer import Batch, Claimer
-    from .discovery import CandidateSource
+    from .waiters import WaitQueue
 
 log: Final = logging.getLogger(__name__)
 
@@ -149,10 +150,7 @@ class Looks:
 
 
 class HeldBundles:
-    """The bundles of one queue that one session holds.
-
-    ``wanted`` returns the number of messages that takers wait for.
-    """
+    """The bundles of one queue that one session holds."""
 
     def __init__(
         self,
@@ -161,13 +159,13 @@ class HeldBundles:
         services: Services,
         *,
         claimer: Claimer,
-        candidate_source: CandidateSource,
-        wanted: Callable[[], int],
+        candidates: CandidateIndex,
+        waiters: WaitQueue,
     ) -> None:
         self._state = state
         self._zookeeper = zookeeper
         self._claimer = claimer
-        self._candidate_source = candidate_source
+        self._candidates = candidates
         self._committer, self._tasks, self._clock, server_clock, self._ids, budgets = services
         self._bundle_claimer = BundleClaimer(
             state,
@@ -176,9 +174,9 @@ class HeldBundles:
             server_clock=server_clock,
             ids=self._ids,
             budgets=budgets,
-            relist=candidate_source.relist,
+            relist=candidates.relist,
         )
-        self._wanted = wanted
+        self._waiters = waiters
         self._held: dict[str, BundleHold] = {}
         self._ready: list[BundleHold] = []  # those with messages at hand, in order
         self._looks = Looks(self._clock, self._tick)
@@ -249,7 +247,7 @@ class HeldBundles:
     def lacking(self, promised: int) -> int:
         """Return how many messages to claim ahead of the takers, besides those in flight: many at a time."""
         lacking = self._aim - self.at_hand - promised
-        return lacking if 2 * lacking > self._aim and self._candidate_source.has_more else 0
+        return lacking if 2 * lacking > self._aim and self._candidates.has_more else 0
 
     def stop_ahead(self) -> None:
         """Claim nothing ahead until more messages are finished: none of those listed can be claimed now."""
@@ -285,10 +283,10 @@ class HeldBundles:
             self._give_up(hold)
             return
         self.at_hand += len(claims)
-        self._candidate_source.wakeup.set()
+        self._candidates.wakeup.set()
         if not (self._looks.planned or self._closed):
-            source = self._candidate_source
-            idle = not (source.alone or source.has_more or self._pace.recent())
+            candidates = self._candidates
+            idle = not (candidates.alone or candidates.has_more or self._pace.recent())
             self._looks.begin(FIRST_TICK if idle else TICK)
 
     def rest(self, claim: BundledClaim) -> None:
@@ -314,7 +312,7 @@ class HeldBundles:
         claims, hold.ahead = hold.ahead, []
         hold.stuck = True  # it is tried once
         for atomic_write in self._send_back(hold, claims):
-            atomic_write.watch(lambda _: self._candidate_source.set_aside([hold.id]))
+            atomic_write.watch(lambda _: self._candidates.set_aside([hold.id]))
 
     def _end_rest(self, hold: BundleHold) -> None:
         claims, hold.ahead, hold.resting, hold.stuck = hold.ahead, [], False, False
@@ -342,21 +340,21 @@ class HeldBundles:
 
     def returned(self, claims: Sequence[BundledClaim]) -> None:
         """See `BundleOwner`. A lone consumer takes them next, because they are the oldest."""
-        if self._candidate_source.alone and claims[0].generation == self._zookeeper.generation:
-            self._candidate_source.put_back([claim.place for claim in claims])
+        if self._candidates.alone and claims[0].generation == self._zookeeper.generation:
+            self._candidates.put_back([claim.place for claim in claims])
 
     def finished(self, hold: BundleHold, *, unlocked: bool) -> None:
         """See `BundleOwner`."""
         self._forget(hold)
-        self._candidate_source.settled(hold.id, gone=not unlocked, place=hold.place)
+        self._candidates.settled(hold.id, gone=not unlocked, place=hold.place)
         if unlocked:
-            self._candidate_source.put_back([hold.place])
-        self._candidate_source.wakeup.set()
+            self._candidates.put_back([hold.place])
+        self._candidates.wakeup.set()
 
     def lost(self, hold: BundleHold) -> None:
         """See `BundleOwner`."""
         self._forget(hold)
-        self._candidate_source.settled(hold.id, gone=False)
+        self._candidates.settled(hold.id, gone=False)
         if not self._closed:  # otherwise the lock ends with the session
             self._tasks.spawn(self._recover, hold, name="bundle that was lost")
 
@@ -388,20 +386,20 @@ class HeldBundles:
 
     async def _recover(self, hold: BundleHold) -> None:
         await self._bundle_claimer.recover(hold)
-        self._candidate_source.wakeup.set()
+        self._candidates.wakeup.set()
 
     # -- the bound
 
     def _tick(self) -> None:
         """Return the messages at hand that this session will not use up soon."""
-        late, deep = self._looks.late, self._candidate_source.has_more
+        late, deep = self._looks.late, self._candidates.has_more
         recently = self._pace.recent((DEEP_SPAN if deep else 2 * TICK) + late)
         self._aim = min(self._aim, recently)
         if not self.at_hand:
             return
         begins = deep and self._clock.monotonic() - self._looks.since < DEEP_SPAN + late
         if not (begins and any(hold.with_takers for hold in self._held.values())):
-            self._return(self.at_hand - max(self._wanted(), recently * (DEEP if deep else 1)))
+            self._return(self.at_hand - max(self._waiters.missing, recently * (DEEP if deep else 1)))
         if self.at_hand:
             if not self._checking:  # without a connection, a check waits for the next one
                 self._checking = True
@@ -420,7 +418,7 @@ class HeldBundles:
         if queue is None or (queue.czxid, queue.version) != self._state.snapshot.revision:
             self._state.invalidate()
             self.return_all()
-            self._candidate_source.wakeup.set()
+            self._candidates.wakeup.set()
 
     def _return(self, number: int) -> list[AtomicWrite]:
         """Return the last ``number`` messages at hand to all consumers, by these writes."""
@@ -452,7 +450,7 @@ class HeldBundles:
 
     def _landed(self, returned: AtomicWrite) -> None:
         self.returning.discard(returned)
-        self._candidate_source.wakeup.set()
+        self._candidates.wakeup.set()
 
 
 def _table(data: bytes, count: int) -> BundleTable | None:

@@ -1,46 +1,99 @@
-"""In-memory index of candidates: the results of listings, and later reports by watches, timers and takers. No I/O."""
+"""The candidates that one session knows: the results of listings, and later reports by watches, timers and takers.
+
+`discovery` fills it. A take gets its candidates here as long as some are listed and nothing else must be done before.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import ItemRef, MalformedError, candidate_id_at, name_at
-from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.batches import BatchVisibility, stage_of
 from aiozkqueue.queue.candidates.delay import DelayedIndex
 from aiozkqueue.queue.candidates.filters import FilterSelector
 from aiozkqueue.queue.candidates.foreign import Doubts
 from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
 from aiozkqueue.queue.candidates.partition import LAST_WAIT
 from aiozkqueue.queue.candidates.priorities import PriorityIndex
-from aiozkqueue.queue.candidates.watches import Timers
+from aiozkqueue.queue.candidates.watches import QueueWatch, Timers
+from aiozkqueue.queue.state.snapshot import NO_REVISION
+
+from .work_stealing import StealTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from random import Random
 
     from aiozkqueue.layout import Condition
-    from aiozkqueue.queue.candidates.batches import BatchVisibility
+    from aiozkqueue.queue.candidates.priorities import PriorityLevel
+    from aiozkqueue.queue.candidates.registration import Registration
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import Revision
     from aiozkqueue.runtime.clock import Clock, ServerClock, Timer
     from aiozkqueue.zookeeper import ZooKeeper
 
 #: Seconds after which messages that this user may not read are tried again: ZooKeeper does not report ACL changes.
 SET_ASIDE = 300.0
+#: Seconds between searches for timed locks of other sessions in a session that is never idle.
+DUE_LISTING = 1.0
+#: Other consumers' items that are claimed in one request: more than one consumer may want them.
+STOLEN_TOGETHER: Final = 2
+#: A consumer with filters keeps its watch instead of listing again when a listing has this many items for others.
+MANY_REFUSED = 1000
+
+
+class Origin(enum.Enum):
+    """The share that the last candidates belong to."""
+
+    OWN = enum.auto()
+    STOLEN = enum.auto()
+    """Other consumers' items, found by a listing."""
+    TAKEN_OVER = enum.auto()
+    """Other consumers' items, found by watches and a look at their locks."""
+
+
+class _Aside:
+    """Locks that are not tried again for a while. ``retry`` is called when the time is over."""
+
+    __slots__ = ("_clock", "_retry", "_timer", "locks")
+
+    def __init__(self, clock: Clock, retry: Callable[[], None]) -> None:
+        self._clock = clock
+        self._retry = retry
+        self._timer: Timer | None = None
+        self.locks: set[str] = set()
+
+    def add(self, locks: Iterable[str]) -> None:
+        """Add locks."""
+        self.locks.update(locks)
+        if self.locks and self._timer is None:
+            self._timer = self._clock.call_later(SET_ASIDE, self._retry)
+
+    def clear(self) -> list[str]:
+        """Remove all, and stop the timer; return those that were there."""
+        locks, self.locks = list(self.locks), set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return locks
 
 
 class CandidateIndex:
     """The candidates of a queue that one session knows. ``wakeup`` is set when there may be some.
 
-    The methods of `WatchListener` receive what watches report. `CandidateSource` adds the search for candidates.
+    The methods of `WatchListener` receive what watches report. ``registration`` is the session's entry as a consumer.
     """
 
     def __init__(
         self,
         state: QueueState,
         zookeeper: ZooKeeper,
+        registration: Registration,
         *,
         clock: Clock,
         server_clock: ServerClock,
@@ -48,9 +101,11 @@ class CandidateIndex:
         condition: Condition | None,
     ) -> None:
         self.state = state
+        self.registration = registration
         self.wakeup: asyncio.Event = asyncio.Event()
-        self.taking_over: bool = False
-        """Whether the last candidates are other consumers' items, found by watches and a look at their locks."""
+        self.revision: Revision = NO_REVISION
+        """The revision of the queue's configuration for which candidates are chosen."""
+        self.origin: Origin = Origin.OWN
         self.held: set[str] = set()
         """The item ids and groups that this session has locked or is about to lock."""
         # Held locks that a watch has reported on, with the item's current place: "" if that event was missed, None if
@@ -58,61 +113,184 @@ class CandidateIndex:
         self._reported: dict[str, str | None] = {}
         self._clock = clock
         self._server_clock = server_clock
-        self._selector = None if condition is None else FilterSelector(condition, state.tags)
-        self._priority_index = PriorityIndex(state.snapshot.tiers, partial(state.backlog, random))
-        self._timers = Timers()
-        self._delayed = DelayedIndex(zookeeper, state, clock)
-        self._groups: GroupIndex | None = None
-        self._batch_visibility: BatchVisibility | None = None
-        self._must_list_due = True
+        self.selector: FilterSelector | None = None if condition is None else FilterSelector(condition, state.tags)
+        self.levels: PriorityIndex = PriorityIndex(state.snapshot.tiers, partial(state.backlog, random))
+        self.watch: QueueWatch = QueueWatch(zookeeper, state.paths, self)
+        self.timers: Timers = Timers()
+        self.delayed: DelayedIndex = DelayedIndex(zookeeper, state, clock)
+        self.groups: GroupIndex | None = None
+        self.batch_visibility: BatchVisibility | None = None
+        self.doubts: Doubts = Doubts()  # only for another program's items
+        self.stealing: StealTimer = StealTimer(self.levels, clock, self.held.__contains__, self.wakeup)
         self._gone: set[str] | None = None  # items that ended while a listing is running
-        self._ended = 0  # locks of ours
-        self._doubts = Doubts()  # only for another program's items
-        self._steal_timer: Timer | None = None
-        self._aside: set[str] = set()  # held locks that are not tried again for a while
-        self._aside_timer: Timer | None = None
+        self._aside = _Aside(clock, self._retry_aside)
+
+    # -- called by the dispatcher
+
+    def ready(self, generation: int) -> bool:
+        """Whether candidates can be taken before anything else: no setting has changed, and no moment may have come."""
+        state, timers = self.state, self.timers
+        if not state.ready or self.revision != state.snapshot.revision or self.registration.generation != generation:
+            return False
+        config = state.snapshot.config
+        if config.paused or config.scheduled or state.dialect is not None:
+            return False
+        if timers.must_list or timers.next is not None:
+            return False
+        return self.watch.armed or self._clock.monotonic() - timers.listed_at <= DUE_LISTING
+
+    def follow(self) -> bool:
+        """Adopt the queue's configuration; return whether it changed. Raises: ConfigConflictError: filters, order."""
+        snapshot = self.state.snapshot
+        if self.revision == snapshot.revision:
+            return False
+        config = snapshot.config
+        if self.selector is not None and config.grouped:
+            # The old revision stays recorded, so the next request is refused too.
+            msg = (
+                f"queue {self.state.name!r} delivers its messages in order, within a group or in total; "
+                "take them without filters: a message that does not match would block those behind it"
+            )
+            raise ConfigConflictError(msg)
+        self.revision = snapshot.revision
+        self.levels.adopt(snapshot.tiers)
+        self.relist()  # what was left out may count now
+        if not config.scheduled:
+            self.delayed.clear()  # the queue was created again
+        if config.staged and self.batch_visibility is None:
+            self.batch_visibility = BatchVisibility()
+            self.levels.clear()  # events from before batches were considered
+            self.delayed.clear()
+        if self.groups is not None or config.grouped:
+            self.disarm()
+            self.groups = GroupIndex(config) if config.grouped else None
+            self.levels.regroup(self.groups)
+        return True
+
+    def start_over(self) -> None:
+        """Forget everything: a new ZooKeeper session begins."""
+        self.levels.clear()
+        self.doubts.clear()
+        self.revision = NO_REVISION
+        self.delayed.clear()
+        if self.selector is not None:
+            self.selector.start_over()
+        self.forget_aside()
+        self.drop_held(list(self.held))
+        self.timers.must_list = True
+
+    async def next(self, limit: int) -> list[str]:
+        """Return the candidates of this consumer's share that come next, if no look at the server comes before.
+
+        A queue with priorities needs one: a more urgent message may have been put.
+        """
+        level = self.levels.plain
+        if level is None or level.must_list or (self.selector is not None and self.selector.undecided):
+            return []
+        if self.origin is Origin.TAKEN_OVER:
+            self.origin = Origin.OWN
+        places = await self.pop(level, limit)
+        if places:
+            self.stealing.ripe = False
+        return places
+
+    async def pop(self, level: PriorityLevel, limit: int) -> list[str]:
+        """Return the next candidates of a level. Other tasks run while many names are passed over."""
+        while True:
+            places = level.backlog.pop(limit, self.held.__contains__, self._clock.monotonic())
+            if heads := places if self.groups is None else self.groups.heads(places):
+                return heads
+            if not places and not level.backlog.unfinished:
+                return []
+            await asyncio.sleep(0)
+
+    def heads(self, places: list[str]) -> list[str]:
+        """Return the candidates, and of each group only its oldest item."""
+        return places if self.groups is None else self.groups.heads(places)
+
+    async def listed(self, limit: int) -> list[str]:
+        """Return the candidates to claim next, of this consumer's share, of those that are listed already."""
+        level = self.levels.plain
+        return [] if level is None or level.must_list else await self.pop(level, limit)
+
+    def together(self) -> int | None:
+        """Return how many of the last candidates to claim in one request; None: all of them."""
+        level = self.levels.plain
+        if level is None or self.state.dialect is not None:
+            return None
+        if self.origin is not Origin.OWN:
+            return STOLEN_TOGETHER
+        return None if self.levels.share.alone else level.backlog.together(self._clock.monotonic())
+
+    @property
+    def watched(self) -> bool:
+        """Whether a watch reports changes of the queue, or of one of its priorities."""
+        if self.watch.armed:
+            return True
+        plain = self.levels.plain
+        return any(level.watched for level in self.levels) if plain is None else plain.watched
+
+    @property
+    def keeps_watch(self) -> bool:
+        """Whether the queue has so many items for others that listing it again costs more than watching it.
+
+        In a queue that another program also consumes this is always so: watches report its locks and more urgent items.
+        """
+        return self.state.dialect is not None or (self.selector is not None and self.selector.refused > MANY_REFUSED)
+
+    def disarm(self) -> None:
+        """Remove the watches on the queue."""
+        self.watch.disarm()
+        self.stealing.cancel()
+        if self.groups is not None:
+            self.groups.watch(armed=False)
+
+    def unwatch(self) -> None:
+        """Remove all watches, those of single priorities too."""
+        self.disarm()
+        self.levels.unwatch()
 
     @property
     def alone(self) -> bool:
         """Whether no other session consumes this queue."""
-        return self._priority_index.share.alone
+        return self.levels.share.alone
 
     @property
     def has_more(self) -> bool:
         """Whether there are listed candidates of this consumer's own share."""
-        return any(level.backlog.has_more for level in self._priority_index)
+        return any(level.backlog.has_more for level in self.levels)
 
     @property
     def grouped(self) -> bool:
         """Whether messages may be locked by groups."""
-        return self._groups is not None
+        return self.groups is not None
 
     def lock_id(self, place: str) -> str:
         """Return the lock id of the item at a place."""
         name = name_at(place)
-        return self.state.candidate_id(name) if self._groups is None else self._groups.lock_id(name)
+        return self.state.candidate_id(name) if self.groups is None else self.groups.lock_id(name)
 
     def lock_ids(self, places: Sequence[str]) -> list[str]:
         """Return the lock ids of places that are known to hold items."""
-        if self._groups is None and self.state.dialect is None:
+        if self.groups is None and self.state.dialect is None:
             return [candidate_id_at(place) for place in places]
         return [self.lock_id(place) for place in places]
 
     def split_groups(self, places: list[str]) -> tuple[list[str], list[str]]:
         """Split candidates into the oldest items of groups and the items without a group."""
-        if self._groups is None:
+        if self.groups is None:
             return [], places
         heads = {place: None for place in places if is_group(self.lock_id(place))}
         return list(heads), [place for place in places if place not in heads]
 
     def members(self, group: str, limit: int) -> list[str]:
         """Return the places of a group's oldest items."""
-        return [] if self._groups is None else self._groups.candidates(group, limit)
+        return [] if self.groups is None else self.groups.candidates(group, limit)
 
     def deleted(self, place: str) -> None:
         """Record that an item of a group no longer exists."""
-        if self._groups is not None:
-            self._groups.deleted(place)
+        if self.groups is not None:
+            self.groups.deleted(place)
 
     def note_ghosts(self, items: Iterable[str]) -> None:
         """Record that no item was found under these locks of ours.
@@ -121,9 +299,9 @@ class CandidateIndex:
         """
         for item in items:
             if item in self._reported:
-                self._priority_index.must_list()  # it has returned since, under the same id
+                self.levels.must_list()  # it has returned since, under the same id
             elif self.state.dialect is not None:
-                self._doubts.gone(item)
+                self.doubts.gone(item)
 
     def add_held(self, locks: Iterable[str]) -> None:
         """Record locks that are about to be created."""
@@ -133,8 +311,8 @@ class CandidateIndex:
 
     def drop_held(self, locks: Iterable[str]) -> None:
         """Record locks that were not created, or are not kept."""
-        if self._aside:
-            locks = [lock for lock in locks if lock not in self._aside]
+        if aside := self._aside.locks:
+            locks = [lock for lock in locks if lock not in aside]
         for lock in locks:
             self.held.discard(lock)
             self._reported.pop(lock, None)
@@ -142,23 +320,16 @@ class CandidateIndex:
     def set_aside(self, locks: Iterable[str]) -> None:
         """Stop trying these locks for a while: their items are unreadable, or attempts at them cannot be counted."""
         self.held.update(locks)
-        self._aside.update(locks)
-        if self._aside and self._aside_timer is None:
-            self._aside_timer = self._clock.call_later(SET_ASIDE, self._retry_aside)
+        self._aside.add(locks)
 
     def _retry_aside(self) -> None:
-        aside = list(self._aside)
-        self.forget_aside()
-        self.drop_held(aside)
+        self.drop_held(self._aside.clear())
         self.relist()
         self.wakeup.set()
 
     def forget_aside(self) -> None:
         """Forget which locks were set aside, and stop the timer."""
         self._aside.clear()
-        if self._aside_timer is not None:
-            self._aside_timer.cancel()
-            self._aside_timer = None
 
     def contended(self, lock: str) -> None:
         """Record that another session holds a lock that this one tried to create.
@@ -167,10 +338,10 @@ class CandidateIndex:
         and this call.
         """
         if lock in self._reported:
-            self._priority_index.must_list()
-            self._delayed.must_look = True
-        elif is_group(lock) or self.state.dialect is not None or self.taking_over:
-            self._priority_index.lock(lock)
+            self.levels.must_list()
+            self.delayed.must_look = True
+        elif is_group(lock) or self.state.dialect is not None or self.origin is Origin.TAKEN_OVER:
+            self.levels.lock(lock)
 
     def group_settled(self, group: str, *, locked: bool) -> None:
         """Record that a group's lock is no longer ours.
@@ -179,19 +350,19 @@ class CandidateIndex:
         """
         self.settled(group, gone=locked)
         if locked:
-            self._priority_index.lock(group)
+            self.levels.lock(group)
         else:
-            self._priority_index.unlock(group)
+            self.levels.unlock(group)
             self._try_group(group)
         self.wakeup.set()
 
     def _try_group(self, group: str) -> None:
         """Try the oldest item of a group, or leave it to the consumer whose share it is."""
-        if self._groups is None or group in self.held or self._priority_index.is_locked(group):
+        if self.groups is None or group in self.held or self.levels.is_locked(group):
             return
-        head = self._groups.head(group)
+        head = self.groups.head(group)
         if head is not None:
-            backlog = self._priority_index.of(head).backlog
+            backlog = self.levels.of(head).backlog
             self._wake_or_wait(own=backlog.try_later(head, self._clock.monotonic()))
 
     def _add_member(self, place: str, groups: GroupIndex) -> bool:
@@ -204,7 +375,7 @@ class CandidateIndex:
             return False
         heard = groups.hear(place)
         if heard is Heard.UNTRACKED:
-            self._priority_index.of(place).must_list = True
+            self.levels.of(place).must_list = True
             self.wakeup.set()
         elif group in self.held:
             if heard is Heard.KNOWN:
@@ -212,7 +383,7 @@ class CandidateIndex:
             self.wakeup.set()  # the holder may want more messages of this group
         else:
             if heard is Heard.KNOWN:
-                self._priority_index.unlock(group)  # the session that removed the lock set this item's data
+                self.levels.unlock(group)  # the session that removed the lock set this item's data
             if heard is Heard.KNOWN or groups.head(group) == place:
                 self._try_group(group)
         return True
@@ -222,55 +393,34 @@ class CandidateIndex:
         if own:
             self.wakeup.set()
         else:
-            self._schedule_steal()
-
-    def _schedule_steal(self) -> None:
-        """Wake up when other consumers' items become due for work stealing.
-
-        Most are gone by then, and wake no consumer.
-        """
-        if self._steal_timer is None:
-            self._wait_for_steal(self._priority_index.no_steal_before)
-
-    def _wait_for_steal(self, moment: float | None) -> None:
-        if moment is not None:
-            wait = max(0.0, moment - self._clock.monotonic())
-            self._steal_timer = self._clock.call_later(wait, self._steal_due)
-
-    @property
-    def _may_steal(self) -> bool:
-        """Whether other consumers' items may be stolen. A held one does not count: it may be listed as another's."""
-        return self._priority_index.may_steal(self.held.__contains__, self._clock.monotonic())
-
-    def _steal_due(self) -> None:
-        self._steal_timer = None
-        if self._may_steal:
-            self.wakeup.set()
-        else:
-            self._wait_for_steal(self._priority_index.next_steal(self.held.__contains__))
-
-    def _cancel_steal(self) -> None:
-        if self._steal_timer is not None:
-            self._steal_timer.cancel()
-            self._steal_timer = None
+            self.stealing.schedule()
 
     def relist(self) -> None:
         """List the queue again before anything else is claimed."""
-        self._priority_index.must_list()
-        self._delayed.must_look = True
+        self.levels.must_list()
+        self.delayed.must_look = True
 
     def leave(self, places: Sequence[str]) -> None:
         """Leave candidates to the consumers whose share they are, until the next search for items to steal."""
         for place in places:
-            self._priority_index.of(place).backlog.leave([place], self._clock.monotonic() - LAST_WAIT)
+            self.levels.of(place).backlog.leave([place], self._clock.monotonic() - LAST_WAIT)
 
     def put_back(self, places: Sequence[str]) -> None:
         """Return candidates to the front, to be tried next."""
-        self._priority_index.put_back(places)
+        self.levels.put_back(places)
 
     def put_last(self, places: Sequence[str]) -> None:
         """Return candidates that other consumers work on to the end."""
-        self._priority_index.put_last(places)
+        self.levels.put_last(places)
+
+    def begin_listing(self) -> set[str]:
+        """Note the ids of our items that end from now on: a listing may show them as free. Returns the set of them."""
+        self._gone = set()
+        return self._gone
+
+    def end_listing(self) -> None:
+        """Note no more of them."""
+        self._gone = None
 
     def settled(self, message_id: str, *, gone: bool, place: str | None = None) -> None:
         """Record that a lock of ours has ended, and whether the item at ``place`` is gone too.
@@ -278,11 +428,11 @@ class CandidateIndex:
         The message may be elsewhere by then: a dead letter keeps its id when it is redriven. Events about an id that
         counts as held are processed only here.
         """
-        if self._groups is not None:
-            self._ended += 1
-            if self._groups.blocked:  # maybe by this lock, of an earlier rule
+        if self.groups is not None:
+            self.groups.ended += 1
+            if self.groups.blocked:  # maybe by this lock, of an earlier rule
                 self.on_relist()
-        if message_id not in self._aside:
+        if message_id not in self._aside.locks:
             self.held.discard(message_id)
         heard = self._reported.pop(message_id, None)
         if not gone:
@@ -304,9 +454,9 @@ class CandidateIndex:
 
     def on_items(self, lane: str, names: list[str]) -> None:
         """See `WatchListener`."""
-        if (batches := self._batch_visibility) is not None:
+        if (batches := self.batch_visibility) is not None:
             names = [name for name in names if self._is_visible(ItemRef(lane, name).path, batches)]
-        if (groups := self._groups) is not None:
+        if (groups := self.groups) is not None:
             names = [name for name in names if not self._add_member(ItemRef(lane, name).path, groups)]
         free: dict[str, str] = {}
         for name in names:
@@ -326,7 +476,7 @@ class CandidateIndex:
         if stage is None or batches.is_open(stage):
             return True
         if not batches.is_closed(stage):
-            self._priority_index.of(place).must_list = True
+            self.levels.of(place).must_list = True
             self.wakeup.set()
         return False
 
@@ -337,7 +487,7 @@ class CandidateIndex:
         """
         if (accepts := self.state.snapshot.accepts) is not None:
             ids = {name: message_id for name, message_id in ids.items() if accepts(name)}
-        if (selector := self._selector) is not None:
+        if (selector := self.selector) is not None:
             ids = {name: message_id for name, message_id in ids.items() if selector.hear(ItemRef(lane, name).path)}
             if selector.undecided:
                 self.wakeup.set()
@@ -345,24 +495,24 @@ class CandidateIndex:
             return
         if self.state.dialect is not None:
             for name in ids:
-                self._doubts.found(name)
-        level = self._priority_index.of(ItemRef(lane, next(iter(ids))).path)
+                self.doubts.found(name)
+        level = self.levels.of(ItemRef(lane, next(iter(ids))).path)
         own = level.backlog.hear(lane, ids, self._clock.monotonic())
         if level.backlog.full:
             level.must_list = True  # an item that was not kept is not reported again
         if own:
             self.wakeup.set()
         if own < len(ids):
-            self._schedule_steal()
+            self.stealing.schedule()
 
     def on_item_deleted(self, place: str) -> None:
         """See `WatchListener`."""
-        self._priority_index.of(place).backlog.forget(place)
+        self.levels.of(place).backlog.forget(place)
         if self.state.dialect is not None:
-            self._doubts.gone(name_at(place))
-        if self._groups is not None:
+            self.doubts.gone(name_at(place))
+        if self.groups is not None:
             with suppress(MalformedError):
-                self._groups.deleted(place)
+                self.groups.deleted(place)
                 self._try_group(self.lock_id(place))
 
     def on_lock(self, lock: str, *, gone: bool) -> None:
@@ -373,45 +523,45 @@ class CandidateIndex:
             return
         if self.state.dialect is not None:
             self._foreign_lock_changed(lock, gone=gone)
-        if self._groups is None:
+        if self.groups is None:
             return
-        if gone and self._groups.blocked:
+        if gone and self.groups.blocked:
             self.on_relist()
         if not is_group(lock):
             return
         if gone:
-            self._priority_index.unlock(lock)
+            self.levels.unlock(lock)
             self._try_group(lock)
         else:
-            self._priority_index.lock(lock)
+            self.levels.lock(lock)
 
     def _foreign_lock_changed(self, item: str, *, gone: bool) -> None:
         """Record that another session locked or unlocked an item; a read tells whether an unlocked item exists."""
         if not gone:
-            self._priority_index.lock(item)
+            self.levels.lock(item)
             return
-        self._priority_index.unlock(item)
-        if self._doubts.unlocked(item):
+        self.levels.unlock(item)
+        if self.doubts.unlocked(item):
             self.wakeup.set()
 
-    def _settle_doubts(self, items: Sequence[str], exist: Iterable[bool]) -> None:
+    def settle_doubts(self, items: Sequence[str], exist: Iterable[bool]) -> None:
         """Add the items that still exist after their locks ended.
 
         Events since the read are newer. A session that has locked an item again will also end that lock.
         """
         for item, exists in zip(items, exist, strict=True):
-            if exists and not self._priority_index.is_locked(item) and self._doubts.without_gone([item]):
+            if exists and not self.levels.is_locked(item) and self.doubts.without_gone([item]):
                 self.on_item(f"items/{item}")
 
     def on_delayed(self, place: str, *, gone: bool) -> None:
         """See `WatchListener`."""
         if gone:
-            self._delayed.forget(place)
-            self._priority_index.of(place).backlog.forget(place)
+            self.delayed.forget(place)
+            self.levels.of(place).backlog.forget(place)
             return
-        before = self._delayed.next
-        self._delayed.hear(place, self._server_clock.now())
-        if self._delayed.next != before:
+        before = self.delayed.next
+        self.delayed.hear(place, self._server_clock.now())
+        if self.delayed.next != before:
             self.wakeup.set()
 
     def on_missed(self) -> None:
@@ -422,13 +572,13 @@ class CandidateIndex:
 
     def on_relist(self) -> None:
         """See `WatchListener`."""
-        self._priority_index.must_list()
-        self._must_list_due = self._delayed.must_look = True
-        if self._groups is not None:
-            self._groups.missed()
+        self.levels.must_list()
+        self.timers.must_list = self.delayed.must_look = True
+        if self.groups is not None:
+            self.groups.missed()
         self.wakeup.set()
 
     def on_timed_lock(self, due: int, message_id: str) -> None:
         """See `WatchListener`."""
-        self._timers.add(due, message_id)
+        self.timers.add(due, message_id)
         self.wakeup.set()

@@ -1,6 +1,6 @@
 """Claim batches in flight: each is sent by a separate task, next to the dispatcher's loop.
 
-The claims of a batch go to the waiting takers, and the rest is released. The candidate source learns what was not
+The claims of a batch go to the waiting takers, and the rest is released. The candidate index learns what was not
 claimed.
 """
 
@@ -17,6 +17,7 @@ from aiozkqueue.runtime.task_pool import TaskPool
 from aiozkqueue.zookeeper import Check, ConnectionLossError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
+from .candidate_index import Origin
 from .claimer import ContendedError, ReopenError
 from .collapse import claim_newest
 
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
     from .bundles import HeldBundles
+    from .candidate_index import CandidateIndex
     from .claimer import Batch, Claimer
     from .collapse import Duplicates
-    from .discovery import CandidateSource
     from .foreign import Splitter
     from .groups import GroupLocks
+    from .releases import Releases
     from .waiters import WaitQueue
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int, Operation], Awaitable[Batch]]
@@ -68,8 +70,8 @@ class _PendingBatch(NamedTuple):
 class ClaimBatches:
     """The claim batches in flight of one session and queue. The wakeup event is set when a batch is answered.
 
-    ``splitter`` splits the items of another program's queue; None: the queue is our own. ``give_back`` releases the
-    claims that no taker wants. ``fail`` receives the error of a failed batch, unless the failure is expected: a
+    ``splitter`` splits the items of another program's queue; None: the queue is our own. ``releases`` gets
+    the claims that no taker wants. ``fail`` receives the error of a failed batch, unless the failure is expected: a
     contended candidate, another configuration, a lost connection.
     """
 
@@ -78,24 +80,24 @@ class ClaimBatches:
         state: QueueState,
         *,
         claimer: Claimer,
-        candidate_source: CandidateSource,
+        candidates: CandidateIndex,
         group_locks: GroupLocks,
         held_bundles: HeldBundles,
         waiters: WaitQueue,
         splitter: Splitter | None,
         tasks: TaskOwner,
-        give_back: Callable[[Sequence[Claim]], object],
+        releases: Releases,
         fail: Callable[[Exception], None],
     ) -> None:
         self._state = state
         self._claimer = claimer
-        self._candidate_source = candidate_source
+        self._candidates = candidates
         self._group_locks = group_locks
         self._held_bundles = held_bundles
         self._waiters = waiters
         self._splitter = splitter
         self._tasks = tasks
-        self._give_back = give_back
+        self._releases = releases
         self._fail = fail
         self._task_pool = TaskPool(self._claim)
         self._pending: set[int] = set()
@@ -122,7 +124,7 @@ class ClaimBatches:
         """Whether the next batch must wait: enough are in flight, or parts of an item come next in order."""
         if self._splitter is not None and self._splitter.busy:
             return True
-        return len(self._pending) >= (BATCHES_ALONE if self._candidate_source.alone else BATCHES_SHARED)
+        return len(self._pending) >= (BATCHES_ALONE if self._candidates.alone else BATCHES_SHARED)
 
     def when_landed(self) -> asyncio.Future[None]:
         """Return a future that is done when the batches that are in flight now have landed."""
@@ -155,13 +157,12 @@ class ClaimBatches:
 
         Takers that arrived after ``since`` get none of the claims; None: no limit.
         """
-        self._candidate_source.at_work()
         if self._state.config.bundled and any(map(is_bundle_at, places)):
             self._launch_runs(places, generation, since)
             return
         places = self._launch_heads(places, generation, since)
         if places and duplicates is None:
-            together = self._candidate_source.together() or len(places)
+            together = self._candidates.together() or len(places)
             for start in range(0, len(places), together):
                 part = places[start : start + together]
                 self._submit(part, self._claimer.claim, self._claimer.item_lock_size, generation, since)
@@ -171,7 +172,7 @@ class ClaimBatches:
 
     def _launch_heads(self, places: list[str], generation: int, since: int | None) -> list[str]:
         """Send the claims of groups; return the places of the items without a group."""
-        heads, places = self._candidate_source.split_groups(places)
+        heads, places = self._candidates.split_groups(places)
         if heads:
             self._submit(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
         return places
@@ -185,7 +186,7 @@ class ClaimBatches:
             claim = self._held_bundles.claim if bundles else self._claimer.claim
             messages = sum([messages_in(name_at(place)) for place in run]) if bundles else len(run)
             self._submit(run, claim, self._claimer.item_lock_size, generation, since, messages=messages)
-        self._candidate_source.put_back([place for _, run in runs[BATCHES_ALONE:] for place in run])
+        self._candidates.put_back([place for _, run in runs[BATCHES_ALONE:] for place in run])
 
     def _submit(  # noqa: PLR0917 - one caller, above it
         self,
@@ -202,8 +203,8 @@ class ClaimBatches:
         ``removed`` are the locks of attached removals. ``messages`` is how many messages these places hold; None: one
         each.
         """
-        locks = [*self._candidate_source.lock_ids(places), *removed]
-        self._candidate_source.add_held(locks)
+        locks = [*self._candidates.lock_ids(places), *removed]
+        self._candidates.add_held(locks)
         self.launched += 1
         self._pending.add(self.launched)
         messages = len(places) if messages is None else messages
@@ -217,7 +218,7 @@ class ClaimBatches:
                 places,
                 locks,
                 generation,
-                self._candidate_source.revision,
+                self._candidates.revision,
                 room,
                 messages,
                 since,
@@ -240,16 +241,16 @@ class ClaimBatches:
         except ContendedError as contended:
             self._contended(places, locks, contended.index)
         except ReopenError:
-            self._candidate_source.put_back(places)
+            self._candidates.put_back(places)
             self._state.invalidate()
         except (ConnectionLossError, ZooKeeperSessionExpiredError):
-            self._candidate_source.relist()
+            self._candidates.relist()
         except (QueueError, ZooKeeperError) as error:
-            self._candidate_source.relist()
+            self._candidates.relist()
             self._fail(error)
         finally:
             if generation == self._generation:
-                self._candidate_source.drop_held(
+                self._candidates.drop_held(
                     [
                         lock
                         for lock in locks
@@ -261,29 +262,30 @@ class ClaimBatches:
                 self._tell_landed(pending.number)
             self.promised -= pending.messages
             self._waiters.batch_landed(pending.number)
-            self._candidate_source.wakeup.set()
+            self._candidates.wakeup.set()
 
-    def _note_unclaimed(self, batch: Batch, candidates: int) -> None:
-        """Record the candidates that were not claimed; list again if they show that the last listing is out of date."""
-        source = self._candidate_source
-        source.set_aside(batch.sealed)
-        source.note_ghosts(batch.ghosts)
-        mostly_ghosts = len(batch.ghosts) > 1 and 2 * len(batch.ghosts) >= candidates
-        owner_is_back = bool(batch.ghosts) and source.stealing  # the consumer from which they were stolen
+    def _note_unclaimed(self, batch: Batch, asked: int) -> None:
+        """Record which of the candidates were not claimed; list again if the last listing seems out of date."""
+        candidates, ghosts = self._candidates, batch.ghosts
+        candidates.set_aside(batch.sealed)
+        candidates.note_ghosts(ghosts)
+        mostly_ghosts = len(ghosts) > 1 and 2 * len(ghosts) >= asked
+        owner_is_back = bool(ghosts) and candidates.origin is Origin.STOLEN  # the consumer that they were stolen from
         if mostly_ghosts or owner_is_back or batch.lost:  # watches reported lost ones while they were ours
-            source.relist()
+            candidates.relist()
 
     def _contended(self, places: Sequence[str], locks: Sequence[str], index: int) -> None:
         """Handle the refusal that another session holds one of these locks; the other candidates are returned."""
-        self._candidate_source.contended(locks[index])
+        self._candidates.contended(locks[index])
         remaining = [place for number, place in enumerate(places) if number != index]
-        if self._candidate_source.taking_over and len(locks) == len(places):
-            self._candidate_source.leave(remaining)  # their locks are read again
+        if self._candidates.origin is Origin.TAKEN_OVER and len(locks) == len(places):
+            self._candidates.leave(remaining)  # their locks are read again
             return
         self._failures += 1
-        if self._failures >= MOST_FAILURES or self._candidate_source.stealing or len(locks) > len(places):
-            self._candidate_source.relist()
-        self._candidate_source.put_last(remaining)
+        stolen = self._candidates.origin is Origin.STOLEN
+        if self._failures >= MOST_FAILURES or stolen or len(locks) > len(places):
+            self._candidates.relist()
+        self._candidates.put_last(remaining)
 
     async def _claim_if_current(self, pending: _PendingBatch) -> Batch:
         """Claim, unless the configuration has changed since the candidates were chosen.
@@ -299,9 +301,9 @@ class ClaimBatches:
 
     def _offer(self, number: int, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to the waiting takers, or only to those that arrived before ``since``."""
-        given = self._group_locks.given if self._candidate_source.grouped else None
+        given = self._group_locks.given if self._candidates.grouped else None
         if unwanted := self._waiters.assign(number, self._pending, claims, generation, since, given):
-            self._give_back(unwanted)
+            self._releases.release(unwanted)
 
 
 def _kept(batch: Batch) -> set[str]:

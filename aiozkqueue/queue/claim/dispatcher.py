@@ -1,18 +1,21 @@
 """Claims messages for all waiting takers of one session and queue.
 
-One task, the dispatch loop, decides what to do next: let the candidate source find candidates, claim a batch for the
-waiting takers, or rest. A few batches are in flight at a time, in tasks of their own (see `claim_batches`). A claim
-that its taker no longer wants (it was cancelled or timed out) goes to another taker or is released.
+One task, the dispatch loop, decides what to do next: claim a batch of candidates for the waiting takers, let the
+candidate source find more, or rest. A few batches are in flight at a time, in tasks of their own (see
+`claim_batches`). A claim that its taker no longer wants (it was cancelled or timed out) goes to another taker or is
+released.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import ConnectionLostError, NotFoundError, PayloadError, QueueError, SessionClosedError
 from aiozkqueue.layout import is_bundle_at, messages_in, name_at
+from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.failures import CLOSED
 from aiozkqueue.queue.put.ttl import at_its_end
@@ -31,6 +34,7 @@ from aiozkqueue.zookeeper import (
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from .bundles import HeldBundles, Services
+from .candidate_index import CandidateIndex
 from .claim_batches import ClaimBatches
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import ZooKeeper
 
     from .claimer import ClaimCounts
+    from .collapse import Duplicates
     from .pause import Reason
     from .waiters import Waiter
 
@@ -84,8 +89,6 @@ class ClaimDispatcher:
     ) -> None:
         self.state = state
         self._zookeeper = zookeeper
-        self._ids = ids
-        self._server_clock = server_clock
         self._delayed_releases = DelayedReleases(clock, self._release_unseen)
         self._budgets = budgets
         self._claimer = Claimer(
@@ -97,50 +100,58 @@ class ClaimDispatcher:
             ids=ids,
             budgets=budgets,
         )
-        self._candidate_source = CandidateSource(
+        self._candidates = CandidateIndex(
             state,
             zookeeper,
-            self,
+            Registration(
+                zookeeper,
+                state.paths,
+                ids.client,
+                about=about,
+                budgets=budgets,
+                clock=server_clock,
+                condition=condition,
+            ),
             clock=clock,
             server_clock=server_clock,
-            client=ids.client,
-            about=about,
-            budgets=budgets,
             random=random,
             condition=condition,
         )
+        self._candidate_source = CandidateSource(
+            self._candidates, zookeeper, self, clock=clock, server_clock=server_clock
+        )
         self._collapse: Collapse | None = None
-        self._wakeup = self._candidate_source.wakeup
-        self._waiters = WaitQueue(state.name, clock, self._wakeup)
+        self._new_collapse = partial(Collapse, state, zookeeper, ids, server_clock, self._candidates.set_aside)
+        self._waiters = WaitQueue(state.name, clock, self._candidates.wakeup)
         self._pause: Pause | None = None
         self._held_bundles = HeldBundles(
             state,
             zookeeper,
             Services(committer, tasks, clock, server_clock, ids, budgets),
             claimer=self._claimer,
-            candidate_source=self._candidate_source,
-            wanted=lambda: self._waiters.missing,
+            candidates=self._candidates,
+            waiters=self._waiters,
         )
         self.releases = Releases(
             state,
             committer=committer,
             ids=ids,
-            candidate_source=self._candidate_source,
+            candidates=self._candidates,
             held_bundles=self._held_bundles,
         )
         self._group_locks = GroupLocks(
             state,
             zookeeper,
             claimer=self._claimer,
-            candidate_source=self._candidate_source,
+            candidates=self._candidates,
             committer=committer,
             tasks=tasks,
             clock=clock,
             server_clock=server_clock,
             ids=ids,
             budgets=budgets,
-            wanted=lambda: any(True for _ in self._waiters),
-            give_back=self.releases.release,
+            waiters=self._waiters,
+            releases=self.releases,
         )
         self._splitter: Splitter | None = None
         if state.dialect is not None:
@@ -149,23 +160,23 @@ class ClaimDispatcher:
                 zookeeper,
                 committer=committer,
                 ids=ids,
-                release=self.releases.release,
-                found=self._candidate_source.put_back,
-                returning=lambda: self.releases.any,
+                releases=self.releases,
+                candidates=self._candidates,
             )
         self._claim_batches = ClaimBatches(
             state,
             claimer=self._claimer,
-            candidate_source=self._candidate_source,
+            candidates=self._candidates,
             group_locks=self._group_locks,
             held_bundles=self._held_bundles,
             waiters=self._waiters,
             splitter=self._splitter,
             tasks=tasks,
-            give_back=self.releases.release,
+            releases=self.releases,
             fail=self._answer_failure,
         )
         self._generation = 0
+        self._lingering = False  # whether it waits, with nothing under way, because there are no takers
         self._closed = False
         self.users: int = 0
         """The listeners that use it, between two requests too."""
@@ -209,7 +220,7 @@ class ClaimDispatcher:
             return []
         claims: list[Claim] = [*held.next(limit)]
         if self._lacking:
-            self._wakeup.set()
+            self._candidates.wakeup.set()
         return claims
 
     def _current(self, generation: int | None) -> bool:
@@ -220,7 +231,7 @@ class ClaimDispatcher:
             and zookeeper.generation == self._generation
             and generation in (None, self._generation)
             and state.ready
-            and not (state.config.paused or self._candidate_source.outdated or self._closed)
+            and not (state.config.paused or self._candidates.revision != state.snapshot.revision or self._closed)
         )
 
     def request_more(self, waiter: Waiter, more: int) -> bool:
@@ -234,7 +245,7 @@ class ClaimDispatcher:
 
     def give_up(self, waiter: Waiter) -> None:
         """Cancel a request; claims already assigned to this waiter are released."""
-        self._wakeup.set()
+        self._candidates.wakeup.set()
         future = waiter.future
         if future.done() and not future.cancelled():
             if future.exception() is None:
@@ -288,9 +299,9 @@ class ClaimDispatcher:
         self.releases.close()
         self._claim_batches.close()
         self._delayed_releases.close()
-        self._candidate_source.disarm()
+        self._candidates.unwatch()
         self._held_bundles.close()
-        self._candidate_source.forget_aside()
+        self._candidates.forget_aside()
         self._end_pause()
         self._waiters.close(SessionClosedError(CLOSED))
 
@@ -299,18 +310,18 @@ class ClaimDispatcher:
 
         A taker that has no request under way gets another dispatcher for its next one.
         """
-        source = self._candidate_source
-        needed = self.users or not self._waiters.empty or self.claims_under_way or self._group_locks.any or source.held
-        if needed or not source.lingering or self._held_bundles.any or self._delayed_releases.any:
+        held = self._group_locks.any or self._candidates.held
+        needed = self.users or not self._waiters.empty or self.claims_under_way or held
+        if needed or not self._lingering or self._held_bundles.any or self._delayed_releases.any:
             return False
         self._closed = True
         self.state.claim_listeners = tuple(own for own in self.state.claim_listeners if own is not self)
         self._claim_batches.close()
-        self._candidate_source.disarm()
-        self._candidate_source.forget_aside()
+        self._candidates.unwatch()
+        self._candidates.forget_aside()
         self._held_bundles.close()
         self._end_pause()
-        self._wakeup.set()
+        self._candidates.wakeup.set()
         return True
 
     # -- events
@@ -322,19 +333,19 @@ class ClaimDispatcher:
         if claim.generation != self._generation:
             return  # its locks ended with its session while this one listed the items
         if fate is not FREE:
-            self._candidate_source.settled(claim.id, gone=True, place=claim.place)
+            self._candidates.settled(claim.id, gone=True, place=claim.place)
             return
-        was_held = claim.id in self._candidate_source.held
-        self._candidate_source.settled(claim.id, gone=False)
+        was_held = claim.id in self._candidates.held
+        self._candidates.settled(claim.id, gone=False)
         if was_held:
-            self._candidate_source.put_back([claim.place])
-            self._wakeup.set()
+            self._candidates.put_back([claim.place])
+            self._candidates.wakeup.set()
         else:
-            self._candidate_source.on_relist()  # of another dispatcher of this session, with other filters
+            self._candidates.on_relist()  # of another dispatcher of this session, with other filters
 
     def retry_at(self, due: int, message_id: str) -> None:
         """See `ClaimListener`."""
-        self._candidate_source.on_timed_lock(due, message_id)
+        self._candidates.on_timed_lock(due, message_id)
 
     def keep(self, claim: Claim, delay: float) -> None:
         """See `ClaimListener`."""
@@ -348,7 +359,7 @@ class ClaimDispatcher:
         """Fail the waiters that hold claims of an ended ZooKeeper session."""
         if state is State.LOST or (state is State.CONNECTED and generation != self._generation):
             self._budgets.wake()
-            self._wakeup.set()
+            self._candidates.wakeup.set()
             self._waiters.expire(None if state is State.LOST else generation)
 
     # -- the dispatch loop
@@ -388,7 +399,19 @@ class ClaimDispatcher:
 
     async def _await_waiters(self) -> None:
         while not self._closed and self._waiters.empty and not self._lacking:
-            await self._candidate_source.linger(lambda: not self._waiters.empty)
+            self._lingering = True
+            try:
+                if not self._candidates.watched:
+                    await self._await_wakeup()
+                elif await self._candidate_source.linger() and self._waiters.empty:
+                    self._candidates.unwatch()
+            finally:
+                self._lingering = False
+
+    async def _await_wakeup(self) -> None:
+        """Wait until something changes."""
+        await self._candidates.wakeup.wait()
+        self._candidates.wakeup.clear()
 
     @property
     def _lacking(self) -> int:
@@ -402,20 +425,8 @@ class ClaimDispatcher:
         generation = await self._zookeeper.wait_connected()
         if generation != self._generation:
             self._start_over(generation)
-        try:
-            await self.state.open()
-        except NotFoundError:
-            await self._wait_for_change(ABSENT)
+        if (self._pause is not None or not self._candidates.ready(generation)) and not await self._prepare(generation):
             return
-        if self._candidate_source.follow():
-            self._group_locks.reconfigured()
-            self._held_bundles.return_all()
-        if self.state.config.paused:
-            await self._wait_for_change(PAUSED)
-            return
-        self._end_pause(heard=True)
-        await self._candidate_source.register(generation)
-        await self._candidate_source.tend_timers(generation)
         if self._group_locks.any:
             self._deliver_from_groups()
         if self._held_bundles.at_hand:
@@ -425,8 +436,25 @@ class ClaimDispatcher:
         if wanted > 0:
             await self._claim(wanted, generation)
         elif full or not await self._claim_ahead(generation):
-            self._waiters.settle_partial(self._claim_batches.in_flight)
-            await self._candidate_source.await_wakeup(None)
+            await self._await_claims()
+
+    async def _prepare(self, generation: int) -> bool:
+        """Open the queue, and bring everything up to date before the next claims; return whether any may be made."""
+        try:
+            await self.state.open()
+        except NotFoundError:
+            await self._wait_for_change(ABSENT)
+            return False
+        if self._candidates.follow():
+            self._group_locks.reconfigured()
+            self._held_bundles.return_all()
+        if self.state.config.paused:
+            await self._wait_for_change(PAUSED)
+            return False
+        self._end_pause(heard=True)
+        await self._candidate_source.register(generation)
+        await self._candidate_source.tend_timers(generation)
+        return True
 
     async def _claim(self, wanted: int, generation: int) -> None:
         """Claim for the takers, if the session may hold more locks."""
@@ -436,8 +464,8 @@ class ClaimDispatcher:
             if not self._claim_batches.any:
                 # The transaction that holds the locks may be the one that takes.
                 self._waiters.answer_impatient(self._waiters.arrivals)
-            self._budgets.notify(self._wakeup)
-            await self._candidate_source.await_wakeup(None)
+            self._budgets.notify(self._candidates.wakeup)
+            await self._await_wakeup()
             return
         await self._look(room, wanted, generation)
 
@@ -446,10 +474,10 @@ class ClaimDispatcher:
         if not (lacking := self._lacking):
             return False
         room = max(0, self._claimer.room(generation))
-        places = await self._candidate_source.listed(lacking if room else 0)
-        self._candidate_source.put_back(places[room:])
+        places = await self._candidates.listed(lacking if room else 0)
+        self._candidates.put_back(places[room:])
         if bundles := self._enough(places[:room], 0):
-            self._claim_batches.launch(bundles, generation)
+            self._launch(bundles, generation)
         else:
             self._held_bundles.stop_ahead()
         return bool(bundles)
@@ -464,10 +492,10 @@ class ClaimDispatcher:
         if self._pause is not None and self._pause.reason is not reason:
             self._end_pause()
         if self._pause is None:
-            self._candidate_source.disarm()
-            self._pause = await Pause.begin(self._zookeeper, self.state, self._wakeup, reason)
+            self._candidates.unwatch()
+            self._pause = await Pause.begin(self._zookeeper, self.state, self._candidates.wakeup, reason)
         else:
-            await self._candidate_source.await_wakeup(None)
+            await self._await_wakeup()
 
     def _end_pause(self, *, heard: bool = False) -> None:
         """Stop waiting for a change; with ``heard``, log that the wait is over."""
@@ -478,35 +506,55 @@ class ClaimDispatcher:
     async def _look(self, room: int, wanted: int, generation: int) -> None:
         """Launch claims of the available candidates; rest if there are none."""
         since = self._waiters.arrivals
-        places = await self._candidate_source.look(room, generation)
-        if places and self._waiters.empty:  # the takers that wanted them have gone
-            self._candidate_source.put_back(places)
+        places = await self._candidates.next(room)
+        if not places:
+            looked = await self._candidate_source.look(room, generation)
+            if not looked.places:
+                await (self._await_claims() if looked.pending else self._found_nothing(since))
+                return
+            places = looked.places
+        if self._waiters.empty:  # the takers that wanted them have gone
+            self._candidates.put_back(places)
             return
-        if places:
-            places = self._still_wanted(places, wanted)
-        if places is None:  # the claims in flight may return candidates
-            self._waiters.settle_partial(self._claim_batches.in_flight)
-            await self._candidate_source.await_wakeup(None)
-        elif places and self.state.config.collapse:
-            heads, places = self._candidate_source.split_groups(places)
+        places = self._still_wanted(places, wanted)
+        if not places:
+            await self._await_claims()
+        elif self.state.config.collapse:
+            heads, places = self._candidates.split_groups(places)
             if heads:
-                self._claim_batches.launch(heads, generation)
+                self._launch(heads, generation)
             if places:
                 await self._collapse_and_launch(places, generation, since)
-        elif places:
-            self._claim_batches.launch(places, generation)
+        else:
+            self._launch(places, generation)
             self._waiters.settle_partial(self._claim_batches.in_flight)
-        elif self._group_locks.any and self._deliver_from_groups():
+
+    async def _await_claims(self) -> None:
+        """Wait for the claims in flight, which may return candidates."""
+        self._waiters.settle_partial(self._claim_batches.in_flight)
+        await self._await_wakeup()
+
+    async def _found_nothing(self, since: int) -> None:
+        """Answer the takers that do not wait, if they arrived before the look; rest for the others."""
+        if self._group_locks.any and self._deliver_from_groups():
             # Messages of held groups come one after the other: listing the queue after each would cost more.
             await self._candidate_source.listen()
-        else:
-            self._waiters.settle_partial(self._claim_batches.in_flight)
-            self._waiters.answer_impatient(since)
-            if self._waiters.patient:
-                await self._candidate_source.rest()
+            return
+        self._waiters.settle_partial(self._claim_batches.in_flight)
+        self._waiters.answer_impatient(since)
+        if self._waiters.patient:
+            await self._candidate_source.rest()
 
-    def _still_wanted(self, places: list[str], wanted: int) -> list[str] | None:
-        """Return the candidates to claim now, and put the others back; None: wait for the claims in flight."""
+    def _launch(
+        self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
+    ) -> None:
+        """Launch claims; see `ClaimBatches.launch`."""
+        if self._candidates.watch.armed:
+            self._candidate_source.at_work()
+        self._claim_batches.launch(places, generation, duplicates, since)
+
+    def _still_wanted(self, places: list[str], wanted: int) -> list[str]:
+        """Return the candidates to claim now, and put the others back."""
         if self.state.dialect is not None:
             return self._still_wanted_foreign(places)
         return self._enough(places, wanted) if self.state.config.bundled else places
@@ -516,47 +564,43 @@ class ClaimDispatcher:
         ahead = self._lacking
         for number, place in enumerate(places):
             if wanted + ahead <= 0 or (wanted <= 0 and not is_bundle_at(place)):
-                self._candidate_source.put_back(places[number:])
+                self._candidates.put_back(places[number:])
                 return places[:number]
             wanted -= messages_in(name_at(place))
         return places
 
-    def _still_wanted_foreign(self, places: list[str]) -> list[str] | None:
+    def _still_wanted_foreign(self, places: list[str]) -> list[str]:
         """Return the items of another program's queue to claim now, as `_still_wanted` does.
 
         Since the look began, takers may have left, and earlier messages may be about to be free.
         """
         splitting = self.releases.any or (self._splitter is not None and self._splitter.busy)
         wanted = 0 if splitting else max(0, self._waiters.wanted(self._claim_batches.promised))
-        self._candidate_source.put_last(places[wanted:])
-        return places[:wanted] or None
+        self._candidates.put_last(places[wanted:])
+        return places[:wanted]
 
     async def _collapse_and_launch(self, places: list[str], generation: int, since: int) -> None:
         """Claim the newest message of each candidate's key, for the takers that asked before this look."""
         if self._collapse is None:
-            self._collapse = Collapse(
-                self.state, self._zookeeper, self._ids, self._server_clock, self._candidate_source.set_aside
-            )
+            self._collapse = self._new_collapse()
         if not (places := self._collapse.without_gone(places)):
             return
         splitting = self._collapse.removed
         try:
-            places, duplicates = await self._collapse.choose(
-                places, self._candidate_source.held.__contains__, generation
-            )
+            places, duplicates = await self._collapse.choose(places, self._candidates.held.__contains__, generation)
         except ContendedError:
-            self._candidate_source.relist()
+            self._candidates.relist()
             return
         except BaseException:
             self._collapse.look_again()
-            self._candidate_source.relist()
+            self._candidates.relist()
             raise
         finally:
             self.counts.collapsed += self._collapse.removed - splitting
         if places:
-            self._claim_batches.launch(places, generation, duplicates, since)
+            self._launch(places, generation, duplicates, since)
         else:
-            self._candidate_source.relist()  # all of them are gone, or locked: the listing is out of date
+            self._candidates.relist()  # all of them are gone, or locked: the listing is out of date
 
     @property
     def impatient(self) -> bool:
@@ -593,7 +637,7 @@ class ClaimDispatcher:
     def _start_over(self, generation: int) -> None:
         self._generation = generation
         self._held_bundles.start_over()
-        self._candidate_source.start_over()
+        self._candidates.start_over()
         self._group_locks.start_over()
         self._claim_batches.start_over(generation)
         self._waiters.expire(generation)

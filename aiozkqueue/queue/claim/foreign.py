@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.zookeeper import Create, CreateAs, ZooKeeperError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import ZooKeeper
     from aiozkqueue.zookeeper.auth import Acl
+
+    from .candidate_index import CandidateIndex
+    from .releases import Releases
 
 log: Final = logging.getLogger(__name__)
 
@@ -44,8 +48,7 @@ _FRAME: Final = 16
 class Splitter:
     """Splits the items of one queue that one session has claimed.
 
-    ``release`` releases claims; ``found`` receives the places of new parts; ``returning`` says whether claims that no
-    taker wanted are about to be free again.
+    ``candidates`` receives the places of new parts.
     """
 
     def __init__(
@@ -55,17 +58,15 @@ class Splitter:
         *,
         committer: GroupCommitter,
         ids: IdSource,
-        release: Callable[[Sequence[Claim]], asyncio.Future[None] | None],
-        found: Callable[[Sequence[str]], None],
-        returning: Callable[[], bool],
+        releases: Releases,
+        candidates: CandidateIndex,
     ) -> None:
         self._state = state
         self._zookeeper = zookeeper
         self._committer = committer
         self._ids = ids
-        self._release = release
-        self._found = found
-        self._returning = returning
+        self._releases = releases
+        self._candidates = candidates
         self._splits = 0
 
     @property
@@ -81,7 +82,7 @@ class Splitter:
         be free. If an item cannot be split, its first message is delivered and the others stay in it.
         """
         first = next((index for index, claim in enumerate(claims) if claim.rest is not None), len(claims))
-        late = self.busy or self._returning()
+        late = self.busy or self._releases.any
         if first == len(claims) and not late:
             return claims
         ready = [] if late else claims[:first]
@@ -93,7 +94,7 @@ class Splitter:
             unsplit = [claim for claim, split in zip(to_split, outcomes, strict=True) if not split]
             if unsplit and unsplit[0] is to_split[0] and not late:
                 ready.append(unsplit.pop(0))
-            released = self._release([*unsplit, *later])
+            released = self._releases.release([*unsplit, *later])
             if released is not None:
                 await asyncio.wait([released])  # later items must not be claimed before these are free
         finally:
@@ -107,7 +108,9 @@ class Splitter:
             if len(parts) < 2:  # noqa: PLR2004 - one is the item itself
                 return False
             places = [self._state.paths.place_of(part.path) for part in parts]
-            atomic_write = AtomicWrite(self._ids.next(), SplitItem(claim, parts, lambda: self._found(places)))
+            atomic_write = AtomicWrite(
+                self._ids.next(), SplitItem(claim, parts, partial(self._candidates.put_back, places))
+            )
             self._committer.submit(atomic_write)
             await atomic_write.done
         except (SessionClosedError, SessionExpiredError):

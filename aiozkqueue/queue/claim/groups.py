@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
+    from .candidate_index import CandidateIndex
     from .claimer import Claimer
-    from .discovery import CandidateSource
-    from .waiters import Waiter
+    from .releases import Releases
+    from .waiters import Waiter, WaitQueue
 
 log: Final = logging.getLogger(__name__)
 
@@ -55,28 +56,28 @@ class GroupLocks:
         zookeeper: ZooKeeper,
         *,
         claimer: Claimer,
-        candidate_source: CandidateSource,
+        candidates: CandidateIndex,
         committer: GroupCommitter,
         tasks: TaskOwner,
         clock: Clock,
         server_clock: ServerClock,
         ids: IdSource,
         budgets: SessionBudget,
-        wanted: Callable[[], bool],
-        give_back: Callable[[Sequence[Claim]], object],
+        waiters: WaitQueue,
+        releases: Releases,
     ) -> None:
         self._state = state
         self._zookeeper = zookeeper
         self._claimer = claimer
-        self._candidate_source = candidate_source
+        self._candidates = candidates
         self._committer = committer
         self._tasks = tasks
         self._clock = clock
         self._server_clock = server_clock
         self._ids = ids
         self._budgets = budgets
-        self._wanted = wanted
-        self._give_back = give_back
+        self._waiters = waiters
+        self._releases = releases
         self._held: dict[str, GroupLock] = {}
         self._ready: deque[GroupLock] = deque()
         self.reading: int = 0
@@ -108,7 +109,7 @@ class GroupLocks:
         for group_lock in ready:
             self._release_unseen(group_lock)
         for group_lock in self._held.values():
-            if group_lock.live and self._candidate_source.lock_id(group_lock.live[0].place) == group_lock.group:
+            if group_lock.live and self._candidates.lock_id(group_lock.live[0].place) == group_lock.group:
                 group_lock.continue_under(self._state.version)
 
     def given(self, claims: Iterable[Claim], owner: object) -> None:
@@ -181,7 +182,7 @@ class GroupLocks:
                 self._show(group_lock, batch.claims)
             elif not group_lock.gone:
                 self._unlock(group_lock)
-                self._candidate_source.relist()
+                self._candidates.relist()
         self._claimer.counts.batches += 1
         self._claimer.counts.claimed += len(batch.claims)
         return batch
@@ -304,19 +305,19 @@ class GroupLocks:
 
     def keeps(self, group_lock: GroupLock) -> bool:
         """See `GroupLockOwner`."""
-        if not self._current(group_lock) or (group_lock.owner is not None and not self._wanted()):
+        if not self._current(group_lock) or (group_lock.owner is not None and self._waiters.empty):
             return False
-        if not self._candidate_source.alone and self._clock.monotonic() - group_lock.begun > LONGEST:
+        if not self._candidates.alone and self._clock.monotonic() - group_lock.begun > LONGEST:
             return False
         return bool(group_lock.ahead) or self._has_more(group_lock)
 
     def deleted(self, claim: Claim) -> None:
         """See `GroupLockOwner`."""
-        self._candidate_source.deleted(claim.place)
+        self._candidates.deleted(claim.place)
 
     def go_on(self, group_lock: GroupLock) -> None:
         """See `GroupLockOwner`."""
-        self._candidate_source.wakeup.set()
+        self._candidates.wakeup.set()
         if group_lock.live:
             return
         group_lock.owner = None
@@ -333,14 +334,14 @@ class GroupLocks:
         group_lock.budget.free(group_lock.size)
         if self._held.get(group_lock.group) is group_lock:
             del self._held[group_lock.group]
-            self._candidate_source.group_settled(group_lock.group, locked=locked)
+            self._candidates.group_settled(group_lock.group, locked=locked)
         if group_lock in self._ready:
             self._ready.remove(group_lock)
 
     def lost(self, group_lock: GroupLock) -> None:
         """See `GroupLockOwner`."""
         self.finish(group_lock, locked=False)
-        self._candidate_source.relist()
+        self._candidates.relist()
         # The lock still exists if an item was changed or deleted by hand.
         self._tasks.spawn(self._unlock_if_ours, group_lock, name="lock of a group that was lost")
 
@@ -351,7 +352,7 @@ class GroupLocks:
 
     def _has_more(self, group_lock: GroupLock) -> bool:
         known = len(group_lock.live) + len(group_lock.ahead)
-        return len(self._candidate_source.members(group_lock.group, known + 1)) > known
+        return len(self._candidates.members(group_lock.group, known + 1)) > known
 
     def _show(self, group_lock: GroupLock, claims: list[Claim]) -> None:
         """Add the next message of a group to ``claims``; settle it instead if it must not be delivered."""
@@ -369,22 +370,22 @@ class GroupLocks:
             self._show(group_lock, [])
             return
         self._ready.append(group_lock)
-        self._candidate_source.wakeup.set()
+        self._candidates.wakeup.set()
         self._clock.call_later(LINGER, lambda: self._check_offer(group_lock))
 
     def _check_offer(self, group_lock: GroupLock) -> None:
-        if group_lock in self._ready and not self._wanted():
+        if group_lock in self._ready and self._waiters.empty:
             self._ready.remove(group_lock)
             self._release_unseen(group_lock)
         elif group_lock in self._ready:
-            self._candidate_source.wakeup.set()
+            self._candidates.wakeup.set()
             self._clock.call_later(LINGER, lambda: self._check_offer(group_lock))
 
     def _set_aside(self, group_lock: GroupLock) -> None:
         """Set aside a group whose next message is unreadable, which blocks those behind it."""
         if not group_lock.gone:
             self.finish(group_lock, locked=False)
-        self._candidate_source.set_aside([group_lock.group])
+        self._candidates.set_aside([group_lock.group])
 
     def _release_unseen(self, group_lock: GroupLock) -> None:
         """Release a group between two messages."""
@@ -394,7 +395,7 @@ class GroupLocks:
             # The release asserts the next message: it is refused if the lock was taken away.
             claim = group_lock.show() or group_lock.live[-1]
             group_lock.ahead.clear()
-            self._give_back([claim])
+            self._releases.release([claim])
         else:
             self._unlock(group_lock)
 
@@ -419,7 +420,7 @@ class GroupLocks:
             log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._state.name})
             return
         if lock is not None and lock.data == group_lock.record:
-            self._unlock(group_lock, self._candidate_source.relist)
+            self._unlock(group_lock, self._candidates.relist)
 
     def _read_ahead(self, group_lock: GroupLock) -> None:
         if group_lock.ahead or group_lock.reading or group_lock.settling or not self._current(group_lock):
@@ -435,11 +436,11 @@ class GroupLocks:
         except (ZooKeeperError, UnreadableError) as error:
             # The next claim reports the error.
             log.debug("queue %s: %s", self._state.name, error, extra={"queue": self._state.name})
-            self._candidate_source.relist()
+            self._candidates.relist()
         finally:
             self.reading -= 1
             group_lock.reading = False
-            self._candidate_source.wakeup.set()
+            self._candidates.wakeup.set()
         if not group_lock.gone and not group_lock.live and not group_lock.settling:
             if group_lock.ahead:
                 self._offer(group_lock)
@@ -453,9 +454,7 @@ class GroupLocks:
         while not group_lock.gone and not group_lock.ahead:
             rereads, held = group_lock.rereads, {claim.place for claim in group_lock.live}
             places = [
-                place
-                for place in self._candidate_source.members(group_lock.group, len(held) + count)
-                if place not in held
+                place for place in self._candidates.members(group_lock.group, len(held) + count) if place not in held
             ]
             if not places:
                 return
@@ -509,7 +508,7 @@ class GroupLocks:
 
     def _gone(self, place: str) -> None:
         self._claimer.counts.ghosts += 1
-        self._candidate_source.deleted(place)
+        self._candidates.deleted(place)
 
 
 def _moved_on(group_lock: GroupLock, rereads: int) -> bool:

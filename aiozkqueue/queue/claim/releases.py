@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiozkqueue.runtime.clock import Clock, Timer
 
     from .bundles import HeldBundles
-    from .discovery import CandidateSource
+    from .candidate_index import CandidateIndex
 
 log: Final = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ class Releases:
         *,
         committer: GroupCommitter,
         ids: IdSource,
-        candidate_source: CandidateSource,
+        candidates: CandidateIndex,
         held_bundles: HeldBundles,
     ) -> None:
         self._state = state
         self._committer = committer
         self._ids = ids
-        self._candidate_source = candidate_source
+        self._candidates = candidates
         self._held_bundles = held_bundles
         self._in_flight: set[AtomicWrite] = set()
         self._closed = False
@@ -90,7 +90,7 @@ class Releases:
         claim.record_refused = True
         lock = claim.id if claim.group_lock is None else claim.group_lock.group
         if (atomic_write := self._release([claim])) is not None:
-            atomic_write.watch(lambda _: self._candidate_source.set_aside([lock]))
+            atomic_write.watch(lambda _: self._candidates.set_aside([lock]))
 
     def return_all_at_hand(self) -> None:
         """Return the messages of bundles that no taker has received."""
@@ -111,7 +111,7 @@ class Releases:
 
     def _done(self, atomic_write: AtomicWrite) -> None:
         self._in_flight.discard(atomic_write)
-        self._candidate_source.wakeup.set()
+        self._candidates.wakeup.set()
 
 
 class DelayedReleases:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.candidates.backlog import Backlog
-    from aiozkqueue.runtime.clock import Clock
+    from aiozkqueue.queue.candidates.priorities import PriorityIndex
+    from aiozkqueue.runtime.clock import Clock, Timer
     from aiozkqueue.zookeeper import ZooKeeper
 
 #: Items whose locks are read in one request. If more may be taken, the locks are listed instead.
@@ -54,3 +56,51 @@ class WorkStealer:
         finally:
             backlog.end_look(locked)
         return backlog.take_over(stale, limit, self._excluded, self._clock.monotonic())
+
+
+class StealTimer:
+    """Sets ``wakeup`` when other consumers' items become due for work stealing. Most are gone by then, and set nothing.
+
+    Items with ``excluded`` ids do not count: a held one may be listed as another consumer's.
+    """
+
+    def __init__(
+        self, levels: PriorityIndex, clock: Clock, excluded: Callable[[str], bool], wakeup: asyncio.Event
+    ) -> None:
+        self._levels = levels
+        self._clock = clock
+        self._excluded = excluded
+        self._wakeup = wakeup
+        self._timer: Timer | None = None
+        self.ripe: bool = False
+        """Whether such items may be due since the last search."""
+
+    def schedule(self) -> None:
+        """Start the timer, unless it runs."""
+        if self._timer is None:
+            self._wait(self._levels.no_steal_before)
+
+    def cancel(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def look(self) -> None:
+        """Record whether items are due now."""
+        self.ripe = self._any_due()
+
+    def _any_due(self) -> bool:
+        return self._levels.may_steal(self._excluded, self._clock.monotonic())
+
+    def _wait(self, moment: float | None) -> None:
+        if moment is not None:
+            wait = max(0.0, moment - self._clock.monotonic())
+            self._timer = self._clock.call_later(wait, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._any_due():
+            self._wakeup.set()
+        else:
+            self._wait(self._levels.next_steal(self._excluded))

@@ -93,10 +93,10 @@ async def test_a_dead_letter_redriven_while_its_rejecter_is_disconnected_is_take
 async def test_a_message_missed_while_a_claim_ends_is_listed_afterwards(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    candidate_source = session._runtime.dispatcher(session._runtime.queue_state("jobs"))._candidate_source
+    candidates = session._runtime.dispatcher(session._runtime.queue_state("jobs"))._candidates
     async with session.transaction() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
-        candidate_source.on_missed()  # the listing that follows passes by what counts as held
-        candidate_source._priority_index.plain.must_list = False  # type: ignore[union-attr]
-    assert candidate_source._priority_index.plain.must_list  # type: ignore[union-attr]
+        candidates.on_missed()  # the listing that follows passes by what counts as held
+        candidates.levels.plain.must_list = False  # type: ignore[union-attr]
+    assert candidates.levels.plain.must_list  # type: ignore[union-attr]

@@ -30,7 +30,7 @@ def locks_at_a_path_unknown_to_the_peer(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(a_peer_releases_an_item_that_we_try_to_lock)
 def lock_release_heard_during_a_claim_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CandidateIndex, "contended", lambda self, lock: self._priority_index.lock(lock))
+    patch.setattr(CandidateIndex, "contended", lambda self, lock: self.levels.lock(lock))
 
 
 @mutation(a_peer_locks_deleted_items)
@@ -39,7 +39,7 @@ def item_assumed_present_when_its_lock_ends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Doubts, "without_gone", lambda self, items: list(items))  # noqa: ARG005 - it excludes none
     patch.setattr(
         CandidateIndex,
-        "_settle_doubts",
+        "settle_doubts",
         lambda self, items, found: [self.on_item(f"items/{item}") for item, _ in zip(items, found, strict=True)],
     )
 
