@@ -30,7 +30,6 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.queue.commit.capacity import needs_of, reserve, try_reserve
-from aiozkqueue.queue.commit.consume import end_claims
 from aiozkqueue.queue.commit.dispositions import (
     CONSUME,
     Disposition,
@@ -40,6 +39,7 @@ from aiozkqueue.queue.commit.dispositions import (
     release_disposition,
 )
 from aiozkqueue.queue.commit.failures import unknown
+from aiozkqueue.queue.commit.held import end_claims
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.release import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
