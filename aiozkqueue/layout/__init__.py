@@ -135,7 +135,7 @@ from .policy import (
     lifetime,
     positive_seconds,
 )
-from .records import AttemptRecord, LockRecord
+from .records import AttemptRecord, LockRecord, lock_text
 from .settings import IN_FORCE, MOST_REAPED, QueueConfig, is_default
 from .tokens import lease_token, leased_place
 
@@ -248,6 +248,7 @@ __all__ = [
     "lease_token",
     "leased_place",
     "lifetime",
+    "lock_text",
     "match_due",
     "messages_in",
     "name_at",

@@ -88,40 +88,41 @@ class Names(Sequence[str]):
 class Strings(MutableSet[str]):
     """A set of strings."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("values",)
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._values: dict[str, None] = dict.fromkeys(values)
+        self.values: dict[str, None] = dict.fromkeys(values)
+        """The strings, as the keys of a dictionary; a test there is not a call."""
 
     def __contains__(self, value: object) -> bool:
-        return value in self._values
+        return value in self.values
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self.values)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     def add(self, value: str) -> None:
         """Add a string."""
-        self._values[value] = None
+        self.values[value] = None
 
     def update(self, values: Iterable[str]) -> None:
         """Add strings."""
-        self._values.update(dict.fromkeys(values))
+        self.values.update(dict.fromkeys(values))
 
     def discard(self, value: str) -> None:
         """Remove a string, if it is there."""
-        self._values.pop(value, None)
+        self.values.pop(value, None)
 
     def clear(self) -> None:
         """Remove all strings."""
-        self._values.clear()
+        self.values.clear()
 
     @property
     def parts(self) -> tuple[dict[str, None]]:
         """All that the set consists of; see `shed`."""
-        return (self._values,)
+        return (self.values,)
 
 
 async def shed(*containers: dict[str, str] | dict[str, None]) -> None:

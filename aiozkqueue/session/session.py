@@ -333,7 +333,7 @@ class QueueSession:
         Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it;
             InvalidOptionError: the timeout is invalid.
         """
-        limit = seconds(commit_timeout, "commit_timeout")
+        limit = None if commit_timeout is None else seconds(commit_timeout, "commit_timeout")
         return TransactionBlock(self._runtime, autocommit=autocommit, commit_timeout=limit)
 
     @overload

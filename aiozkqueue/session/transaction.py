@@ -296,11 +296,14 @@ class TransactionBlock:
 def _take_timeout(runtime: SessionCore, queue: Destination[Any], timeout: Seconds | None) -> float | None:
     """Check the arguments of a take; return its timeout."""
     given: object = queue
+    wait: object = timeout
     if not isinstance(given, Destination):
         msg = f"take takes a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
     if binding_of(queue).owner is not runtime:
         raise not_own(queue.name)
+    if type(wait) is int and not wait:  # the default of every take
+        return 0.0
     return seconds(timeout, "timeout")
 
 

@@ -45,7 +45,6 @@ LONG_SIGNATURES = {
 #: Functions of a higher complexity: one loop that handles every message, and one check per setting.
 COMPLEX_FUNCTIONS = {
     "layout/settings.py __post_init__",
-    "queue/claim/claimer.py claim",
     "queue/claim/groups.py _read",
     "zookeeper/wire.py _decode_multi",
 }

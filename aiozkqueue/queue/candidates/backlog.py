@@ -467,7 +467,7 @@ class Backlog:
 
     def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> int:
         """Add listed candidates; return the limit, less the messages that bundles hold beyond one."""
-        listed, alone, lane, locked = self._listed, self._share.alone, self._lane, self._locked
+        listed, alone, lane, locked = self._listed, self._share.alone, self._lane, self._locked.values
         chosen, lock_id = set(places), self._lock_id
         for _ in range(PASSED_OVER):
             if len(places) >= limit:

@@ -157,7 +157,7 @@ class ClaimBatches:
 
         Takers that arrived after ``since`` get none of the claims; None: no limit.
         """
-        if self._state.config.bundled and any(map(is_bundle_at, places)):
+        if self._state.snapshot.config.bundled and any(map(is_bundle_at, places)):
             self._launch_runs(places, generation, since)
             return
         places = self._launch_heads(places, generation, since)

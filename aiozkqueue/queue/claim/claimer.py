@@ -16,7 +16,7 @@ import logging
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode, is_plain_at
+from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, MalformedError, decode, is_plain_at, lock_text
 from aiozkqueue.queue.candidates.groups import ORDERED
 from aiozkqueue.queue.commit.dispositions import REMOVED, Disposition, exhausted
 from aiozkqueue.queue.commit.orphan_locks import LockRef
@@ -183,6 +183,9 @@ class Claimer:
         self._ids = ids
         self._budgets = budgets
         self._expected_size = EXPECTED_SIZE
+        self._lock_text = lock_text(ids.client)
+        self._above_places = state.paths.at("")
+        self._lock_prefix = state.paths.lock("")
         self._logged: set[str] = set()  # what has been logged as unreadable
         self.counts: ClaimCounts = ClaimCounts()
         # Ids of other programs are shorter than our longest.
@@ -197,7 +200,7 @@ class Claimer:
     @property
     def lock_size(self) -> int:
         """Bytes of the session's lock budget that one lock uses, at most."""
-        return self.group_lock_size if self._state.config.grouped else self.item_lock_size
+        return self.group_lock_size if self._state.snapshot.grouped else self.item_lock_size
 
     @property
     def expected_size(self) -> float:
@@ -237,10 +240,10 @@ class Claimer:
             ContendedError, ReopenError, AttachedOpError: none was claimed.
             SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        state, paths, forced_version = self._state, self._state.paths, self._state.forced_version
-        lock = LockRecord(self._ids.next(), self._ids.client).encode()
+        state, forced_version = self._state, self._state.forced_version
+        lock = self._lock_text(self._ids.next()).encode()
         count = len(places)
-        items, locks = [paths.at(place) for place in places], [paths.lock(message_id) for message_id in ids]
+        items, locks = self._paths_of(places, ids)
         budget, owner, size = self._budgets.of(generation), self._ids.client, self.item_lock_size
         kept = 0
         try:
@@ -290,6 +293,15 @@ class Claimer:
             if kept < count:
                 budget.free(size * (count - kept))
 
+    def _paths_of(self, places: Sequence[str], ids: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the paths of items and of their locks."""
+        if self._state.dialect is not None:
+            paths = self._state.paths
+            return [paths.at(place) for place in places], [paths.lock(message_id) for message_id in ids]
+        # The same for our own queues, without a call for every message.
+        above, lock = self._above_places, self._lock_prefix
+        return [above + place for place in places], [lock + message_id for message_id in ids]
+
     async def _lock(  # noqa: PLR0917 - one caller
         self,
         items: Sequence[str],
@@ -301,7 +313,7 @@ class Claimer:
         attached: Sequence[Operation],
     ) -> _ReadResult:
         """Create the locks, and read their items. Raises: as `lock_and_read`, except UnreadableError."""
-        paths, count, counted = self._state.paths, len(items), self._state.config.counts
+        paths, count, counted = self._state.paths, len(items), self._state.snapshot.counts
         operations: list[Operation] = [check]
         operations += [new_create((path, lock, True, False, False)) for path in locks]
         reads = [*items, *(paths.meta(message_id) for message_id in ids), locks[-1]] if counted else [*items, locks[-1]]
@@ -442,7 +454,7 @@ class Claimer:
     ) -> list[Versioned | None]:
         """Read the attempt records of the items that may have one, in the items' order. Raises: UnreadableError."""
         metas: list[Versioned | None] = [None] * len(ids)
-        counted = self._state.config.counts  # otherwise only an item touched since its put has a record
+        counted = self._state.snapshot.counts  # otherwise only an item touched since its put has a record
         touched = [index for index, item in enumerate(items) if item is not None and (counted or item.version > 0)]
         if touched:
             try:

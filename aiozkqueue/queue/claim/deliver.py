@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError, SessionExpiredError
+from aiozkqueue.queue.codec import BYTES
 from aiozkqueue.queue.commit.orphan_locks import CountAttempt
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
@@ -51,7 +52,8 @@ def _deliverable(runtime: ClaimRuntime, queue: Destination[Any], claims: list[Cl
     deliverable: list[Claim] = []
     current = runtime.zookeeper.generation
     binding, name = binding_of(queue), queue.name
-    decodes, decode = binding.undecodable != "raise", binding.codec.decode
+    # All bytes can be decoded, so `Message.value` does it when they are read.
+    decodes, decode = binding.undecodable != "raise" and binding.codec is not BYTES, binding.codec.decode
     for claim in claims:
         if claim.generation != current or (claim.fields is not None and not _in_time(runtime, claim)):
             continue

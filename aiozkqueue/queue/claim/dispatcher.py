@@ -310,7 +310,7 @@ class ClaimDispatcher:
 
         A taker that has no request under way gets another dispatcher for its next one.
         """
-        held = self._group_locks.any or self._candidates.held
+        held = self._group_locks.held or self._candidates.held
         needed = self.users or not self._waiters.empty or self.claims_under_way or held
         if needed or not self._lingering or self._held_bundles.any or self._delayed_releases.any:
             return False
@@ -416,7 +416,7 @@ class ClaimDispatcher:
     @property
     def _lacking(self) -> int:
         """The number of messages to claim ahead of the takers."""
-        if not self.state.config.bundled:
+        if not self.state.snapshot.config.bundled:
             return 0
         return self._held_bundles.lacking(max(0, self._claim_batches.promised - self._waiters.missing))
 
@@ -427,7 +427,7 @@ class ClaimDispatcher:
             self._start_over(generation)
         if (self._pause is not None or not self._candidates.ready(generation)) and not await self._prepare(generation):
             return
-        if self._group_locks.any:
+        if self._group_locks.held:
             self._deliver_from_groups()
         if self._held_bundles.at_hand:
             self._deliver_at_hand()
@@ -519,7 +519,7 @@ class ClaimDispatcher:
         places = self._still_wanted(places, wanted)
         if not places:
             await self._await_claims()
-        elif self.state.config.collapse:
+        elif self.state.snapshot.config.collapse:
             heads, places = self._candidates.split_groups(places)
             if heads:
                 self._launch(heads, generation)
@@ -536,7 +536,7 @@ class ClaimDispatcher:
 
     async def _found_nothing(self, since: int) -> None:
         """Answer the takers that do not wait, if they arrived before the look; rest for the others."""
-        if self._group_locks.any and self._deliver_from_groups():
+        if self._group_locks.held and self._deliver_from_groups():
             # Messages of held groups come one after the other: listing the queue after each would cost more.
             await self._candidate_source.listen()
             return
@@ -557,7 +557,7 @@ class ClaimDispatcher:
         """Return the candidates to claim now, and put the others back."""
         if self.state.dialect is not None:
             return self._still_wanted_foreign(places)
-        return self._enough(places, wanted) if self.state.config.bundled else places
+        return self._enough(places, wanted) if self.state.snapshot.config.bundled else places
 
     def _enough(self, places: list[str], wanted: int) -> list[str]:
         """Return the candidates for the wanted messages, and bundles for those to claim ahead; put the others back."""

@@ -78,26 +78,22 @@ class GroupLocks:
         self._budgets = budgets
         self._waiters = waiters
         self._releases = releases
-        self._held: dict[str, GroupLock] = {}
+        self.held: dict[str, GroupLock] = {}
+        """The locked groups, by the id of the lock."""
         self._ready: deque[GroupLock] = deque()
         self.reading: int = 0
         """Reads in flight that may bring messages."""
 
     def __contains__(self, group: str) -> bool:
-        return group in self._held
-
-    @property
-    def any(self) -> bool:
-        """Whether any group is locked."""
-        return bool(self._held)
+        return group in self.held
 
     # -- called by the dispatcher
 
     def start_over(self) -> None:
         """Forget everything: a new ZooKeeper session begins."""
-        for group_lock in self._held.values():
+        for group_lock in self.held.values():
             group_lock.gone = True
-        self._held.clear()
+        self.held.clear()
         self._ready.clear()
 
     def reconfigured(self) -> None:
@@ -108,7 +104,7 @@ class GroupLocks:
         ready, self._ready = self._ready, deque()
         for group_lock in ready:
             self._release_unseen(group_lock)
-        for group_lock in self._held.values():
+        for group_lock in self.held.values():
             if group_lock.live and self._candidates.lock_id(group_lock.live[0].place) == group_lock.group:
                 group_lock.continue_under(self._state.version)
 
@@ -124,7 +120,7 @@ class GroupLocks:
         claims: list[Claim] = []
         if waiter.owner is not None:
             for group_lock in [
-                group_lock for group_lock in self._held.values() if group_lock.owner is waiter.owner and group_lock.live
+                group_lock for group_lock in self.held.values() if group_lock.owner is waiter.owner and group_lock.live
             ]:
                 while (
                     group_lock.ahead
@@ -165,7 +161,7 @@ class GroupLocks:
         ]
         sealed: dict[GroupLock, NoAuthError] = {}
         items = await self._lock(places, group_locks, generation, check, sealed)
-        locked = [group_lock for group_lock in group_locks if group_lock.group in self._held]
+        locked = [group_lock for group_lock in group_locks if group_lock.group in self.held]
         try:
             await self._read_heads(places, items, group_locks, sealed)
         except BaseException:
@@ -229,7 +225,7 @@ class GroupLocks:
             raise
         for group_lock, lock in zip(group_locks, nodes[1::2], strict=True):
             if lock is not None and lock.data == group_lock.record:
-                self._held[group_lock.group] = group_lock
+                self.held[group_lock.group] = group_lock
                 group_lock.since = lock.ctime
             else:
                 group_lock.budget.free(group_lock.size)
@@ -267,7 +263,7 @@ class GroupLocks:
         heads: list[tuple[str, Versioned, GroupLock]] = []
         consumed: list[GroupLock] = []
         for place, item, group_lock in zip(places, items, group_locks, strict=True):
-            if group_lock.group not in self._held or group_lock in sealed:
+            if group_lock.group not in self.held or group_lock in sealed:
                 continue
             if item is None:
                 self._gone(place)
@@ -332,8 +328,8 @@ class GroupLocks:
         """See `GroupLockOwner`."""
         group_lock.gone = True
         group_lock.budget.free(group_lock.size)
-        if self._held.get(group_lock.group) is group_lock:
-            del self._held[group_lock.group]
+        if self.held.get(group_lock.group) is group_lock:
+            del self.held[group_lock.group]
             self._candidates.group_settled(group_lock.group, locked=locked)
         if group_lock in self._ready:
             self._ready.remove(group_lock)

@@ -46,6 +46,10 @@ class QueueSnapshot:
     """The revision of the configuration."""
     bundle: int = 1
     """The maximum number of messages of a put that may share a znode; 1: each has its own."""
+    grouped: bool = False
+    """See `StoredConfig.grouped`."""
+    counts: bool = False
+    """See `StoredConfig.counts`."""
     accepts: Callable[[str], bool] | None = None
     """Whether this session accepts an item, given its name; None: it accepts every item."""
     transform_put: Callable[[Any], Any] | None = None
@@ -60,7 +64,7 @@ class QueueSnapshot:
     def of(cls, config: StoredConfig, lanes: PutLanes, revision: Revision = NO_REVISION) -> Self:
         """Return the snapshot of a configuration, without hooks."""
         policy = config.policy or DEFAULT_POLICY
-        return cls(config, policy, config.tiers, lanes, revision, config.bundle_limit)
+        return cls(config, policy, config.tiers, lanes, revision, config.bundle_limit, config.grouped, config.counts)
 
 
 class QueueFeature(Protocol):

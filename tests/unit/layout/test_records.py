@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError
+from aiozkqueue.layout import AttemptRecord, IdSource, LockRecord, MalformedError, lock_text
 
 from .hostile import HOSTILE_JSON, ids, json_objects, moments, texts, unknown_fields
 
@@ -20,6 +20,12 @@ def test_the_bytes_of_a_lock_are_pinned() -> None:
     assert LockRecord("A1", "B2").encode() == b'{"claim":"A1","owner":"B2"}'
     assert LockRecord("A1", "B2", 5).encode() == b'{"claim":"A1","owner":"B2","end":5}'
     assert LockRecord("A1", 'the "host"', 5).encode() == b'{"claim":"A1","owner":"the \\"host\\"","end":5}'
+
+
+def test_the_lock_of_a_claim_is_written_as_any_other() -> None:
+    ids = IdSource()
+    claim = ids.next()
+    assert lock_text(ids.client)(claim).encode() == LockRecord(claim, ids.client).encode()
 
 
 @given(ids | texts.filter(bool), ids | texts, st.none() | moments)
