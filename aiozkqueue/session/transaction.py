@@ -30,6 +30,7 @@ from .undo import undo, undo_unsent
 from .unit_of_work import UnitOfWork, current
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from types import TracebackType
     from typing import Unpack
 
@@ -307,23 +308,32 @@ def _take_timeout(runtime: SessionCore, queue: Destination[Any], timeout: Second
     return seconds(timeout, "timeout")
 
 
-async def _claim(
+def _claim(
     work: UnitOfWork, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
-) -> list[Claim]:
+) -> Awaitable[list[Claim]]:
     """Claim up to ``limit`` messages for an open unit of work; return none after ``timeout`` seconds (None: no limit).
 
     Raises: as `Transaction.take`.
     """
-    runtime = work.runtime
     if timeout == 0:
-        return await _claim_available(work, queue, limit, runtime.operation_timeout, condition)
-    dispatcher = _dispatcher(work, queue, limit, condition)
+        return _claim_available(work, queue, limit, work.runtime.operation_timeout, condition)
+    return _claim_within(work, queue, limit, timeout, condition)
+
+
+async def _claim_within(
+    work: UnitOfWork, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None
+) -> list[Claim]:
+    """Claim as `_claim`, for a take that waits."""
+    runtime, dispatcher = work.runtime, _dispatcher(work, queue, limit, condition)
     deadline, left = Deadline(timeout, runtime.clock), timeout
     while left != 0:
         claims = dispatcher.at_hand(limit, work.generation)
         if not claims and not (claims := await _next(dispatcher, work, limit, left)):
             break
-        if delivered := await _deliver_to(work, queue, claims, deadline.left):
+        delivered = _deliver_now(work, queue, claims)
+        if delivered is None:
+            delivered = await _deliver(work, queue, claims, deadline.left)
+        if delivered:
             return delivered
         left = deadline.left
         dispatcher = runtime.dispatcher(dispatcher.state, condition)  # it may have ended meanwhile
@@ -342,19 +352,29 @@ async def _claim_available(
 
     Raises: as `Transaction.take`; ConnectionLostError: no server has answered within ``longest`` seconds.
     """
-    dispatcher = _dispatcher(work, queue, limit, condition)
-    begun, left = asyncio.get_running_loop().time(), longest
+    dispatcher, time = _dispatcher(work, queue, limit, condition), asyncio.get_running_loop().time
+    silence = work.runtime.operation_timeout
+    renewed = longest >= silence
+    begun, left = 0.0 if renewed else time(), longest
     while left > 0:
         claims = dispatcher.at_hand(limit, work.generation)
-        if not claims and not (claims := await _look(dispatcher, work, limit, left)):
+        if not claims:
+            if left >= silence:  # `SessionCore.looks` limits it, at a fraction of the cost
+                claims = await _next(dispatcher, work, limit, 0)
+            else:
+                claims = await _look(dispatcher, work, limit, left)
+        if not claims:
             if work.runtime.zookeeper.state is not State.CONNECTED:
                 raise _no_connection(queue)
             return []
-        if longest >= work.runtime.operation_timeout:
-            begun = asyncio.get_running_loop().time()  # a server has answered just now
-        if delivered := await _deliver_to(work, queue, claims, max(0.0, longest - _waited(begun))):
+        delivered = _deliver_now(work, queue, claims)
+        if delivered:
             return delivered
-        left = longest - _waited(begun)
+        if renewed:
+            begun = time()  # a server has answered just now
+        if delivered is None and (delivered := await _deliver(work, queue, claims, max(0.0, longest - time() + begun))):
+            return delivered
+        left = longest - time() + begun
         dispatcher = work.runtime.dispatcher(dispatcher.state, condition)  # it may have ended meanwhile
     raise _no_answer(dispatcher, longest)
 
@@ -369,9 +389,17 @@ async def _claim_more(
         return []
 
 
-async def _deliver_to(
-    work: UnitOfWork, queue: Destination[Any], claims: list[Claim], limit: float | None
-) -> list[Claim]:
+def _deliver_now(work: UnitOfWork, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
+    """Deliver claims to a unit of work, which then holds them, as `_deliver`; None: that must be awaited."""
+    if not work.open:
+        return None
+    delivered = deliver_claims_now(work.runtime, queue, claims)
+    if delivered:
+        work.hold(delivered)
+    return delivered
+
+
+async def _deliver(work: UnitOfWork, queue: Destination[Any], claims: list[Claim], limit: float | None) -> list[Claim]:
     """Deliver claims to a unit of work, which then holds them; return those that can be delivered within ``limit`` s.
 
     Raises:
@@ -379,9 +407,7 @@ async def _deliver_to(
         TransactionClosedError: it has been settled meanwhile.
     """
     try:
-        delivered = deliver_claims_now(work.runtime, queue, claims)
-        if delivered is None:
-            delivered = await deliver_claims(work.runtime, queue, claims, limit)
+        delivered = await deliver_claims(work.runtime, queue, claims, limit)
     except SessionExpiredError:
         if work.generation is not None:
             raise
@@ -397,18 +423,12 @@ async def _deliver_to(
 def _time_for_more(runtime: SessionCore, timeout: float | None, began: float) -> float:
     """Return how long a take that has some messages may look for more, seconds."""
     longest = runtime.operation_timeout
-    return longest if timeout is None else min(longest, (timeout or longest) - _waited(began))
-
-
-def _waited(begun: float) -> float:
-    """Return the seconds since a moment, by the event loop's time."""
-    return asyncio.get_running_loop().time() - begun
+    waited = asyncio.get_running_loop().time() - began
+    return longest if timeout is None else min(longest, (timeout or longest) - waited)
 
 
 async def _look(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, longest: float) -> list[Claim]:
     """Look once for claims. Raises: ConnectionLostError: no server has answered within ``longest`` seconds."""
-    if longest >= work.runtime.operation_timeout:  # `SessionCore.looks` limits it, at a fraction of the cost
-        return await _next(dispatcher, work, limit, 0)
     limited = asyncio.timeout(longest)
     try:
         async with limited:

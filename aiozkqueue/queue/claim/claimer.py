@@ -16,7 +16,16 @@ import logging
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, MalformedError, decode, is_plain_at, lock_text
+from aiozkqueue.layout import (
+    EMPTY_HEADER,
+    MAGIC,
+    AttemptRecord,
+    ItemName,
+    MalformedError,
+    decode,
+    is_plain_at,
+    lock_text,
+)
 from aiozkqueue.queue.candidates.groups import ORDERED
 from aiozkqueue.queue.commit.dispositions import REMOVED, Disposition, exhausted
 from aiozkqueue.queue.commit.orphan_locks import LockRef
@@ -474,7 +483,10 @@ class Claimer:
             claim.fields = ItemName.parse(claim.name)
         try:
             if self._state.dialect is None:
-                claim.header, claim.body = decode(claim.raw)
+                if claim.raw.startswith(MAGIC):
+                    claim.header, claim.body = decode(claim.raw)
+                else:  # the usual case: a bare payload
+                    claim.body = claim.raw
             elif not read_foreign(self._state.dialect, claim):
                 return REMOVED
             if meta is not None:
