@@ -14,9 +14,8 @@ from aiozkqueue.layout.cancelled import with_cancelled
 from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.unclaimed import as_configured, removal
 from aiozkqueue.queue.redelivery.bundles import replacement
-from aiozkqueue.queue.state.claim import Claim
+from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
 from aiozkqueue.runtime.acl_errors import translate_denials
-from aiozkqueue.runtime.lock_budget import EphemeralBudget
 from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData
 
 from .bundles import find_bundled, payload_of

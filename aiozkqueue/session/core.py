@@ -21,9 +21,9 @@ from aiozkqueue.errors import (
 from aiozkqueue.foreign.queue_state import ForeignQueueState
 from aiozkqueue.layout import ClientPaths, IdSource
 from aiozkqueue.operations.janitor import Janitor
-from aiozkqueue.queue.candidates.registration import this_process
 from aiozkqueue.queue.claim.claimer import ClaimCounts
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
+from aiozkqueue.queue.claim.registration import this_process
 from aiozkqueue.queue.commit.failures import CLOSED, unknown
 from aiozkqueue.queue.commit.group_commit import GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
@@ -35,10 +35,10 @@ from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.affinity import node_hash
 from aiozkqueue.queue.put.capacity import CapacityGate
 from aiozkqueue.queue.put.queue_defaults import QueueDefaults
+from aiozkqueue.queue.state.claim import SessionBudget
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.replies.calls import Calls
 from aiozkqueue.runtime.clock import ServerClock
-from aiozkqueue.runtime.lock_budget import SessionBudget
 from aiozkqueue.runtime.shared_timer import EqualDeadlines
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 from aiozkqueue.zookeeper import CallLimit, State, ZooKeeperError

@@ -22,8 +22,8 @@ from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.message import Message, content_of
 from aiozkqueue.queue.options import positive, reason_text, required_seconds, seconds
 from aiozkqueue.queue.put.prepare import prepare
+from aiozkqueue.queue.state.claim import EPHEMERAL_CAP
 from aiozkqueue.runtime.deadline import Deadline
-from aiozkqueue.runtime.lock_budget import EPHEMERAL_CAP
 from aiozkqueue.zookeeper import State, reads
 
 from .undo import undo, undo_unsent

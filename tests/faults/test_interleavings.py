@@ -169,7 +169,7 @@ async def test_a_take_that_times_out_as_its_reply_arrives_returns_and_holds_noth
 async def test_two_transactions_that_use_up_the_lock_budget_do_not_deadlock(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.runtime.lock_budget.EPHEMERAL_CAP", 500)
+    monkeypatch.setattr("aiozkqueue.queue.state.claim.EPHEMERAL_CAP", 500)
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(20)])
     async with (

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.state.bundle_hold import BundleOwner
+    from aiozkqueue.queue.state.claim import SessionBudget
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
     from .claimer import Claimer

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import BundleTable, IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
+    from aiozkqueue.queue.state.claim import SessionBudget
     from aiozkqueue.queue.state.hooks import ItemFate
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import Clock, ServerClock, Timer
-    from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
-    from aiozkqueue.queue.candidates.registration import Registration
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.state.snapshot import Revision
     from aiozkqueue.runtime.clock import Clock, ServerClock, Timer
     from aiozkqueue.zookeeper import ZooKeeper
+
+    from .registration import Registration
 
 #: Seconds after which messages that this user may not read are tried again: ZooKeeper does not report ACL changes.
 SET_ASIDE = 300.0

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import ConnectionLostError, NotFoundError, PayloadError, QueueError, SessionClosedError
 from aiozkqueue.layout import is_bundle_at, messages_in, name_at
-from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.failures import CLOSED
 from aiozkqueue.queue.put.ttl import at_its_end
@@ -42,6 +41,7 @@ from .discovery import CandidateSource
 from .foreign import Splitter
 from .groups import GroupLocks
 from .pause import ABSENT, PAUSED, Pause
+from .registration import Registration
 from .releases import DelayedReleases, Releases
 from .waiters import WaitQueue
 
@@ -50,11 +50,10 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition, IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
-    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.claim import Claim, SessionBudget
     from aiozkqueue.queue.state.hooks import ItemFate
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper
 

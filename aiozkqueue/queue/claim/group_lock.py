@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from aiozkqueue.queue.commit.dispositions import Disposition
-    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.runtime.lock_budget import EphemeralBudget
     from aiozkqueue.zookeeper import Operation
 
 

@@ -16,9 +16,8 @@ from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.dispositions import REMOVED, bury
 from aiozkqueue.queue.commit.unique_keys import freed_with
-from aiozkqueue.queue.state.claim import Claim
+from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
 from aiozkqueue.runtime.acl_errors import translate_denials
-from aiozkqueue.runtime.lock_budget import EphemeralBudget
 from aiozkqueue.zookeeper import PAGE, Check, Create, Delete, SetData, read_pages
 
 if TYPE_CHECKING:

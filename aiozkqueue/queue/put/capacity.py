@@ -42,12 +42,12 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.commit.write import AtomicWrite
+    from aiozkqueue.queue.state.claim import SessionBudget
     from aiozkqueue.queue.state.hooks import OnWait
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.state.snapshot import QueueSnapshot
     from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.runtime.deadline import Deadline
-    from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Watch, WatchEvent, ZooKeeper
 

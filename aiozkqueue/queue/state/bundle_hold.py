@@ -22,7 +22,7 @@ from .claim import Claim
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from aiozkqueue.runtime.lock_budget import EphemeralBudget
+    from aiozkqueue.queue.state.claim import EphemeralBudget
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .hooks import ItemFate

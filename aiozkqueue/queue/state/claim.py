@@ -1,4 +1,4 @@
-"""A claim: an item that this session has locked."""
+"""A claim: an item that this session has locked. The locks of a session are limited by a budget, in bytes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from aiozkqueue.layout import EMPTY_HEADER, lane_at, name_at, priority_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aiozkqueue.layout import Header, ItemName
-    from aiozkqueue.runtime.lock_budget import EphemeralBudget
     from aiozkqueue.zookeeper import Operation
 
     from .hooks import ItemFate
     from .queue_state import QueueState
 
+
+#: Bytes: Σ(path length + 4) over a session's ephemerals. The server deletes them all in one transaction when the
+#: session ends. One such transaction of twice the request limit has been seen to kill every server of an ensemble.
+EPHEMERAL_CAP = 256 * 1024
 
 DispositionT = TypeVar("DispositionT")
 
@@ -182,3 +186,59 @@ class Claim:
 
     def __repr__(self) -> str:
         return f"<Claim {self.id} of {self.state.name!r}>"
+
+
+class EphemeralBudget:
+    """The bytes of lock paths that one ZooKeeper session may still create."""
+
+    __slots__ = ("_waiting", "used")
+
+    def __init__(self, events: dict[asyncio.Event, None]) -> None:
+        self.used: int = 0
+        self._waiting = events
+
+    @property
+    def left(self) -> int:
+        """The remaining bytes of lock paths."""
+        return EPHEMERAL_CAP - self.used
+
+    def spend(self, size: int) -> None:
+        """Count an ephemeral that is about to be created."""
+        self.used += size
+
+    def free(self, size: int) -> None:
+        """Stop counting an ephemeral that is known to be gone."""
+        self.used -= size
+        if self._waiting:
+            _set_all(self._waiting)
+
+
+def _set_all(events: dict[asyncio.Event, None]) -> None:
+    """Set and remove all events, to wake the tasks that wait for budget."""
+    while events:
+        events.popitem()[0].set()
+
+
+class SessionBudget:
+    """The budget of the current ZooKeeper session. A new session starts with a full one."""
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._waiting: dict[asyncio.Event, None] = {}  # a dict for its order, which a set lacks
+        self._budget = EphemeralBudget(self._waiting)
+
+    def of(self, generation: int) -> EphemeralBudget:
+        """Return the budget of a session; for a session that is over, a new one that nothing else uses."""
+        if generation != self._generation:
+            if generation < self._generation:
+                return EphemeralBudget(self._waiting)
+            self._generation, self._budget = generation, EphemeralBudget(self._waiting)
+        return self._budget
+
+    def wake(self) -> None:
+        """Wake the tasks that wait for budget."""
+        _set_all(self._waiting)
+
+    def notify(self, event: asyncio.Event) -> None:
+        """Set ``event`` when budget may have become available."""
+        self._waiting[event] = None

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.dispositions import Disposition, release_disposition
-from aiozkqueue.queue.state.claim import Claim
-from aiozkqueue.runtime.lock_budget import EphemeralBudget
+from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
 from aiozkqueue.session.undo import describe
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiozkqueue.queue.candidates.watches import Timers
+from aiozkqueue.queue.state.claim import EPHEMERAL_CAP, SessionBudget
 from aiozkqueue.runtime.clock import SAMPLE_LIFETIME, TRUSTED, Clock, ServerClock
-from aiozkqueue.runtime.lock_budget import EPHEMERAL_CAP, SessionBudget
 
 if TYPE_CHECKING:
     from aiozkqueue.zookeeper import ZooKeeper

@@ -14,6 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import condition_digest
+from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.zookeeper import (
     PAGE,
     Create,
@@ -26,14 +27,12 @@ from aiozkqueue.zookeeper import (
     ZooKeeperError,
 )
 
-from .partition import Partition
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiozkqueue.layout import Condition, QueuePaths
+    from aiozkqueue.queue.state.claim import SessionBudget
     from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.runtime.lock_budget import SessionBudget
     from aiozkqueue.zookeeper import ZooKeeper
 
 
