@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
+from aiozkqueue.codec import Codec, chosen_codec
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import check_queue_name
-from aiozkqueue.queue.codec import Codec, chosen_codec
 from aiozkqueue.queue.destination import bind, check_undecodable
 from aiozkqueue.session.connect import connect
 from aiozkqueue.session.handler import check_handler

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
+from aiozkqueue.codec import AdapterCodec
 from aiozkqueue.errors import InvalidOptionError, PayloadError
-from aiozkqueue.queue.codec import AdapterCodec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

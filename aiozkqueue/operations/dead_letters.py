@@ -36,7 +36,7 @@ from .stats import content, count
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
-    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.codec import Codec
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.state.queue_state import QueueState

@@ -9,7 +9,7 @@ Imports run downwards in this map, and `tests/unit/test_layers.py` checks it. Fr
 ``state``              a session's knowledge of a queue: configuration, lanes, claims
 ``redelivery``         timed locks: the backoff and the lease of a message that was not finished
 ``candidates``         pure: what could be claimed, and in what order
-``message`` ``options`` ``outcome`` ``codec`` ``destination``   the words of callers
+``message`` ``options`` ``outcome`` ``destination``   the words of callers
 
 Values enter through `put.prepare`, and messages leave through `claim.deliver`. `aiozkqueue.session` has the objects
 that users hold. Nothing here knows aiozk: every request goes through `aiozkqueue.zookeeper.ZooKeeper`.

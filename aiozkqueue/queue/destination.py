@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVa
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
+    from aiozkqueue.codec import Codec
     from aiozkqueue.dialects import Dialect
-
-    from .codec import Codec
 
 T = TypeVar("T")
 

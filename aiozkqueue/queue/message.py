@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
+    from aiozkqueue.codec import Codec
     from aiozkqueue.layout import Header
 
-    from .codec import Codec
     from .state.claim import Claim
 
 T_co = TypeVar("T_co", covariant=True)

@@ -24,9 +24,9 @@ from aiozkqueue.zookeeper import (
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 if TYPE_CHECKING:
+    from aiozkqueue.codec import Codec
     from aiozkqueue.errors import QueueError
     from aiozkqueue.layout import ClientPaths
-    from aiozkqueue.queue.codec import Codec
     from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper

@@ -8,10 +8,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 
+from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, QueueError, Reject, Retry
 from aiozkqueue.layout import ConsumeOnce, ItemName, encode
 from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
-from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Message, content_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.codec import Codec
     from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.message import Content
     from aiozkqueue.queue.options import PutOptions, Seconds

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
+    from aiozkqueue.codec import Codec
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.operations.alter import Alteration
-    from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.destination import Undecodable
     from aiozkqueue.queue.options import PutOptions, Seconds
 

@@ -36,7 +36,7 @@ from .transaction import TransactionBlock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.codec import Codec
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
     from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.options import Seconds

@@ -7,6 +7,7 @@ import warnings
 from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
+from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import (
     DirectPutWarning,
     InvalidOptionError,
@@ -26,7 +27,6 @@ from aiozkqueue.operations.message_state import MessageState, state_of
 from aiozkqueue.operations.peek import peek
 from aiozkqueue.operations.purge import purge
 from aiozkqueue.operations.similar import absence
-from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.unique_keys import stored_as
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
+    from aiozkqueue.codec import Codec
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
     from aiozkqueue.operations.alter import Alteration
-    from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.destination import Undecodable
     from aiozkqueue.queue.options import PutOptions, Seconds
     from aiozkqueue.queue.state.queue_state import QueueState

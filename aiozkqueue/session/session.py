@@ -5,12 +5,12 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from aiozkqueue.codec import Codec, chosen_codec
 from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
 from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, SessionClosedError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.operations.cleaning import queue_names
-from aiozkqueue.queue.codec import Codec, chosen_codec
 from aiozkqueue.queue.destination import binding_of, check_undecodable, not_own
 from aiozkqueue.queue.options import positive, seconds, text
 from aiozkqueue.zookeeper import NoAuthError, State, reads

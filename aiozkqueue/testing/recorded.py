@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
+from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import InvalidOptionError, Reject, Retry, TransactionClosedError
 from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
 from aiozkqueue.operations.history import milliseconds
-from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import PutOptions, positive
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
+    from aiozkqueue.codec import Codec
     from aiozkqueue.layout.replies import ReplyAddress
-    from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.destination import Destination
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ SPLITS = {
     "testing/simulator/tree.py": "the znodes of a simulated server",
 }
 #: Modules that compose an item's path on the way of every message, where a call would cost more.
-COMPOSES = {"queue/commit/puts.py", "queue/commit/put.py", "queue/candidates/backlog.py"}
+COMPOSES = {"queue/commit/puts.py", "queue/candidates/backlog.py"}
 
 
 def _splits(tree: ast.AST) -> Iterator[int]:

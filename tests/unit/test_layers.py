@@ -22,7 +22,7 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 LAYERS = (
     {"moments"},
     {"errors"},
-    {"extras", "wording"},
+    {"codec", "extras", "wording"},
     {"zookeeper", "layout"},
     {"dialects", "runtime"},
     {"queue"},
@@ -31,7 +31,7 @@ LAYERS = (
     {"session"},
 )
 QUEUE = (
-    {"codec", "options", "outcome"},
+    {"options", "outcome"},
     {"candidates", "destination"},
     {"redelivery", "state"},
     {"commit", "message"},

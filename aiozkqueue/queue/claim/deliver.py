@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from aiozkqueue.codec import BYTES
 from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError, SessionExpiredError
-from aiozkqueue.queue.codec import BYTES
 from aiozkqueue.queue.commit.orphan_locks import CountAttempt
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aiozkqueue.codec import BytesCodec, Codec, encode_all
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
 from aiozkqueue.layout import (
     FIRST_PRIORITY,
@@ -21,7 +22,6 @@ from aiozkqueue.layout import (
     without_end,
 )
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.codec import BytesCodec, Codec, encode_all
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import PlainPuts, Put, new_put
 from aiozkqueue.queue.commit.put_plan import PutPlan, join

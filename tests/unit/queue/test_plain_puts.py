@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiozkqueue.codec import BytesCodec, encode_all
 from aiozkqueue.layout import IdSource
-from aiozkqueue.queue.codec import BytesCodec, encode_all
 from aiozkqueue.queue.commit.bundle_puts import _runs
 from aiozkqueue.queue.commit.put import PlainPuts, columns_of
 from aiozkqueue.queue.commit.puts import Puts, live_of, weigh_puts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
 from aiozkqueue import PayloadError
-from aiozkqueue.queue.codec import AdapterCodec, BytesCodec
+from aiozkqueue.codec import AdapterCodec, BytesCodec
 
 
 class Node(BaseModel):
