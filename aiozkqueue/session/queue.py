@@ -126,7 +126,8 @@ class Queue(Destination[T]):
             ConfigConflictError: it was put with ``group``, and the queue is sticky.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        wait = seconds(timeout, "timeout")
+        given: object = timeout
+        wait = 0.0 if type(given) is int and not given else seconds(timeout, "timeout")  # 0 is the default
         runtime = self._core
         self._warn_of_transaction(runtime)
         if runtime.tracing is not None:

@@ -94,7 +94,8 @@ class Puts(Part):
                 del operations[start:]
                 self._compose_planned(composition)
                 return
-            operations.append(new_create((f"{snapshot.lanes.next_path()}/{prefix}", data, False, True, False)))
+            lane = snapshot.lanes.only_path or snapshot.lanes.next_path()
+            operations.append(new_create((f"{lane}/{prefix}", data, False, True, False)))
 
     def _is_plain(self) -> bool:
         """Whether all puts go to one queue that stores several messages in one znode, and have no additions."""

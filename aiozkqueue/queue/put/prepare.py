@@ -111,7 +111,7 @@ def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], value: object
     state = runtime.queue_state(name)
     if state.dialect is not None:
         check_queue_name(name)  # rejects it: this is a path, not a queue's name
-    data = codec.encode(value, name)
+    data = value if type(value) is bytes and isinstance(codec, BytesCodec) else codec.encode(value, name)
     if len(data) > runtime.max_message or data.startswith(MAGIC):
         data = _encoded(name, data, None, runtime.max_message)
     message_id = runtime.ids.next()

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 class PutLanes:
     """The lanes for new items, used in rotation."""
 
-    __slots__ = ("_chosen", "_config", "_lanes", "_only_path", "_paths", "_plain", "turn")
+    __slots__ = ("_chosen", "_config", "_lanes", "_paths", "_plain", "only_path", "turn")
 
     def __init__(self, config: StoredConfig, paths: QueuePaths, random: Random | None = None) -> None:
         self._config = config
         self._lanes = {tier.priority: tier.put_lanes for tier in config.tiers}
         self._plain = self._lanes[0]
         self._paths = {lane: paths.at(lane) for lane in self._plain}
-        self._only_path = self._paths[self._plain[0]] if len(self._plain) == 1 else None
+        self.only_path: str | None = self._paths[self._plain[0]] if len(self._plain) == 1 else None
+        """The result of every `next_path`; None: there are several lanes."""
         self.turn: int = 0 if random is None else random.randrange(len(self._plain))
         """How many times one lane of several has been chosen; `rewind` takes choices back."""
         self._chosen: set[str] = set()
@@ -38,7 +39,7 @@ class PutLanes:
 
     def next_path(self) -> str:
         """Return the path of the next lane for plain items."""
-        return self._only_path or self._paths[self.next()]
+        return self.only_path or self._paths[self.next()]
 
     def of_key(self, key: str) -> str:
         """Return the lane for items that must share a lane because of ``key``, relative to the queue."""
