@@ -52,12 +52,13 @@ from .filters import (
     name_digest,
     tags_digest,
 )
+from .hashes import key_hash, payload_hash
 from .history import End, History, HistoryRecord, hour_end, hour_of, parse_hour, parse_record
-from .ids import CLIENT_DIGITS, IdSource
 from .lanes import (
     FIRST_PRIORITY,
     HOUR,
     LANE_END,
+    LANE_END_DIGITS,
     LAST_PRIORITY,
     MOST_GENERATIONS,
     MOST_LANES,
@@ -76,14 +77,15 @@ from .lanes import (
     write_removed,
 )
 from .names import (
+    CLIENT_DIGITS,
     LEFT_BUNDLE,
     SEQUENCE_DIGITS,
+    IdSource,
     ItemName,
     ItemRef,
     batch_field,
     candidate_id,
     candidate_id_at,
-    check_queue_name,
     has_field,
     id_at,
     is_plain_at,
@@ -94,12 +96,10 @@ from .names import (
     item_number,
     item_prefix,
     item_sequence,
-    key_hash,
     lane_at,
     match_due,
     name_at,
     only_key,
-    payload_hash,
     plain_prefix,
     priority_at,
     scheduled_prefix,
@@ -112,6 +112,7 @@ from .names import (
 from .paths import (
     ClientPaths,
     QueuePaths,
+    check_queue_name,
     check_root,
     fits_path,
     has_odd_parts,
@@ -151,6 +152,7 @@ __all__ = [
     "ID_DIGITS",
     "IN_FORCE",
     "LANE_END",
+    "LANE_END_DIGITS",
     "LARGEST_BUNDLED",
     "LAST_MOMENT",
     "LAST_PRIORITY",

@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from .envelope import encode
 from .errors import MalformedError
 from .fields import LARGEST_NUMBER, OBJECT_LIMIT, pop_text, read_object, storable_text, write_object
-from .ids import CLIENT_DIGITS
-from .names import BATCH_FIELD
+from .names import BATCH_FIELD, CLIENT_DIGITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

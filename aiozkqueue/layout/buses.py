@@ -13,8 +13,7 @@ from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
 from .errors import MalformedError
 from .fields import OBJECT_LIMIT, no_fields, read_object, unknown_fields, write_object
-from .names import check_queue_name
-from .paths import check_root
+from .paths import check_queue_name, check_root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Above this sequence number producers open the lane's next generation.
 LANE_END: Final = 2**30
+LANE_END_DIGITS: Final = f"{LANE_END:010d}"
 
 #: Maximum number of a queue's shards.
 MOST_SHARDS: Final = 1024

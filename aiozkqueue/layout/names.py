@@ -1,4 +1,4 @@
-"""The names of queues and of items. An item's name holds what a consumer needs to select it.
+"""The ids of messages, and the names of items. An item's name holds what a consumer needs to select it.
 
 ``item[-t<due ms>][-p<priority>][-e<end ms>][-g<group hash>][-k<key hash>][-u1][-b<batch>][-f<filter digest>]``,
 optionally ``-r<row>``, and then ``-i<id>-<sequence>``. A message that has left a bundle is ``item-m<position>-i<id>-
@@ -17,20 +17,28 @@ another program, is its digits; for a negative sequence it is ``n`` and the digi
 
 from __future__ import annotations
 
+import os
 import re
-from base64 import b32encode
 from dataclasses import dataclass
-from hashlib import sha256
-from typing import Final, NamedTuple, Self
-
-from aiozkqueue.errors import InvalidNameError, InvalidOptionError
+from itertools import islice, product
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from .errors import MalformedError
-from .fields import LAST_MOMENT, is_text
-from .ids import id_count
+from .fields import LAST_MOMENT
 from .lanes import FIRST_PRIORITY, LAST_PRIORITY, PRIORITY_DIGITS, priority_of
 
-_QUEUE: Final = re.compile(r"[A-Za-z0-9_:@-][A-Za-z0-9._:@-]{0,254}")
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+"""The digits of ids, ordered by value and by ASCII code."""
+
+CLIENT_DIGITS: Final = 12
+"""The length of the client's own id, with which the ids that it makes begin at first."""
+
+_HIGH_DIGITS: Final = 4
+_PAIRS: Final = tuple(high + low for high, low in product(BASE62, repeat=2))
+_VALUES: Final = {digit: value for value, digit in enumerate(BASE62)}
 
 # Groups: the id if it is the first field (the usual case), the id behind other fields, the sequence.
 # Producers choose names freely, so lengths are limited. Unlimited ids would make lock paths that together exceed what a
@@ -56,22 +64,78 @@ SEQUENCE_DIGITS: Final = 10
 LEFT_BUNDLE: Final = "item-m"
 _MEMBER_AT: Final = re.compile(f"/{LEFT_BUNDLE}[0-9]{{2}}-i[^/]*$")
 _DUE_DIGITS: Final = 15
-_KEY_BYTES: Final = 20
 _LONGEST: Final = 1024
 _SHOWN: Final = 80
 
 
-def check_queue_name(name: str, what: str = "queue") -> None:
-    """Check that a name is valid for a queue, or for another object ``what`` under the same rule.
+class IdSource:
+    """Makes ids for one session: a random nonce of 12 base62 digits (71 bits), then a counter of 6 digits.
 
-    Raises:
-        InvalidNameError: it is not 1 to 255 of ``A-Z a-z 0-9 . _ : @ -``, or it starts with a dot.
+    Ids with the same nonce sort in the order of their creation. After 62**6 ids the source draws a new nonce.
+
+    Args:
+        entropy: returns a given number of random bytes; default: `os.urandom`.
     """
-    if not is_text(name) or not _QUEUE.fullmatch(name):
-        shown = name[:_SHOWN] if is_text(name) else name
-        raise InvalidNameError(
-            f"{shown!r} is not a valid {what} name: use 1 to 255 of A-Z a-z 0-9 . _ : @ - and do not start with a dot"
-        )
+
+    __slots__ = ("_entropy", "_head", "_high", "_nonce", "_pairs", "client")
+
+    def __init__(self, entropy: Callable[[int], bytes] = os.urandom) -> None:
+        self._entropy = entropy
+        self.client: Final = _nonce(entropy)
+        """The id of this client in ZooKeeper, for its whole life."""
+        self._nonce = self.client
+        self._start(0)
+
+    def next(self) -> str:
+        """Return a new id: 18 base62 digits, safe in URLs and znode names."""
+        # The last two digits come from a prepared list: an id costs one iteration and one concatenation.
+        for pair in self._pairs:
+            return self._head + pair
+        if self._high + 1 < len(BASE62) ** _HIGH_DIGITS:
+            self._start(self._high + 1)
+        else:
+            self._nonce = _nonce(self._entropy)
+            self._start(0)
+        return self._head + next(self._pairs)
+
+    def take(self, number: int) -> list[str]:
+        """Return this many new ids, as `next` would return them one by one."""
+        head = self._head
+        ids = [head + pair for pair in islice(self._pairs, number)]
+        while len(ids) < number:
+            ids.append(self.next())
+            head = self._head
+            ids += [head + pair for pair in islice(self._pairs, number - len(ids))]
+        return ids
+
+    def _start(self, high: int) -> None:
+        self._high = high
+        self._head = self._nonce + _digits(high, _HIGH_DIGITS)
+        self._pairs = iter(_PAIRS)
+
+
+def id_count(text: str, end: int = 0) -> int:
+    """Return the last three digits of the counter in the id at the end of a text, or before a negative index.
+
+    Raises: ValueError: they are no digits.
+    """
+    try:
+        return (_VALUES[text[end - 3]] * 62 + _VALUES[text[end - 2]]) * 62 + _VALUES[text[end - 1]]
+    except (KeyError, IndexError):
+        raise ValueError(text) from None
+
+
+def _nonce(entropy: Callable[[int], bytes]) -> str:
+    # 128 bits are reduced to 71, so the bias of the remainder is negligible.
+    return _digits(int.from_bytes(entropy(16), "big") % len(BASE62) ** CLIENT_DIGITS, CLIENT_DIGITS)
+
+
+def _digits(number: int, width: int) -> str:
+    text = ""
+    for _ in range(width):
+        number, digit = divmod(number, len(BASE62))
+        text = BASE62[digit] + text
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,31 +468,6 @@ def without_node(name: str) -> str:
     before, _, after = head.partition("-n")
     _, dash, fields = after.partition("-")
     return f"{before}{dash}{fields}{mark}{rest}"
-
-
-def key_hash(key: str) -> str:
-    """Return the hash of a key or group for names: the first 160 bits of SHA-256 as 32 lower-case base32 characters.
-
-    Raises:
-        InvalidOptionError: the key is not a text that UTF-8 can hold.
-    """
-    try:
-        data = key.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidOptionError(f"{key!r} cannot be a key or group: it is not valid Unicode") from error
-    return _hash(data)
-
-
-def payload_hash(payload: bytes) -> str:
-    """Return the hash that replaces the key of a message without one; equal payloads have equal hashes.
-
-    It never equals the `key_hash` of a key: no text in UTF-8 begins with the byte that is prefixed to the payload.
-    """
-    return _hash(b"\xff" + payload)
-
-
-def _hash(data: bytes) -> str:
-    return b32encode(sha256(data).digest()[:_KEY_BYTES]).decode().lower()
 
 
 def _foreign_id(digits: str) -> str:

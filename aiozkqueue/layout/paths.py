@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.errors import InvalidNameError, InvalidOptionError
 
 from .errors import MalformedError
 from .fields import LAST_MOMENT, is_text
-from .names import check_queue_name
 
+_QUEUE: Final = re.compile(r"[A-Za-z0-9_:@-][A-Za-z0-9._:@-]{0,254}")
 # Characters that ZooKeeper refuses in paths: control characters, surrogates (so everything beyond the first plane,
 # which Java encodes with them), private use, and the end of the first plane.
 _REFUSED: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
@@ -18,6 +18,20 @@ _DUE: Final = re.compile(r"([0-9]{13,15})-([^/]{1,24})")
 _LOCK: Final = "lock-"
 _META: Final = "meta-"
 _BUNDLE: Final = "bundle-"
+_SHOWN: Final = 80
+
+
+def check_queue_name(name: str, what: str = "queue") -> None:
+    """Check that a name is valid for a queue, or for another object ``what`` under the same rule.
+
+    Raises:
+        InvalidNameError: it is not 1 to 255 of ``A-Z a-z 0-9 . _ : @ -``, or it starts with a dot.
+    """
+    if not is_text(name) or not _QUEUE.fullmatch(name):
+        shown = name[:_SHOWN] if is_text(name) else name
+        raise InvalidNameError(
+            f"{shown!r} is not a valid {what} name: use 1 to 255 of A-Z a-z 0-9 . _ : @ - and do not start with a dot"
+        )
 
 
 def fits_path(text: str) -> bool:

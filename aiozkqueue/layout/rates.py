@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from .fields import pop_number, read_object, write_object
-from .names import check_queue_name
-from .paths import check_root
+from .paths import check_queue_name, check_root
 
 _WHAT: Final = "a rate"
 #: Microseconds of a moment far beyond any date.

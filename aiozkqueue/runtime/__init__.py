@@ -1,1 +1,1 @@
-"""Clocks, timers, tasks, deadlines, lock budgets and large sets of names, for every layer above the client."""
+"""Clocks, timers, tasks, deadlines and large sets of names, for every layer above the client."""

@@ -38,8 +38,7 @@ from aiozkqueue.queue.put.queue_defaults import QueueDefaults
 from aiozkqueue.queue.state.claim import SessionBudget
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.replies.calls import Calls
-from aiozkqueue.runtime.clock import ServerClock
-from aiozkqueue.runtime.shared_timer import EqualDeadlines
+from aiozkqueue.runtime.clock import EqualDeadlines, ServerClock
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 from aiozkqueue.zookeeper import CallLimit, State, ZooKeeperError
 

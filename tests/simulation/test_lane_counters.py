@@ -8,8 +8,8 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import LANE_END
+from aiozkqueue.queue.commit import bundle_puts, puts
 from aiozkqueue.queue.commit.group_commit import FULL_GROUP, RESULTS_EVERY
-from aiozkqueue.queue.state import queue_state
 from aiozkqueue.session.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
 
@@ -19,7 +19,8 @@ def test_lanes_change_their_generation_in_time_despite_other_commits_between_the
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     """The session reads the replies of every nth large multi of puts, not those of every nth multi of any kind."""
-    monkeypatch.setattr(queue_state, "_LANE_END", f"{0:010d}")
+    for module in (bundle_puts, puts):
+        monkeypatch.setattr(module, "LANE_END_DIGITS", f"{0:010d}")
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import SessionExpiredError
-from aiozkqueue.runtime.shared_timer import SharedTimer
+from aiozkqueue.runtime.clock import SharedTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

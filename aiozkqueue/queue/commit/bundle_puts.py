@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import (
     CLIENT_DIGITS,
     ID_DIGITS,
+    LANE_END_DIGITS,
     LARGEST_BUNDLED,
+    SEQUENCE_DIGITS,
     ItemRef,
     batch_field,
     bundle_prefix,
@@ -93,8 +95,8 @@ class BundledPuts:
         """Note the sequence numbers of the new znodes."""
         for index, state in self._created:
             path = results[index]
-            if isinstance(path, str):
-                state.note_sequence(path)
+            if isinstance(path, str) and path[-SEQUENCE_DIGITS:] >= LANE_END_DIGITS:
+                state.note_lane_end(path)
 
     def _create(
         self,

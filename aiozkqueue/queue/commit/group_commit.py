@@ -114,7 +114,7 @@ class _PendingMulti:
         self.queues = _queues_of(self.batch)
         self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.queues]
         operations = self.composition.operations
-        operations += (state.check() for state in self.queues)
+        operations += [state.snapshot.check for state in self.queues]
         limits = [state.snapshot.bundle for state in self.queues if state.snapshot.bundle > 1]
         if limits and sum([write.weight for write in self.batch]) >= PUT_WEIGHT * min(FEWEST, *limits):
             self.composition.put_run = self.put_run = BundledPuts(self._ids)

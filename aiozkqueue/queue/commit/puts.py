@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import ItemRef
+from aiozkqueue.layout import LANE_END_DIGITS, SEQUENCE_DIGITS, ItemRef
 from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
@@ -133,8 +133,8 @@ class Puts(Part):
         if results is not None and not self._bundled:
             live = live_of(self._sent)
             for put, path in zip(live, results[len(results) - len(live) :], strict=True):  # the creates are the last
-                if isinstance(path, str):
-                    put.state.note_sequence(path)
+                if isinstance(path, str) and path[-SEQUENCE_DIGITS:] >= LANE_END_DIGITS:
+                    put.state.note_lane_end(path)
         if self._plans:
             self._notify_plans(None)
 

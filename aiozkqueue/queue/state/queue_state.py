@@ -20,7 +20,6 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import (
     DEFAULT_BUNDLE,
-    LANE_END,
     ItemName,
     MalformedError,
     QueueConfig,
@@ -80,8 +79,6 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-_LANE_END = f"{LANE_END:010d}"
-
 
 class SessionLinks(NamedTuple):
     """The functions that the states of a session's queues share."""
@@ -128,7 +125,9 @@ class QueueState:
         """Called with the `GivenUp` of each message that this session gives up; they must not raise."""
         self.tags: TagRecords = TagRecords(zookeeper, self.paths)
         """The tags that the digests in item names stand for."""
-        self.snapshot: QueueSnapshot = QueueSnapshot.of(StoredConfig(), PutLanes(StoredConfig(), self.paths))
+        self.snapshot: QueueSnapshot = QueueSnapshot.of(
+            self.paths.base, StoredConfig(), PutLanes(StoredConfig(), self.paths)
+        )
         """The configuration last read."""
         self.forced_version: int = 0
         """The version of the locks znode at some earlier time. Each lock that is removed by force raises it."""
@@ -380,10 +379,9 @@ class QueueState:
             else:
                 return
 
-    def note_sequence(self, path: str) -> None:
-        """Check the path of a new item; near the end of its lane's counter, open the next generation."""
-        if path[-len(_LANE_END) :] >= _LANE_END:
-            self._links.lane_ends(self, path)
+    def note_lane_end(self, path: str) -> None:
+        """Open the next generation of a new item's lane, whose counter is near its end."""
+        self._links.lane_ends(self, path)
 
     async def next_generation(self, path: str) -> None:
         """Open the next generation of the lane of an item's path, unless it is open.
@@ -530,7 +528,7 @@ class QueueState:
 
     def check(self) -> Operation:
         """Return a check that the configuration is still the known one."""
-        return Check(self.paths.base, self.version)
+        return self.snapshot.check
 
     async def exists(self) -> bool:
         """Return whether the queue exists. Raises: AccessDeniedError.
@@ -636,7 +634,7 @@ class QueueState:
         revision = Revision(stat.czxid, stat.version)
         same = self.snapshot.revision == revision
         lanes = self.snapshot.lanes if same else PutLanes(config, self.paths, self._links.random)
-        snapshot = QueueSnapshot.of(config, lanes, revision)
+        snapshot = QueueSnapshot.of(self.paths.base, config, lanes, revision)
         for feature in self._features:
             snapshot = feature.configured(snapshot)
         self.snapshot, self.ready = snapshot, True

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from aiozkqueue.layout import AtLeastOnce
+from aiozkqueue.zookeeper import Check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozkqueue.layout import Policy, StoredConfig, Tier
+    from aiozkqueue.zookeeper import Operation
 
     from .hooks import CapacityLimit, EndHook
     from .lanes import PutLanes
@@ -44,6 +46,8 @@ class QueueSnapshot:
     """The lanes for new items."""
     revision: Revision
     """The revision of the configuration."""
+    check: Operation
+    """A check that the configuration is still this one."""
     bundle: int = 1
     """The maximum number of messages of a put that may share a znode; 1: each has its own."""
     grouped: bool = False
@@ -61,10 +65,19 @@ class QueueSnapshot:
     """The capacity gate of a bounded queue; None: the queue is unbounded."""
 
     @classmethod
-    def of(cls, config: StoredConfig, lanes: PutLanes, revision: Revision = NO_REVISION) -> Self:
-        """Return the snapshot of a configuration, without hooks."""
-        policy = config.policy or DEFAULT_POLICY
-        return cls(config, policy, config.tiers, lanes, revision, config.bundle_limit, config.grouped, config.counts)
+    def of(cls, path: str, config: StoredConfig, lanes: PutLanes, revision: Revision = NO_REVISION) -> Self:
+        """Return the snapshot of the configuration at this path, without hooks."""
+        return cls(
+            config,
+            config.policy or DEFAULT_POLICY,
+            config.tiers,
+            lanes,
+            revision,
+            Check(path, revision.version),
+            config.bundle_limit,
+            config.grouped,
+            config.counts,
+        )
 
 
 class QueueFeature(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aiozkqueue.runtime.shared_timer import EqualDeadlines
+from aiozkqueue.runtime.clock import EqualDeadlines
 from aiozkqueue.testing import run_virtual
 
 

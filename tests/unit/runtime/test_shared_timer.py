@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozkqueue.runtime.clock import Clock
-from aiozkqueue.runtime.shared_timer import SLACK, SharedTimer
+from aiozkqueue.runtime.clock import SLACK, Clock, SharedTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
