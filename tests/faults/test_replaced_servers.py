@@ -67,7 +67,9 @@ class Replaceable:
 
 def reconfigure(client: KazooClient, line: str, *, joining: str | None = None, leaving: str | None = None) -> None:
     """Change the members; the connection of this client may end with the role of its server before the answer."""
-    while (line in client.retry(client.get, "/zookeeper/config")[0].decode()) is (joining is None):
+    retry = client.retry
+    assert retry is not None
+    while (line in retry(client.get, "/zookeeper/config")[0].decode()) is (joining is None):
         # The server that joins may not be ready yet, and the change before may not have ended.
         with suppress(ConnectionLoss, NewConfigNoQuorumError, ReconfigInProcessError):
             client.reconfig(joining, leaving, None)
