@@ -13,25 +13,45 @@ from aiozkqueue.zookeeper.hosts import Server
 from aiozkqueue.zookeeper.request_limit import SMALL, smaller_limit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+
+@asynccontextmanager
+async def serving(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """A server that calls this for each connection, and then closes it; at the end, all are closed."""
+    handlers: set[asyncio.Task[None] | None] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.current_task())
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            await asyncio.wait([handler for handler in handlers if handler is not None], timeout=10)
 
 
 async def test_the_search_ends_without_a_result_if_the_server_begins_to_close_every_connection() -> None:
     """As at ``maxClientCnxns``. Otherwise a session that reconnects would search forever."""
     connections = 0
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
         (length,) = struct.unpack("!i", await reader.readexactly(4))
         if length <= SMALL and connections <= 2:
             await reader.read()
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with asyncio.timeout(10):
-            assert await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None) is None
+    async with serving(serve) as port, asyncio.timeout(10):
+        assert await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None) is None
     assert connections > 2
 
 
@@ -40,7 +60,7 @@ async def crowded(limit: int, places: int) -> AsyncIterator[int]:
     """A server that closes a connection as soon as it has accepted it if it has that many, as at its maxClientCnxns."""
     taken = 0
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         nonlocal taken
         if taken < places:
             taken += 1
@@ -49,10 +69,9 @@ async def crowded(limit: int, places: int) -> AsyncIterator[int]:
                 if length <= limit:
                     await reader.read()
             taken -= 1
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
+    async with serving(serve) as port:
+        yield port
 
 
 @pytest.mark.parametrize("places", [0, 1, 2, 3])
@@ -73,16 +92,13 @@ async def test_the_limit_of_a_server_with_little_room_for_more_connections_is_no
 async def test_the_search_ends_if_the_server_takes_long_to_close_a_connection() -> None:
     """It has much to do, and closes the connection after the quick attempts have ended."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
             (length,) = struct.unpack("!i", await reader.readexactly(4))
             if length <= 100_000:
                 await reader.read()
             await asyncio.sleep(0.15)
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with asyncio.timeout(30):
-            limit = await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None)
+    async with serving(serve) as port, asyncio.timeout(30):
+        limit = await smaller_limit("127.0.0.1", Server("127.0.0.1", port), 1_000_000, None)
     assert limit is None or limit >= 100_000  # larger, if this machine was too slow
