@@ -366,7 +366,7 @@ async def test_a_take_tells_an_empty_queue_from_a_server_that_is_away(
         await Away(proxy, session).come_back()
 
 
-@pytest.mark.parametrize("fault", ["hold_request", "hold_reply"])
+@pytest.mark.parametrize("fault", ["hold_request", pytest.param("hold_reply", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(5)], ids=["not counted", "counted"])
 @pytest.mark.parametrize("timeout", [0, 0.4])
 async def test_a_take_of_many_returns_in_time_what_it_has_locked_when_the_server_goes_silent(

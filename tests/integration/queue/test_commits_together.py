@@ -86,7 +86,7 @@ async def test_many_commits_are_applied_once_when_a_message_on_the_wire_is_lost(
     assert await stored.is_empty()
 
 
-@pytest.mark.parametrize("impatient", [1, 2, TASKS - 1])
+@pytest.mark.parametrize("impatient", [1, pytest.param(2, marks=pytest.mark.slow), TASKS - 1])
 async def test_one_of_many_commits_can_be_withdrawn_while_another_one_is_unanswered(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, impatient: int
 ) -> None:
