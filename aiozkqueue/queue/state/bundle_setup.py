@@ -37,6 +37,7 @@ class BundleSetup:
         self._paths = paths
         self._refused = False
         self._examine = False  # whether each counter is looked for
+        self._created = False  # whether `first_counters` has been called
         self.allowing: bool = False
         """Whether a task adds to the configuration that there may be bundles, or this user may not."""
 
@@ -81,6 +82,16 @@ class BundleSetup:
                 raise
             self.refuse(refusal.error)
         self._examine = False
+
+    async def first_counters(self) -> list[Operation]:
+        """Return the creates of the counters for the first bundle. Raises: ZooKeeperError.
+
+        Usually there are none yet. So only the second call looks which are missing.
+        """
+        if self._created:
+            return await self.missing_counters()
+        self._created = True
+        return [Create(self._paths.bundled), *map(Create, self._counters)]
 
     async def missing_counters(self) -> list[Operation]:
         """Return the creates of the counters that are missing, and of their folder. Raises: ZooKeeperError."""

@@ -403,9 +403,13 @@ class QueueState:
             opened = self.ready or await self.open_existing()
             before = self.snapshot
             if opened and before.config.bundle_limit > 1 and not before.config.bundled:
+                config = replace(before.config, bundled=True)
                 # Every session reads the changed configuration, and would create the counters if they were missing.
-                counters = await self.bundle_setup.missing_counters()
-                await self.replace_config(before, replace(before.config, bundled=True), counters)
+                counters = await self.bundle_setup.first_counters()
+                try:
+                    await self.replace_config(before, config, counters)
+                except AccessDeniedError:  # perhaps only of the counters
+                    await self.replace_config(before, config)
         except AccessDeniedError:
             return  # this user will not be allowed to later either
         except (QueueError, ZooKeeperError) as error:
