@@ -37,7 +37,7 @@ class BundleSetup:
         self._paths = paths
         self._refused = False
         self._examine = False  # whether each counter is looked for
-        self._created = False  # whether `first_counters` has been called
+        self._attempts = 0  # calls of `first_counters`
         self.allowing: bool = False
         """Whether a task adds to the configuration that there may be bundles, or this user may not."""
 
@@ -86,12 +86,17 @@ class BundleSetup:
     async def first_counters(self) -> list[Operation]:
         """Return the creates of the counters for the first bundle. Raises: ZooKeeperError.
 
-        Usually there are none yet. So only the second call looks which are missing.
+        Usually there are none yet. So only the second call looks which are missing. Then something prevents them, such
+        as another program's znode: the queue gets its bundles without them.
         """
-        if self._created:
-            return await self.missing_counters()
-        self._created = True
-        return [Create(self._paths.bundled), *map(Create, self._counters)]
+        self._attempts += 1
+        match self._attempts:
+            case 1:
+                return [Create(self._paths.bundled), *map(Create, self._counters)]
+            case 2:
+                return await self.missing_counters()
+            case _:
+                return []
 
     async def missing_counters(self) -> list[Operation]:
         """Return the creates of the counters that are missing, and of their folder. Raises: ZooKeeperError."""

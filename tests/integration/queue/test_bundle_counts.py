@@ -122,3 +122,31 @@ async def test_a_counters_folder_that_may_have_no_children_stops_no_put(
     await queue.configure(zq.QueueConfig(bundle=64))
     await queue.put_many(BODIES)
     assert await queue.size() == NUMBER + 1
+
+
+async def test_a_user_who_may_create_no_counters_gets_bundles_all_the_same(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, stored: Stored
+) -> None:
+    queue = session.queue("jobs")
+    await queue.put(b"first")
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]
+    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs", allowed))
+    await _put_until_bundled(queue, stored)
+
+
+@pytest.mark.parametrize("ephemeral", [True, False], ids=["without children", "of another program"])
+async def test_a_queue_with_another_znode_in_the_place_of_its_counters_gets_bundles(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, stored: Stored, *, ephemeral: bool
+) -> None:
+    queue = session.queue("jobs")
+    await queue.put(b"first")
+    create = partial(server_view._client.create, f"{queue_root}/jobs/bundled", b"", ephemeral=ephemeral)
+    await server_view._ask(create)
+    await _put_until_bundled(queue, stored)
+
+
+async def _put_until_bundled(queue: zq.Queue[bytes], stored: Stored) -> None:
+    async with asyncio.timeout(20):
+        while not await stored.bundles():
+            await queue.put_many(BODIES)
+            await asyncio.sleep(0.05)
