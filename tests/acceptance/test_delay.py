@@ -207,6 +207,7 @@ async def test_a_message_far_in_the_future_blocks_nothing_and_is_not_listed_repe
         await waiting
 
 
+@pytest.mark.slow
 async def test_ten_thousand_messages_due_at_once_are_shared_without_a_herd(on_clock: OnClock, clock: TestClock) -> None:
     count, consumers = 10_000, 4
     session = await on_clock()

@@ -92,6 +92,7 @@ class Written:
         return False  # nothing is held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("take", [by_consumer, by_listener, by_one_transaction, by_transactions])
 async def test_taking_an_item_rewrites_its_messages_once_for_any_number(
     open_session: Opener,

@@ -179,6 +179,7 @@ def rows_in_the_outbox(database: Path) -> int:
     return int(count)
 
 
+@pytest.mark.slow
 async def test_each_row_of_the_outbox_is_put_once_although_a_relay_is_killed(
     start: Start, session: zq.QueueSession, tmp_path: Path
 ) -> None:

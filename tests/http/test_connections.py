@@ -115,6 +115,7 @@ async def test_a_head_sent_byte_by_byte_is_cut_off(service: Service, monkeypatch
         dripping.cancel()
 
 
+@pytest.mark.slow
 async def test_an_idle_connection_is_kept_longer_than_proxies_keep_theirs(service: Service) -> None:
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         for _ in range(2):

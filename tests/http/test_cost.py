@@ -69,6 +69,7 @@ async def received(session: zq.QueueSession) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 async def test_fifty_open_browsers_cost_zookeeper_as_much_as_one(
     browser: httpx.AsyncClient, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ async def test_no_message_is_lost_when_one_of_two_servers_is_killed(zookeeper: s
                 await survivor.acknowledge("q", [message.id for message in await survivor.poll("q", wait=1)])
 
 
+@pytest.mark.slow
 async def test_a_message_polled_from_a_killed_server_is_acknowledged_through_another(
     zookeeper: str, queue_root: str, key: str
 ) -> None:

@@ -29,7 +29,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["positive", "negative"])
-@pytest.mark.parametrize("kind", ["queue", "dedupq"])
+@pytest.mark.parametrize("kind", ["queue", pytest.param("dedupq", marks=pytest.mark.slow)])
 async def test_every_request_gets_a_response_that_the_document_describes(
     zookeeper: str, queue_root: str, kind: str, mode: str
 ) -> None:

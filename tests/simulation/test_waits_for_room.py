@@ -130,6 +130,7 @@ def wait_for_room(
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [take_two, widen, have_no_size, cancel_the_first])
 def test_a_fault_at_any_request_of_a_wait_for_room_leaves_nothing_behind(
     act: Callable[[zq.QueueSession, list[asyncio.Task[None]]], Awaitable[None]],

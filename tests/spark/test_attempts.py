@@ -124,6 +124,7 @@ async def test_the_few_failing_messages_among_many_are_found_in_few_attempts(
     assert query.batches <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bundle", [1, 4])
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 async def test_a_driver_killed_at_any_write_of_a_division_loses_and_duplicates_nothing(

@@ -160,6 +160,7 @@ def test_removing_its_pins_abandons_an_audit_whose_folder_is_lost(
     assert ends.kept() == ends.pins() == []
 
 
+@pytest.mark.slow
 def test_the_later_of_two_audits_wins_and_the_earlier_publishes_nothing(
     spark: SparkSession, servers: dict[str, str], tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def write(frame: DataFrame, options: Mapping[str, str], **more: str) -> None:
     frame.write.format("aiozkqueue").mode("append").options(**options, **more).save()
 
 
+@pytest.mark.slow
 def test_plain_consumers_take_each_of_100_000_written_rows_once(
     spark: SparkSession, options: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:

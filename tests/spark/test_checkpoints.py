@@ -116,6 +116,7 @@ def test_a_checkpoint_with_another_group_queue_root_or_ensemble_is_refused_and_n
         assert bodies(spark, out) == Counter(old)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_root_continues_with_what_is_there_if_an_option_says_so(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_checkpoint_of_another_root_continues_with_what_is_there_if_an_option_
     assert bodies(spark, out) == Counter([b"1", b"2", b"3", b"4", b"10", b"11", b"12", b"13", b"14"])
 
 
+@pytest.mark.slow
 def test_a_new_checkpoint_with_an_old_folder_is_refused_and_no_message_is_lost(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_new_checkpoint_reads_the_unfinished_batches_first(
     assert left(options) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_schema_changed_before_a_restart_applies_to_the_unfinished_batch_and_its_dead_letters(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ def test_pyright_refuses_exactly_the_misuses(tmp_path: Path) -> None:
     assert set(refused) == BY_PYRIGHT, refused
 
 
+@pytest.mark.slow
 def test_each_public_name_has_a_type_that_every_checker_understands_the_same() -> None:
     here = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

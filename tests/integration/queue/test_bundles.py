@@ -384,7 +384,7 @@ async def test_a_pause_keeps_messages_at_hand_from_takers(session: zq.QueueSessi
     assert sorted(await drain(session, queue)) == sorted(BODIES[1:40])
 
 
-@pytest.mark.parametrize("lose", ["lose_before", "lose_after"])
+@pytest.mark.parametrize("lose", [pytest.param("lose_before", marks=pytest.mark.slow), "lose_after"])
 async def test_no_message_is_lost_or_repeated_when_replies_are_lost(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, lose: str
 ) -> None:

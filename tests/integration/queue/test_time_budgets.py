@@ -82,6 +82,7 @@ async def test_figures_of_lanes_that_were_not_read_are_named(
     assert {"size", "put", "removed", "priorities", "oldest"} <= set(stats.incomplete)
 
 
+@pytest.mark.slow
 async def test_a_diagnosis_that_runs_out_of_time_names_the_parts_it_has_not_checked(
     open_session: Opener, session: zq.QueueSession, wide: zq.Queue[bytes], zookeeper_proxy: ZooKeeperProxy
 ) -> None:

@@ -100,6 +100,7 @@ async def test_reads_are_repeated_after_a_loss(
     assert (len(first.requests), len(second.requests)) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from aiozkqueue.layout import HOUR, QueuePaths, StoredConfig, later_of
 from aiozkqueue.queue.candidates.delay import CHECKED, LEAD, DelayedIndex
 from aiozkqueue.runtime.clock import Clock
@@ -97,6 +99,7 @@ async def test_hours_that_another_client_removes_meanwhile_are_skipped() -> None
     assert folders.hours == {}
 
 
+@pytest.mark.slow
 async def test_a_large_number_of_past_hours_is_removed_a_few_at_a_time() -> None:
     """A consumer takes its messages in between: of 30,000 it would have to wait for a minute."""
     folders = Folders(*range(400_000, 430_000))
