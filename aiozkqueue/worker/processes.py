@@ -58,12 +58,13 @@ class _Processes:
             log.info("started process %d", process.pid)
             try:
                 status = await process.wait()
-            except BaseException:
+            except BaseException:  # cancelled: a process that ends after the event loop would leave its transport open
                 _terminate(process)
                 try:
                     await asyncio.wait_for(process.wait(), ENDING)
                 except TimeoutError:
-                    process.kill()
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended
+                        process.kill()
                     await process.wait()
                 raise
             finally:

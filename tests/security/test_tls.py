@@ -112,7 +112,7 @@ async def test_a_server_that_closes_a_tls_connection_without_an_answer_is_report
     """A server refuses a client that has seen newer data, as after a restore of a backup."""
     async with zq.connect(secured.secure_hosts, root=root, session_timeout=20, tls=trusting) as session:
         await session.queue("q").put(b"1")
-        newer = session._runtime.zookeeper._session  # type: ignore[attr-defined]
+        newer = session._runtime.zookeeper._session  # type: ignore[attr-defined] # the client's own
         newer._zxid = 2**62
         newer.connection.abort("the client has seen newer data")
         async with asyncio.timeout(30):
@@ -187,7 +187,7 @@ async def test_a_service_reads_its_certificate_again_when_it_connects_again(
         await session.queue("q").put(b"1")
         client = core_of(session).zookeeper
         identity = client.session_id
-        transport = client._session  # type: ignore[attr-defined]
+        transport = client._session  # type: ignore[attr-defined] # the client's own
 
         await asyncio.to_thread(certificate.write_bytes, b"half of a certificate")
         transport.connection.abort("to connect again")
@@ -211,7 +211,7 @@ async def test_a_program_connects_again_with_a_certificate_loaded_into_its_conte
     async with zq.connect(strict.secure_hosts, root=root, session_timeout=60, tls=trusting) as session:
         await session.queue("q").put(b"1")
         trusting.load_cert_chain(stranger.client)
-        transport = core_of(session).zookeeper._session  # type: ignore[attr-defined]
+        transport = core_of(session).zookeeper._session  # type: ignore[attr-defined] # the client's own
         transport.connection.abort("to connect again")
         await rejected(transport)
         trusting.load_cert_chain(certificates.client)

@@ -233,7 +233,7 @@ class CandidateIndex:
 
     @property
     def keeps_watch(self) -> bool:
-        """Whether the queue has so many items for others that listing it again costs more than watching it.
+        """Whether listing the queue again costs more than watching it, because most of its items are for others.
 
         In a queue that another program also consumes this is always so: watches report its locks and more urgent items.
         """
