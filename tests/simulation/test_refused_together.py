@@ -14,6 +14,7 @@ from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.testing.simulator.requests import Kind
 from aiozkqueue.zookeeper import Create, Delete
+from tests.simulation.test_denied_records import Denied
 
 if TYPE_CHECKING:
     from aiozkqueue.testing.simulator.requests import Fault, Request
@@ -107,5 +108,29 @@ def test_bundled_puts_that_are_refused_with_another_put_are_repaired_with_it() -
             plain = (jobs.put(b"%d" % each) for each in range(WRITES))
             await asyncio.gather(jobs.put(b"a", key="a", unique=True), *plain, jobs.put(b"b", key="b", unique=True))
             assert await jobs.size() == WRITES + 2
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("before", [0, WRITES // 2, WRITES])
+def test_a_put_that_an_acl_refuses_does_not_fail_the_bundled_puts_of_another_queue(before: int) -> None:
+    """Their bundle is composed right before the refused put, which has no options."""
+
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs, denied = session.queue("jobs"), session.queue("denied")
+            for _ in range(4):  # the first commit allows bundles, and the last knows it
+                await jobs.put_many([b"%d" % each for each in range(WRITES)])
+            await jobs.purge()
+            await denied.configure(zq.QueueConfig(bundle=1))
+            await denied.put(b"first")
+            Denied(session, lambda operation: "/denied/items/" in operation.path)
+            puts = [jobs.put(b"%d" % each) for each in range(WRITES)]
+            puts.insert(before, denied.put(b"second"))
+            results = await asyncio.gather(*puts, return_exceptions=True)
+            assert isinstance(results.pop(before), zq.errors.AccessDeniedError)
+            assert [each for each in results if not isinstance(each, str)] == []
+            assert await jobs.size() == WRITES
 
     run_virtual(main)

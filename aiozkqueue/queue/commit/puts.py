@@ -83,6 +83,7 @@ class Puts(Part):
                 return
             self._bundled = False
             run.flush(composition)
+            composition.answer_with(self)  # not the puts just flushed
         if len(self.queues) > 1:
             self._compose_planned(composition)
             return
