@@ -44,6 +44,7 @@ HOUR: Final = 3_600_000
 #: Maximum digits of the number in the data of ``later``.
 _REMOVED_DIGITS: Final = 18
 _LANE: Final = re.compile(r"/(?:p([0-9]{3}))?s[0-9]+g([0-9]+)$")
+_IN_HOUR: Final = re.compile(r"/(?:later|history)/[0-9][^/]*/[^/]+\Z")
 _PLACE: Final = re.compile(r"items|lanes/(?:p[0-9]{3})?s[0-9]{1,4}g[0-9]{1,10}|later/[0-9]{1,8}")
 
 
@@ -115,6 +116,11 @@ def read_removed(data: bytes) -> int:
 def is_later(place: str) -> bool:
     """Whether a parent or an item's place, relative to the queue, is that of delayed items."""
     return place.startswith("later/")
+
+
+def is_in_hour(path: str) -> bool:
+    """Whether a path is that of a delayed item or of a record of history; an hour's znode is made when it is needed."""
+    return _IN_HOUR.search(path) is not None
 
 
 def generation_of(lane: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.commit.repairs import MAX_REPAIRS
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.timeout(120)
 WRITES = 200
 #: The most multis that carry these writes. One for each write is what this is about.
 FEW = 20
+#: More queues or hours than a write may be refused.
+MANY = 2 * MAX_REPAIRS
 
 
 class Multis:
@@ -132,5 +135,69 @@ def test_a_put_that_an_acl_refuses_does_not_fail_the_bundled_puts_of_another_que
             assert isinstance(results.pop(before), zq.errors.AccessDeniedError)
             assert [each for each in results if not isinstance(each, str)] == []
             assert await jobs.size() == WRITES
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("transactions", [1, 2])
+def test_a_transaction_puts_the_first_messages_of_many_hours(transactions: int) -> None:
+    """With two, each hour is missing for both."""
+
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"earlier", delay=500 * 3600)  # the queue has such messages
+            multis = cluster.ensemble.judge = Multis("/later/.*/item-")
+
+            async def put() -> None:
+                async with session.transaction() as tx:
+                    for hour in range(MANY):
+                        tx.put(jobs, b"%d" % hour, delay=hour * 3600 + 60)
+
+            await asyncio.gather(*(put() for _ in range(transactions)))
+            assert multis.seen <= FEW
+            assert (await jobs.stats()).scheduled == transactions * MANY + 1
+
+    run_virtual(main)
+
+
+def test_a_transaction_puts_the_first_messages_of_many_queues_with_shards() -> None:
+    """Each queue lacks the lane that is chosen for the put."""
+
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            queues = [session.queue(f"q{number}") for number in range(MANY)]
+            for queue in queues:
+                await queue.configure(zq.QueueConfig(shards=4))
+            multis = cluster.ensemble.judge = Multis("/lanes/.*/item-")
+            async with session.transaction() as tx:
+                for queue in queues:
+                    tx.put(queue, b"first")
+            assert multis.seen <= FEW
+            assert [await queue.size() for queue in queues] == [1] * MANY
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+def test_a_transaction_ends_the_first_messages_of_an_hour_in_many_queues_with_a_history(*, rejected: bool) -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            queues = [session.queue(f"q{number}") for number in range(MANY)]
+            for queue in queues:
+                await queue.configure(zq.QueueConfig(history=zq.History()))
+                await queue.put(b"first")
+            multis = cluster.ensemble.judge = Multis("/history/.*/")
+            async with session.transaction() as tx:
+                for queue in queues:
+                    message = await tx.take(queue)
+                    assert message is not None
+                    if rejected:
+                        tx.reject(message, "bad")
+            assert multis.seen <= FEW
+            assert [len([record async for record in queue.history()]) for queue in queues] == [1] * MANY
 
     run_virtual(main)

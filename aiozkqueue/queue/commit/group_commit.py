@@ -29,12 +29,11 @@ from aiozkqueue.zookeeper import (
     ServerError,
     State,
     ZooKeeperError,
-    parent_of,
 )
 
 from .bundle_puts import FEWEST, BundledPuts
 from .failures import CLOSED, expired, undecidable
-from .refusals import refused_alike
+from .refusals import hours_like, refused_alike
 from .repairs import RepairedTogether, Repairs
 from .slot import MultiFate, RefusedError, Slot
 from .unsent import UnsentWrites
@@ -149,7 +148,8 @@ class _PendingMulti:
         concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
         for each in refused_alike(operations, index, error):
             member, handler = self.refused_by(each)
-            members = handler.members if isinstance(handler, SharedOps) else [(member, handler)]
+            own = [(member, self.with_hours(each, error))]
+            members = handler.members if isinstance(handler, SharedOps) else own
             for its_member, its_handler in members:
                 concerned.setdefault(its_member, (its_handler, operations[each]))
         return concerned
@@ -158,26 +158,27 @@ class _PendingMulti:
         """Return the queues whose checks follow the one at this index, with these checks."""
         return list(zip(self.queues[index + 1 :], self.composition.operations[index + 1 :], strict=False))
 
-    def hours_missing_after(
-        self, index: int, error: ZooKeeperError, queues: Sequence[QueueState]
-    ) -> list[tuple[QueueState, Operation]]:
-        """Return the queues whose znodes for an hour may also be missing, after a put into another hour was refused."""
-        operations = self.composition.operations
-        refused = next((state for state in queues if state.lacks_hour(operations[index], error)), None)
-        if refused is None:
-            return []
-        following = operations[index + 1 :]
-        missing = [(state, each) for each in following for state in queues if state.lacks_hour(each, error)]
-        folders = {parent_of(each.path): (state, each) for state, each in missing if state is not refused}
-        return list(folders.values())
+    def with_hours(self, index: int, error: ZooKeeperError) -> RefusalHandler:
+        """Return the handler of a refusal, which also repairs the other hours of the write if one is missing."""
+        member, (_, handler) = bisect.bisect_right(self.starts, index) - 1, self.refused_by(index)
+        operations = self.composition.operations[: [*self.starts, self.shared][member + 1]]
+        further = [(self.refused_by(each)[1], operations[each]) for each in hours_like(operations, index, error)]
+        return RepairedTogether(handler, further) if further else handler
 
-    def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
-        """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
-        for state, (lanes, turn) in zip(self.queues, self.turns, strict=True):
-            if state.lacks_lane(operation, error):
-                lanes.rewind(turn)
-                return state
-        return None
+    def lanes_missing_from(self, index: int, error: ZooKeeperError) -> list[tuple[QueueState, Operation]]:
+        """Return the queue whose missing lane caused a refusal, if any, and then those that may lack lanes too.
+
+        Each has its first put to such a lane. Its puts will choose the same lanes again.
+        """
+        missing: dict[QueueState, Operation] = {}
+        for operation in self.composition.operations[index:]:
+            for state, (lanes, turn) in zip(self.queues, self.turns, strict=True):
+                if state not in missing and state.lacks_lane(operation, error):
+                    missing[state] = operation
+                    lanes.rewind(turn)
+            if not missing:
+                break
+        return list(missing.items())
 
 
 class GroupCommitter:
@@ -460,18 +461,17 @@ class GroupCommitter:
         member, handler = pending.refused_by(index)
         alike = {} if isinstance(handler, SharedOps) else pending.alike(index, error)
         _separate(batch)
-        if (state := pending.lacks_lane_of(operation, error)) is not None:
-            self._reopen(batch, state, operation, error)
+        if lacking := pending.lanes_missing_from(index, error):
+            (state, _), *further = lacking
+            self._reopen(batch, state, operation, error, further)
         elif isinstance(handler, SharedOps):
             for sharing, answering in handler.members:
                 if sharing in batch:
                     self._repairs.begin(batch, sharing, answering, operation, error)
-        elif len(alike) > 1:
+        else:
+            member.alone = member.alone or len(alike) == 1  # it has a request to itself from now on
             for concerned, (answering, its_operation) in alike.items():
                 self._repairs.begin(batch, concerned, answering, its_operation, error)
-        else:
-            together = RepairedTogether(handler, pending.hours_missing_after(index, error, member.part.queues))
-            self._answer_refusal(batch, member, together, operation, error)
 
     def _reopen(
         self,
@@ -483,23 +483,11 @@ class GroupCommitter:
     ) -> None:
         """Open a queue again that has changed or lacks a lane, and then send the writes that depend on it again.
 
-        ``further`` has the queues whose checks the server has not reached. Those of these writes are opened again too.
+        ``further`` has queues that may be refused for the same cause. Those of these writes are opened again too.
         """
         for member in [candidate for candidate in batch if state in candidate.part.queues]:
             concerned = [each for each in further if each[0] in member.part.queues]
             self._repairs.begin(batch, member, RepairedTogether(state, concerned), operation, error)
-
-    def _answer_refusal(
-        self,
-        batch: list[AtomicWrite],
-        member: AtomicWrite,
-        handler: RefusalHandler,
-        operation: Operation,
-        error: ZooKeeperError,
-    ) -> None:
-        """Take out the write that caused a refusal; it has a request to itself from now on."""
-        member.alone = True
-        self._repairs.begin(batch, member, handler, operation, error)
 
     def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
         """Settle writes whose session is over; return whether there were any."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiozkqueue.layout import is_in_hour
 from aiozkqueue.zookeeper import Create, NodeExistsError, NoNodeError, parent_of
 
 if TYPE_CHECKING:
@@ -29,3 +30,17 @@ def refused_alike(operations: Sequence[Operation], index: int, error: ZooKeeperE
         same = [each for each, operation in creates if operation.path == refused.path]
         return same if same[0] == index else same[1:]
     return [index]
+
+
+def hours_like(operations: Sequence[Operation], index: int, error: ZooKeeperError) -> list[int]:
+    """Return the indexes of the first creates in further hours after one whose hour is missing; empty: it is not.
+
+    The znode of an hour is created when it is first needed, so if one is missing, others may be too.
+    """
+    hours: dict[str, int] = {}
+    for each, operation in enumerate(operations[index:] if isinstance(error, NoNodeError) else (), index):
+        if isinstance(operation, Create) and is_in_hour(operation.path):
+            hours.setdefault(parent_of(operation.path), each)
+        elif not hours:
+            break
+    return list(hours.values())[1:]

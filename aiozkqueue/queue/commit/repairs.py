@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from aiozkqueue.queue.state.hooks import RefusalHandler
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation
 
@@ -32,20 +31,20 @@ MAX_REPAIRS: Final = 20
 
 
 class RepairedTogether:
-    """A handler that repairs a refusal, and its cause in further queues of the same write where it is likely.
+    """A handler that repairs a refusal, and its cause in further operations of the same write where it is likely.
 
-    A server reports only the first refused operation. A write to many queues would otherwise be refused once for each
-    of them, for example when the configurations of all have changed.
+    A server reports only the first refused operation. A write to many queues or hours would otherwise be refused once
+    for each of them, for example when the configurations of all have changed.
     """
 
-    def __init__(self, refused: RefusalHandler, further: Sequence[tuple[QueueState, Operation]]) -> None:
+    def __init__(self, refused: RefusalHandler, further: Sequence[tuple[RefusalHandler, Operation]]) -> None:
         self._refused = refused
         self._further = further
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Repair all queues at the same time; see `RefusalHandler`."""
+        """Repair all at the same time; see `RefusalHandler`."""
         repairs = [self._refused.repair(operation, error)]
-        repairs += [state.repair(its_operation, error) for state, its_operation in self._further]
+        repairs += [handler.repair(its_operation, error) for handler, its_operation in self._further]
         under_way = [repair for repair in repairs if repair is not None]
         return _gathered(under_way) if under_way else None
 

@@ -473,15 +473,6 @@ class QueueState:
         missing = isinstance(error, NoNodeError) and isinstance(operation, Create) and operation.sequential
         return missing and operation.path.startswith(f"{self.paths.lanes}/")
 
-    def lacks_hour(self, operation: Operation, error: ZooKeeperError) -> bool:
-        """Whether a put was refused because the znode for its hour is missing; `repair` creates it."""
-        missing = isinstance(error, NoNodeError) and isinstance(operation, Create) and operation.sequential
-        return (
-            missing
-            and operation.path.startswith(f"{self.paths.base}/")
-            and is_later(self.paths.place_of(operation.path))
-        )
-
     def _open_lane(self, lane: str) -> Coroutine[object, object, None]:
         """Make the next opening create a lane, and the other chosen lanes that may be missing as well."""
         self._missing_lanes.want({lane, *self.snapshot.lanes.take_chosen()})
