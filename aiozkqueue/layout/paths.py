@@ -254,3 +254,8 @@ def parse_bundle_record(name: str) -> str | None:
 def parse_meta(name: str) -> str | None:
     """Return the id in a child of ``meta/``; None if the name is not an attempt record's."""
     return name[len(_META) :] or None if name.startswith(_META) else None
+
+
+def is_unique_key(path: str) -> bool:
+    """Whether a path is that of a unique key."""
+    return path.rpartition("/")[0].endswith("/keys")

@@ -201,3 +201,30 @@ def test_a_transaction_ends_the_first_messages_of_an_hour_in_many_queues_with_a_
             assert [len([record async for record in queue.history()]) for queue in queues] == [1] * MANY
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("together", ["put_many", "transaction"])
+def test_many_messages_that_are_put_again_with_unique_keys_are_left_out(together: str) -> None:
+    """Each key is held; two messages of the second put are new."""
+
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            bodies = [b"%d" % number for number in range(MANY)]
+            first = await jobs.put_many(bodies, unique="ignore")
+            multis = cluster.ensemble.judge = Multis("/keys/.")
+            again = [b"new", *bodies, b"newer"]
+            if together == "put_many":
+                ids = await jobs.put_many(again, unique="ignore")
+                assert ids[1:-1] == first
+            else:
+                async with session.transaction() as tx:
+                    for body in again:
+                        tx.put(jobs, body, unique="ignore")
+            assert multis.seen <= FEW
+            assert sorted(message.body for message in await jobs.peek(3 * MANY)) == sorted(again)
+            with pytest.raises(zq.DuplicateKeyError):
+                await jobs.put_many(bodies, unique=True)
+
+    run_virtual(main)

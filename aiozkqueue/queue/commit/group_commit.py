@@ -33,7 +33,7 @@ from aiozkqueue.zookeeper import (
 
 from .bundle_puts import FEWEST, BundledPuts
 from .failures import CLOSED, expired, undecidable
-from .refusals import hours_like, refused_alike
+from .refusals import likely_refused, refused_alike
 from .repairs import RepairedTogether, Repairs
 from .slot import MultiFate, RefusedError, Slot
 from .unsent import UnsentWrites
@@ -148,7 +148,7 @@ class _PendingMulti:
         concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
         for each in refused_alike(operations, index, error):
             member, handler = self.refused_by(each)
-            own = [(member, self.with_hours(each, error))]
+            own = [(member, self.with_likely(each, error))]
             members = handler.members if isinstance(handler, SharedOps) else own
             for its_member, its_handler in members:
                 concerned.setdefault(its_member, (its_handler, operations[each]))
@@ -158,11 +158,11 @@ class _PendingMulti:
         """Return the queues whose checks follow the one at this index, with these checks."""
         return list(zip(self.queues[index + 1 :], self.composition.operations[index + 1 :], strict=False))
 
-    def with_hours(self, index: int, error: ZooKeeperError) -> RefusalHandler:
-        """Return the handler of a refusal, which also repairs the other hours of the write if one is missing."""
+    def with_likely(self, index: int, error: ZooKeeperError) -> RefusalHandler:
+        """Return the handler of a refusal, which also repairs the operations of the write that are likely refused."""
         member, (_, handler) = bisect.bisect_right(self.starts, index) - 1, self.refused_by(index)
         operations = self.composition.operations[: [*self.starts, self.shared][member + 1]]
-        further = [(self.refused_by(each)[1], operations[each]) for each in hours_like(operations, index, error)]
+        further = [(self.refused_by(each)[1], operations[each]) for each in likely_refused(operations, index, error)]
         return RepairedTogether(handler, further) if further else handler
 
     def lanes_missing_from(self, index: int, error: ZooKeeperError) -> list[tuple[QueueState, Operation]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import is_in_hour
+from aiozkqueue.layout import is_in_hour, is_unique_key
 from aiozkqueue.zookeeper import Create, NodeExistsError, NoNodeError, parent_of
 
 if TYPE_CHECKING:
@@ -32,15 +32,26 @@ def refused_alike(operations: Sequence[Operation], index: int, error: ZooKeeperE
     return [index]
 
 
-def hours_like(operations: Sequence[Operation], index: int, error: ZooKeeperError) -> list[int]:
-    """Return the indexes of the first creates in further hours after one whose hour is missing; empty: it is not.
+def likely_refused(operations: Sequence[Operation], index: int, error: ZooKeeperError) -> list[int]:
+    """Return the indexes of further operations that the same kind of cause is likely to refuse, each with its own.
 
-    The znode of an hour is created when it is first needed, so if one is missing, others may be too.
+    The znode of an hour is created when it is first needed: if one is missing, others may be too. And if one unique key
+    is held, a message was probably put again together with others.
     """
-    hours: dict[str, int] = {}
-    for each, operation in enumerate(operations[index:] if isinstance(error, NoNodeError) else (), index):
-        if isinstance(operation, Create) and is_in_hour(operation.path):
-            hours.setdefault(parent_of(operation.path), each)
-        elif not hours:
+    causes: dict[str, int] = {}
+    for each, operation in enumerate(operations[index:], index):
+        if (cause := _cause(operation, error)) is not None:
+            causes.setdefault(cause, each)
+        elif not causes:
             break
-    return list(hours.values())[1:]
+    return list(causes.values())[1:]
+
+
+def _cause(operation: Operation, error: ZooKeeperError) -> str | None:
+    """Return the hour's znode whose lack may refuse an operation, or the unique key whose holder may; None: neither."""
+    path = operation.path
+    if not isinstance(operation, Create):
+        return None
+    if isinstance(error, NoNodeError):
+        return parent_of(path) if is_in_hour(path) else None
+    return path if isinstance(error, NodeExistsError) and is_unique_key(path) else None
