@@ -228,3 +228,36 @@ def test_many_messages_that_are_put_again_with_unique_keys_are_left_out(together
                 await jobs.put_many(bodies, unique=True)
 
     run_virtual(main)
+
+
+def test_a_transaction_ends_many_messages_whose_unique_keys_were_deleted_by_hand() -> None:
+    """Each key refuses it once: whether the others are missing too is not known."""
+
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs, zookeeper = session.queue("jobs"), core_of(session).zookeeper
+            await jobs.put_many([b"%d" % number for number in range(MANY)], unique=True)
+            for key in await zookeeper.children("/zms/jobs/keys"):
+                await zookeeper.multi([Delete(f"/zms/jobs/keys/{key}")])
+            async with session.transaction() as tx:
+                assert len(await tx.take_many(jobs, MANY)) == MANY
+            assert await jobs.size() == 0
+
+    run_virtual(main)
+
+
+def test_a_transaction_puts_many_combinations_of_tags_whose_records_are_gone() -> None:
+    async def main() -> None:
+        cluster = make_cluster()
+        async with cluster.connect() as session:
+            jobs, zookeeper = session.queue("jobs"), core_of(session).zookeeper
+            for _ in range(2):
+                async with session.transaction() as tx:
+                    for number in range(MANY):
+                        tx.put(jobs, b"", tags={"number": str(number)})
+                for record in await zookeeper.children("/zms/jobs/filters"):  # as the clean-up does when none is in use
+                    await zookeeper.multi([Delete(f"/zms/jobs/filters/{record}")])
+            assert await jobs.size() == 2 * MANY
+
+    run_virtual(main)

@@ -453,6 +453,8 @@ class GroupCommitter:
         """Have the refusal of an operation repaired for each write that depends on it; the others are sent again."""
         index, error = refusal.index, refusal.error
         operation = pending.composition.operations[index]
+        for each, start, end in zip(batch, pending.starts, [*pending.starts[1:], pending.shared], strict=True):
+            each.operations = end - start
         if index < len(pending.queues):
             _separate(batch)
             further = pending.checks_after(index) if isinstance(error, BadVersionError) else ()
@@ -468,10 +470,11 @@ class GroupCommitter:
             for sharing, answering in handler.members:
                 if sharing in batch:
                     self._repairs.begin(batch, sharing, answering, operation, error)
-        else:
-            member.alone = member.alone or len(alike) == 1  # it has a request to itself from now on
+        elif len(alike) > 1:
             for concerned, (answering, its_operation) in alike.items():
                 self._repairs.begin(batch, concerned, answering, its_operation, error)
+        else:
+            self._answer_refusal(batch, member, alike[member][0], operation, error)
 
     def _reopen(
         self,
@@ -488,6 +491,18 @@ class GroupCommitter:
         for member in [candidate for candidate in batch if state in candidate.part.queues]:
             concerned = [each for each in further if each[0] in member.part.queues]
             self._repairs.begin(batch, member, RepairedTogether(state, concerned), operation, error)
+
+    def _answer_refusal(
+        self,
+        batch: list[AtomicWrite],
+        member: AtomicWrite,
+        handler: RefusalHandler,
+        operation: Operation,
+        error: ZooKeeperError,
+    ) -> None:
+        """Take out the write that caused a refusal; it has a request to itself from now on."""
+        member.alone = True
+        self._repairs.begin(batch, member, handler, operation, error)
 
     def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
         """Settle writes whose session is over; return whether there were any."""

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from .write import AtomicWrite
 
-#: Maximum number of refusals of one write, for any cause, before it must be reduced or fails.
+#: Refusals of one write, for any cause, after which it must be reduced or fails. A write with more operations may be
+#: refused once for each of them.
 MAX_REPAIRS: Final = 20
 
 
@@ -71,11 +72,11 @@ class Repairs:
     ) -> None:
         """Take a refused write out of its batch; send it again, or repair it first, or fail it, as its handler decides.
 
-        After `MAX_REPAIRS` refusals it must retreat.
+        After too many refusals it must retreat; see `MAX_REPAIRS`.
         """
         member.part.repairs += 1
-        if member.part.repairs > MAX_REPAIRS:
-            msg = f"transaction {member.transaction_id}: refused {MAX_REPAIRS} times; last error: {error}"
+        if member.part.repairs > (most := max(MAX_REPAIRS, member.operations)):
+            msg = f"transaction {member.transaction_id}: refused {most} times; last error: {error}"
             self.retreat(batch, member, NotCommittedError(msg))
         else:
             self._take_out(batch, member, partial(handler.repair, operation, error))

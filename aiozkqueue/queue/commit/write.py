@@ -372,6 +372,7 @@ class AtomicWrite:
         "error",
         "leads",
         "number",
+        "operations",
         "part",
         "settled",
         "transaction_id",
@@ -391,6 +392,8 @@ class AtomicWrite:
         """The committer that it was submitted to."""
         self.number: int = 0
         """Its position among all submitted writes. A write that is sent again keeps it, so puts keep their order."""
+        self.operations: int = 0
+        """The number of its own operations when it was last refused."""
         self.settled: bool = False
         self.error: BaseException | None = None
         """The outcome of a settled write. None: it was applied. OutcomeUnknownError: it may have been applied.
