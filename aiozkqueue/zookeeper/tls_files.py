@@ -37,10 +37,11 @@ class TlsFiles(NamedTuple):
             context.load_cert_chain(self.certificate, self.key, _passphrase)
         return context
 
-    def stamps(self) -> list[tuple[int, int]]:
-        """Return what changes when a file is replaced. Raises: OSError."""
+    def stamps(self) -> list[tuple[int, int, int]]:
+        """Return what changes when a file is replaced or completed. Raises: OSError."""
         stats = [os.stat(file) for file in self if file is not None]  # noqa: PTH116 - a str or a Path
-        return [(stat.st_ino, stat.st_mtime_ns) for stat in stats]
+        # Many kernels count the time of a change in steps of milliseconds, in which a file may be read and completed.
+        return [(stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
 class RenewedContext(ssl.SSLContext):
@@ -53,7 +54,7 @@ class RenewedContext(ssl.SSLContext):
     """
 
     _files: TlsFiles
-    _stamps: list[tuple[int, int]]
+    _stamps: list[tuple[int, int, int]]
     _context: ssl.SSLContext
 
     def __new__(cls, files: TlsFiles) -> Self:
