@@ -111,9 +111,20 @@ class Backlog:
         if self._dropped_at is not None and self._dropped_at < began:
             self._dropped_at = None
 
+    def begin_check(self) -> None:
+        """Prepare for a check which lanes hold items: it will find all items reported so far."""
+        self._marks = (len(self._front), len(self._heard))
+
+    def seen_empty(self, lanes: Sequence[str], began: float) -> None:
+        """Forget the items of lanes that a check found empty, except those reported since it ``began``."""
+        self._forget_reported(tuple(f"{lane}/" for lane in lanes))
+        for lane in self._peer_items.keys() & lanes:
+            items = self._peer_items[lane].items()
+            self._peer_items[lane] = {name: since for name, since in items if since >= began}
+
     def begin_listing(self, lane: str) -> None:
         """Prepare for the listing of a lane: it will contain all items reported so far."""
-        self._marks = (len(self._front), len(self._heard))
+        self.begin_check()
         self._digested = 0
         if self._index is not None:
             self._index.begin_listing(lane)
@@ -165,14 +176,18 @@ class Backlog:
 
     def _drop_seen(self, lane: str, locked: Strings) -> None:
         """Forget the places of a lane that were reported before its listing: the listing contains them."""
-        old_front, old_heard = self._marks
-        front, heard, prefix = list(self._front), list(self._heard), f"{lane}/"
-        new = len(front) - old_front  # put back at the front while the listing was running
-        self._front = deque(front[:new] + [place for place in front[new:] if not place.startswith(prefix)])
-        self._heard = deque([place for place in heard[:old_heard] if not place.startswith(prefix)] + heard[old_heard:])
+        self._forget_reported((f"{lane}/",))
         locked -= self._freed or set()
         self.replaced += self._locked.parts
         self._locked, self._freed = locked, None
+
+    def _forget_reported(self, lanes: tuple[str, ...]) -> None:
+        """Forget the places that begin with one of these, and were reported before the present listing or check."""
+        old_front, old_heard = self._marks
+        front, heard = list(self._front), list(self._heard)
+        new = len(front) - old_front  # put back at the front while it was running
+        self._front = deque(front[:new] + [place for place in front[new:] if not place.startswith(lanes)])
+        self._heard = deque([place for place in heard[:old_heard] if not place.startswith(lanes)] + heard[old_heard:])
 
     def _remember_peer_items(self, lane: str, items: dict[str, float], now: float, *, busy: bool) -> None:
         """Store other consumers' names of a listing; keep when each was first seen.

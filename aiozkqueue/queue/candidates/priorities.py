@@ -74,8 +74,12 @@ class PriorityLevel:
         """All its lanes, relative to the queue."""
         return [lane for shard in self.tier.shard_lanes for lane in shard]
 
-    def found(self, filled: Collection[str]) -> None:
-        """Record which lanes hold items, to be listed in turn after the last one that was."""
+    def found(self, filled: Collection[str], began: float) -> None:
+        """Record which lanes hold items, to be listed in turn after the last one that was.
+
+        The check ``began`` after `Backlog.begin_check`.
+        """
+        self.backlog.seen_empty([lane for lane in self.lanes if lane not in filled], began)
         shards = self.tier.shard_lanes
         turns = ((self.last_shard + 1 + turn) % len(shards) for turn in range(len(shards)))
         self.left = [(shard, lane) for shard in turns for lane in shards[shard] if lane in filled][::-1]

@@ -103,6 +103,7 @@ class ClaimBatches:
         self._pending: set[int] = set()
         self._awaited: list[tuple[set[int], asyncio.Future[None]]] = []
         self._failures = 0
+        self._tried = self._ghosts = 0  # in batches in a row with candidates that were gone
         self._generation = 0
         self.launched: int = 0
         """The number of batches launched so far, and of the last batch."""
@@ -236,6 +237,8 @@ class ClaimBatches:
             self._failures = 0
             if batch.sealed or batch.ghosts or batch.lost:
                 self._note_unclaimed(batch, len(places))
+            else:
+                self._tried = self._ghosts = 0
             claims = batch.claims if self._splitter is None else await self._splitter.next_of(batch.claims)
             self._offer(pending.number, claims, generation, pending.since)
         except ContendedError as contended:
@@ -269,9 +272,11 @@ class ClaimBatches:
         candidates, ghosts = self._candidates, batch.ghosts
         candidates.set_aside(batch.sealed)
         candidates.note_ghosts(ghosts)
-        mostly_ghosts = len(ghosts) > 1 and 2 * len(ghosts) >= asked
+        self._tried, self._ghosts = self._tried + asked, self._ghosts + len(ghosts)
+        mostly_ghosts = self._ghosts > 1 and 2 * self._ghosts >= self._tried  # also if each batch asks for one
         owner_is_back = bool(ghosts) and candidates.origin is Origin.STOLEN  # the consumer that they were stolen from
         if mostly_ghosts or owner_is_back or batch.lost:  # watches reported lost ones while they were ours
+            self._tried = self._ghosts = 0
             candidates.relist()
 
     def _contended(self, places: Sequence[str], locks: Sequence[str], index: int) -> None:

@@ -329,10 +329,11 @@ class CandidateSource:
         empty: set[PriorityLevel] = set()
         for level in levels:
             level.must_list = False
+            level.backlog.begin_check()
         try:
             filled = await self._lane_reader.filled(levels, self._index.revision, generation)
             for level, lanes in filled.items():
-                level.found(lanes)
+                level.found(lanes, began)
             empty = {level for level, lanes in filled.items() if not lanes}
         finally:
             for level in unlisted:
