@@ -48,7 +48,7 @@ class RenewedContext(ssl.SSLContext):
     """A context for clients that reads its files again before a connection if they have changed.
 
     A service runs for longer than its certificate is valid. Files that cannot be used, such as a half-written one, are
-    logged, and the last usable ones stay in use.
+    logged once, and the last usable ones stay in use.
 
     Raises: as `TlsFiles.context`.
     """
@@ -56,11 +56,12 @@ class RenewedContext(ssl.SSLContext):
     _files: TlsFiles
     _stamps: list[tuple[int, int, int]]
     _context: ssl.SSLContext
+    _trouble: str
 
     def __new__(cls, files: TlsFiles) -> Self:
         """Load the files."""
         self = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
-        self._files, self._stamps, self._context = files, [], files.context()
+        self._files, self._stamps, self._context, self._trouble = files, [], files.context(), ""
         return self
 
     async def renew(self) -> None:
@@ -72,8 +73,11 @@ class RenewedContext(ssl.SSLContext):
             stamps = self._files.stamps()
             if stamps != self._stamps:
                 self._context, self._stamps = self._files.context(), stamps
+            self._trouble = ""
         except (OSError, InvalidOptionError) as error:
-            log.warning("the changed TLS files cannot be used, so the earlier ones stay in use: %s", error)
+            if self._trouble != str(error):  # an outage may last for thousands of connections
+                self._trouble = str(error)
+                log.warning("the changed TLS files cannot be used, so the earlier ones stay in use: %s", error)
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:  # noqa: ANN401 - those of the base class
         """Begin the handshake of a connection, with the files that were read last."""

@@ -12,6 +12,8 @@ from aiozkqueue.zookeeper import RenewedContext, TlsFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def authorities(context: RenewedContext) -> int:
     return context._context.cert_store_stats()["x509_ca"]
@@ -35,3 +37,20 @@ def test_authorities_that_were_read_half_written_are_read_again_within_one_step_
     os.utime(trusted, ns=(written, written))
     asyncio.run(context.renew())
     assert authorities(context) == 2
+
+
+def test_files_that_cannot_be_used_are_logged_once_however_many_connections_are_tried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trusted = tmp_path / "authorities.pem"
+    usable = made_authority(tmp_path / "made")
+    trusted.write_bytes(usable)
+    context = RenewedContext(TlsFiles(trusted))
+    for warnings in (1, 2):
+        trusted.write_bytes(b"half of a certificate")
+        for _ in range(3):
+            asyncio.run(context.renew())
+        assert len(caplog.records) == warnings
+        trusted.write_bytes(usable)
+        asyncio.run(context.renew())
+    assert authorities(context) == 1
