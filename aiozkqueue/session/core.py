@@ -29,7 +29,7 @@ from aiozkqueue.queue.commit.group_commit import GroupCommitter
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.history import HistoryHook, process_of
 from aiozkqueue.queue.commit.meter import Meter
-from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.puts import Puts, makes_bundles
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.affinity import node_hash
@@ -39,6 +39,7 @@ from aiozkqueue.queue.state.claim import SessionBudget
 from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.replies.calls import Calls
 from aiozkqueue.runtime.clock import EqualDeadlines, ServerClock
+from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 from aiozkqueue.zookeeper import CallLimit, State, ZooKeeperError
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.claim.waiters import Waiter
+    from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.state.snapshot import QueueFeature
     from aiozkqueue.runtime.clock import Clock
     from aiozkqueue.zookeeper import ZooKeeper
@@ -175,28 +177,22 @@ class SessionCore:
         self._closed = False
         self._usable = True  # neither closed nor failed
         self._forget_state = zookeeper.on_state(self._state_changed)
+        self._measure_limits()
+
+    def _measure_limits(self) -> None:
+        """Derive the limits of messages and puts from the server's, which each connection may change."""
+        limit = self.zookeeper.max_request
+        self.max_message: int = max(limit - MESSAGE_MARGIN, limit // 4)
+        """The largest item that can be put and still be dead-lettered, bytes."""
+        self.max_puts: int = max(limit - PUTS_MARGIN, limit // 2)
+        """The largest total size of all puts of one transaction, bytes."""
+        self.surely_small: float = SURELY_SMALL * limit
+        """The largest estimate of a write that certainly fits into one request, bytes."""
 
     @property
     def grace(self) -> float:
         """How long a cancelled caller waits for its operation: one session timeout, seconds."""
         return self.zookeeper.session_timeout
-
-    @property
-    def max_message(self) -> int:
-        """The largest item that can be put and still be dead-lettered, bytes."""
-        limit = self.zookeeper.max_request
-        return max(limit - MESSAGE_MARGIN, limit // 4)
-
-    @property
-    def max_puts(self) -> int:
-        """The largest total size of all puts of one transaction, bytes."""
-        limit = self.zookeeper.max_request
-        return max(limit - PUTS_MARGIN, limit // 2)
-
-    @property
-    def surely_small(self) -> float:
-        """The largest estimate of a write that certainly fits into one request, bytes."""
-        return SURELY_SMALL * self.zookeeper.max_request
 
     @property
     def closed(self) -> bool:
@@ -381,12 +377,17 @@ class SessionCore:
             waiter.late = True
             waiter.future.cancel()
 
-    async def settle_in_time(self, atomic_write: AtomicWrite) -> None:
-        """Settle an atomic write within `operation_timeout`, at less cost than `settle` with a limit.
+    async def settle_put(self, put: Put) -> None:
+        """Settle a put without additions within `operation_timeout`, at less cost than `settle` with a limit.
 
         Raises: as `settle`.
         """
-        self.committer.submit(atomic_write)
+        if makes_bundles(put.state):
+            atomic_write = AtomicWrite(put.id)
+            self.committer.share(atomic_write, None, put, AT_ONCE)
+        else:
+            atomic_write = AtomicWrite(put.id, Puts((put,)))
+            self.committer.submit(atomic_write)
         self._deadlines.add(atomic_write)
         try:
             await atomic_write.wait()
@@ -394,7 +395,8 @@ class SessionCore:
             self._deadlines.remove(atomic_write)
         if not atomic_write.settled:
             raise self._late(atomic_write, self.operation_timeout)
-        atomic_write.raise_error()
+        if atomic_write.error is not None:
+            raise atomic_write.error
 
     async def settle(self, atomic_write: AtomicWrite, limit: float | None = None) -> None:
         """Submit an atomic write and wait for its result, for up to ``limit`` seconds; see `AtomicWrite.wait`.
@@ -422,7 +424,7 @@ class SessionCore:
         return error
 
     def _settled_late(self, late: LateWrite, atomic_write: AtomicWrite) -> None:
-        self._remember(late)
+        self.decided(late, late.outcome)
         atomic_write.log_failure()
 
     async def learn_time(self) -> None:
@@ -436,13 +438,8 @@ class SessionCore:
 
     def decided(self, work: Undecided, outcome: Outcome) -> None:
         """Remember the outcome of work."""
-        if self.meter is not None:
-            self.meter.decided(outcome)
-        self._remember(work)
-
-    def _remember(self, work: Undecided) -> None:
         self._undecided.pop(work.id, None)
-        self._outcomes[work.id] = work.outcome
+        self._outcomes[work.id] = outcome
         if len(self._outcomes) >= OUTCOMES_KEPT:  # removing one at a time would be slower
             self._older_outcomes, self._outcomes = self._outcomes, {}
 
@@ -486,6 +483,7 @@ class SessionCore:
     def _state_changed(self, state: State, generation: int) -> None:
         if state is State.CONNECTED:
             self.server_clock.reconnected()
+            self._measure_limits()
         if self.meter is not None:
             self.meter.state_changed(state)
         for dispatcher in self._dispatchers.values():

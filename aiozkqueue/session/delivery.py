@@ -230,7 +230,6 @@ class WorkSettling:
         self.extra_headers: Mapping[str, str] = {}
         """Headers to add to the message if it is released; they are left out if they do not fit."""
         self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), claim, LATE)
-        self.work.hold((claim,))
 
     @property
     def outcome(self) -> Outcome:

@@ -58,7 +58,7 @@ async def send_many(
                 error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
             raise
         start = end
-    if isinstance(puts, PlainPuts):
+    if type(puts) is PlainPuts:
         return ids
     left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
     return [left_out.get(message_id, message_id) for message_id in ids] if left_out else ids

@@ -140,10 +140,12 @@ class Queue(Destination[T]):
             await send_puts(runtime, [put], Deadline(wait, runtime.clock))
             return stored_as(put)
         # The usual case, as `send_puts` does it if there is nothing to wait for before it is sent.
-        atomic_write = AtomicWrite(put.id, Puts((put,)))
         deadline = Deadline(wait, runtime.clock) if wait else FOREVER
         try:
-            await (runtime.settle(atomic_write, wait) if wait else runtime.settle_in_time(atomic_write))
+            if wait:
+                await runtime.settle(AtomicWrite(put.id, Puts((put,))), wait)
+            else:
+                await runtime.settle_put(put)
         except QueueFullError:  # it had no size limit when this was sent
             if wait == 0:
                 raise

@@ -94,7 +94,8 @@ class Transaction:
         wait, tracing = _take_timeout(self._runtime, queue, timeout), self._runtime.tracing
         begun = 0 if tracing is None else time_ns()
         condition = None if filters is None else check_condition(filters)
-        for claim in await _claim(self._work, queue, 1, wait, condition):
+        claims = _claim_at_hand(self._work, queue, 1, condition)
+        for claim in claims or await _claim(self._work, queue, 1, wait, condition):
             message = Message(content_of(claim), binding_of(queue).codec, claim.value)
             if tracing is not None:
                 tracing.received(queue.name, [message], begun)
@@ -111,7 +112,7 @@ class Transaction:
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
         self._runtime.check()
-        tracing, begun, began = self._runtime.tracing, time_ns(), asyncio.get_running_loop().time()
+        tracing, begun, began = self._runtime.tracing, time_ns(), self._runtime.committer.loop.time()
         wait = _take_timeout(self._runtime, queue, timeout)
         wanted, condition = positive(limit, "limit"), check_condition(filters)
         claimed: list[Claim] = []
@@ -308,6 +309,20 @@ def _take_timeout(runtime: SessionCore, queue: Destination[Any], timeout: Second
     return seconds(timeout, "timeout")
 
 
+def _claim_at_hand(
+    work: UnitOfWork, queue: Destination[Any], limit: int, condition: Condition | None
+) -> list[Claim] | None:
+    """Claim and deliver as `_claim`, without a wait; return none if fewer messages are at hand than ``limit``.
+
+    Raises: as `_dispatcher`.
+    """
+    dispatcher = _dispatcher(work, queue, limit, condition)
+    if dispatcher.state.snapshot.policy.counts_before_delivery:  # by a request
+        return None
+    claims = dispatcher.at_hand(limit, work.generation)
+    return _deliver_now(work, queue, claims) if claims else None
+
+
 def _claim(
     work: UnitOfWork, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
 ) -> Awaitable[list[Claim]]:
@@ -352,7 +367,7 @@ async def _claim_available(
 
     Raises: as `Transaction.take`; ConnectionLostError: no server has answered within ``longest`` seconds.
     """
-    dispatcher, time = _dispatcher(work, queue, limit, condition), asyncio.get_running_loop().time
+    dispatcher, time = _dispatcher(work, queue, limit, condition), work.runtime.committer.loop.time
     silence = work.runtime.operation_timeout
     renewed = longest >= silence
     begun, left = 0.0 if renewed else time(), longest
@@ -423,7 +438,7 @@ async def _deliver(work: UnitOfWork, queue: Destination[Any], claims: list[Claim
 def _time_for_more(runtime: SessionCore, timeout: float | None, began: float) -> float:
     """Return how long a take that has some messages may look for more, seconds."""
     longest = runtime.operation_timeout
-    waited = asyncio.get_running_loop().time() - began
+    waited = runtime.committer.loop.time() - began
     return longest if timeout is None else min(longest, (timeout or longest) - waited)
 
 

@@ -40,12 +40,13 @@ from aiozkqueue.queue.commit.dispositions import (
 )
 from aiozkqueue.queue.commit.failures import unknown
 from aiozkqueue.queue.commit.held import end_claims
-from aiozkqueue.queue.commit.puts import Puts
+from aiozkqueue.queue.commit.puts import Puts, makes_bundles
 from aiozkqueue.queue.commit.release import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
-from aiozkqueue.queue.commit.write import AtomicWrite, Composition, Joined, WithdrawnError
+from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, joined
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import make_ready
+from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.runtime.tasks import wait_settled
 
@@ -121,10 +122,10 @@ class UnitOfWork:
         self.runtime: SessionCore = runtime
         """The core of its session."""
         self.id: str = work_id
-        self._delivered = delivered  # the message of a delivery
+        self._delivered = delivered  # the message of a delivery, which it holds
         self._hint = hint
         self._state = _OPEN
-        self._claims: dict[Claim, Disposition] = {}
+        self._claims: dict[Claim, Disposition] = {} if delivered is None else {delivered: CONSUME}
         # Most transactions have none of these, and two empty dictionaries would cost as much as the claim.
         self._alterations: dict[tuple[str, str], TransactionalAlteration] | None = None
         self._reply: Part | None = None
@@ -214,7 +215,8 @@ class UnitOfWork:
 
         Raises: TransactionClosedError, TransactionTooLargeError, DuplicateKeyError.
         """
-        self.require_open()
+        if self._state is not _OPEN:
+            self.require_open()
         if put.plan is not None:
             if self._keys is None:
                 self._keys = {}
@@ -310,7 +312,8 @@ class UnitOfWork:
     async def commit(self, timeout: float | None = None) -> None:
         """Commit. Raises: NotCommittedError, OutcomeUnknownError, TransactionClosedError, SessionClosedError."""
         self.runtime.check()
-        self.require_open()
+        if self._state is not _OPEN:
+            self.require_open()
         deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
         try:
             if self._puts and not self.make_ready_now():
@@ -327,7 +330,8 @@ class UnitOfWork:
             raise self._withdraw(atomic_write, timeout)
         if self._release is not None:
             await wait_settled(self._release, limit=self.runtime.grace)
-        atomic_write.raise_error()
+        if atomic_write.error is not None:
+            raise atomic_write.error
 
     def make_ready_now(self) -> bool:
         """Return whether the commit can be sent now; if it can, capacity in its target queues is reserved."""
@@ -363,13 +367,17 @@ class UnitOfWork:
         dispositions = self._claims
         if len(dispositions) > 1:
             refuse_to_overtake(self.what, dispositions)
-        atomic_write = AtomicWrite(self.id, self._part())
-        # A composition for trial would replace the changes of a write about the same bundle that is under way. The
-        # committer, which composes one at a time, refuses those that are too large.
-        if atomic_write.part.weight > runtime.surely_small and not atomic_write.part.chains:
-            self._refuse_too_large(atomic_write)
-        atomic_write.watch(self._commit_settled)
-        runtime.committer.submit(atomic_write)
+        shared = self._shared()
+        if shared is not None:
+            atomic_write = AtomicWrite(self.id, None, self._commit_settled)
+            runtime.committer.share(atomic_write, *shared, FOREVER)
+        else:
+            atomic_write = AtomicWrite(self.id, self._part(), self._commit_settled)
+            # A composition for trial would replace the changes of a write about the same bundle that is under way. The
+            # committer, which composes one at a time, refuses those that are too large.
+            if atomic_write.part.weight > runtime.surely_small and not atomic_write.part.chains:
+                self._refuse_too_large(atomic_write)
+            runtime.committer.submit(atomic_write)
         if self._reservation is not None:
             self._reservation.bind(atomic_write)
             self._reservation = None
@@ -380,6 +388,23 @@ class UnitOfWork:
         if runtime.tracing is not None:
             runtime.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
         return atomic_write
+
+    def _shared(self) -> tuple[BundledClaim | None, Put | None] | None:
+        """Return the message that it ends and the one that it puts; None: it may not be part of a shared write."""
+        claims, puts = self._claims, self._puts
+        if len(claims) > 1 or len(puts) > 1 or self._alterations or self._reply or self._conditions:
+            return None
+        ended: BundledClaim | None = None
+        created: Put | None = None
+        for claim, disposition in claims.items():
+            if disposition is not CONSUME or not isinstance(claim, BundledClaim) or claim.state.snapshot.end_hooks:
+                return None
+            ended = claim
+        for put in puts:
+            if put.plan is not None or not makes_bundles(put.state):
+                return None
+            created = put
+        return ended, created
 
     def _part(self) -> Part:
         """Return what the commit does: it ends claims, then alters messages, then replies, then puts new ones.
@@ -399,7 +424,7 @@ class UnitOfWork:
             parts.append(self._reply)
         if self._puts:
             parts.append(Puts(self._puts, FOREVER, self._needs))
-        return parts[0] if len(parts) == 1 else Joined(parts)
+        return joined(parts)
 
     async def rollback(
         self,
@@ -471,7 +496,10 @@ class UnitOfWork:
             raise AssertionError(msg)
         self._state = state
         if state.final:
-            self.runtime.decided(self, state.outcome)
+            runtime = self.runtime
+            if runtime.meter is not None:
+                runtime.meter.decided(state.outcome)
+            runtime.decided(self, state.outcome)
 
     def _withdraw(self, atomic_write: AtomicWrite, timeout: float | None) -> QueueError:
         """Withdraw a commit that took too long; return the error."""

@@ -234,7 +234,7 @@ def _contents(rows: Iterable[Row]) -> list[bytes]:
 
 def _fitting(puts: Iterable[Put], most: float) -> Sequence[Put]:
     """Return the first puts: as many as one write of this size holds, and at least one."""
-    if isinstance(puts, PlainPuts):
+    if type(puts) is PlainPuts:
         ends = list(accumulate(map(len, puts.bodies)))
         return puts[: max(1, bisect_right(ends, most))]
     chosen: list[Put] = []

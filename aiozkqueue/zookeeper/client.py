@@ -75,18 +75,19 @@ class ZooKeeperClient:
 
     def __init__(self, session: Session, *, acl: Sequence[Acl] = OPEN) -> None:
         self._session = session
+        self._states = session.states
         self._chroot = session.ensemble.chroot
         self._acl = wire.encode_acl(acl)
 
     @property
     def state(self) -> State:
         """The state of the client."""
-        return self._session.state
+        return self._states.state
 
     @property
     def generation(self) -> int:
         """The number of the ZooKeeper session, from 1."""
-        return self._session.states.generation
+        return self._states.generation
 
     @property
     def session_id(self) -> int:
@@ -276,7 +277,7 @@ class ZooKeeperClient:
 
     def on_state(self, callback: Callable[[State, int], None]) -> Callable[[], None]:
         """Call back with each new state and the generation; return a function that removes the callback."""
-        return self._session.states.on_change(callback)
+        return self._states.on_change(callback)
 
     async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
         """Wait until connected and return the generation; see `ZooKeeper.wait_connected`."""

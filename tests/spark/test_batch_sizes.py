@@ -37,7 +37,9 @@ async def test_a_batch_ends_before_its_size_exceeds_the_limit(zookeeper: str, qu
             assert found == [2, 1, 1, 2, 1]  # 5,000 bytes alone, because a batch has at least one
 
 
-@pytest.mark.parametrize("bundles", [False, True], ids=["single items", "bundles"])
+@pytest.mark.parametrize(
+    "bundles", [pytest.param(False, marks=pytest.mark.slow), True], ids=["single items", "bundles"]
+)
 def test_a_stream_with_a_limit_in_bytes_writes_each_message_once(
     spark: SparkSession, options: dict[str, str], tmp_path: Path, *, bundles: bool
 ) -> None:

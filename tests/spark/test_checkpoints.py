@@ -158,6 +158,7 @@ def test_a_new_checkpoint_with_an_old_folder_is_refused_and_no_message_is_lost(
     assert left(options) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_batch_committed_by_the_sink_only_is_written_once_and_not_lost_in_another_folder(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:

@@ -60,7 +60,9 @@ def test_some_divisions(pieces: Sequence[Piece], shares: int, divided: list[int]
 BODIES = [b"x" * 50_000, *[b"y"] * 40, b"x" * 50_000, *[b"y"] * 80]
 
 
-@pytest.mark.parametrize("bundles", [False, True], ids=["single items", "bundles"])
+@pytest.mark.parametrize(
+    "bundles", [pytest.param(False, marks=pytest.mark.slow), True], ids=["single items", "bundles"]
+)
 @pytest.mark.parametrize("sample", [500, 64], ids=["each size is read", "some sizes are read"])
 def test_tasks_of_a_stream_read_about_as_many_bytes(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, bundles: bool, sample: int

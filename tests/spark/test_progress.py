@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize("bundles", [False, True], ids=["single items", "bundles"])
+@pytest.mark.parametrize(
+    "bundles", [pytest.param(False, marks=pytest.mark.slow), True], ids=["single items", "bundles"]
+)
 def test_the_progress_of_a_query_has_the_waiting_held_delayed_and_dead_messages(
     spark: SparkSession, options: dict[str, str], tmp_path: Path, *, bundles: bool
 ) -> None:

@@ -44,7 +44,9 @@ def run(
     assert started(writer.trigger(availableNow=True).start).awaitTermination(240)
 
 
-@pytest.mark.parametrize("bundles", [False, True], ids=["single items", "bundles"])
+@pytest.mark.parametrize(
+    "bundles", [pytest.param(False, marks=pytest.mark.slow), True], ids=["single items", "bundles"]
+)
 def test_rejected_messages_become_dead_letters_and_the_others_are_written(
     spark: SparkSession, options: dict[str, str], tmp_path: Path, *, bundles: bool
 ) -> None:

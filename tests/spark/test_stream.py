@@ -60,9 +60,8 @@ def left(options: Mapping[str, str]) -> tuple[int, int, int]:
     return asyncio.run(look())
 
 
-@pytest.mark.parametrize(
-    "bundles", [pytest.param(False, marks=pytest.mark.slow), True], ids=["single items", "bundles"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("bundles", [False, True], ids=["single items", "bundles"])
 def test_each_of_100_000_messages_is_written_once_while_consumers_also_take(
     spark: SparkSession, options: dict[str, str], tmp_path: Path, *, bundles: bool
 ) -> None:

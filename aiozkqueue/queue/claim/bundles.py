@@ -244,6 +244,11 @@ class HeldBundles:
 
     # -- serving
 
+    @property
+    def low(self) -> bool:
+        """Whether `lacking` may return a number: fewer messages are at hand than half of those that should be."""
+        return self._aim > 2 * self.at_hand
+
     def lacking(self, promised: int) -> int:
         """Return how many messages to claim ahead of the takers, besides those in flight: many at a time."""
         lacking = self._aim - self.at_hand - promised

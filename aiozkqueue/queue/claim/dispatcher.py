@@ -218,7 +218,7 @@ class ClaimDispatcher:
         if held.at_hand < limit or not self._waiters.empty or not self._current(generation):
             return []
         claims: list[Claim] = [*held.next(limit)]
-        if self._lacking:
+        if held.low and self._lacking:
             self._candidates.wakeup.set()
         return claims
 

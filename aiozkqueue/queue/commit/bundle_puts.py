@@ -144,7 +144,7 @@ def _may_bundle(puts: Sequence[Put], ids: Sequence[str], bodies: Sequence[bytes]
 
 def _batch_fields(puts: Sequence[Put]) -> set[str | None]:
     """Return the `batch_field` of each put, where all ids have the same length."""
-    if isinstance(puts, PlainPuts):
+    if type(puts) is PlainPuts:
         return {puts.batch}
     different = {put.prefix[:-_ID_FIELD]: put.prefix for put in puts}  # by what comes before the id
     return set(map(batch_field, different.values()))

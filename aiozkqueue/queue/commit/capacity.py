@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.deadline import Deadline
 
-    from .alterations import TransactionalAlteration
     from .dispositions import Disposition
     from .write import AtomicWrite
 
@@ -39,10 +38,24 @@ class Placed(Protocol):
         ...
 
 
+class Altered(Protocol):
+    """The part of an alteration that matters for the room of a commit."""
+
+    @property
+    def state(self) -> QueueState:
+        """The queue of the message."""
+        ...
+
+    @property
+    def removes(self) -> bool:
+        """Whether it removes the message."""
+        ...
+
+
 def needs_of(
     puts: Iterable[Placed],
     dispositions: Mapping[Claim, Disposition],
-    alterations: Iterable[TransactionalAlteration] = (),
+    alterations: Iterable[Altered] = (),
 ) -> Needs:
     """Return the room that a commit needs in each bounded queue to which it adds messages."""
     left: dict[Limit, int] = {}

@@ -44,13 +44,16 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
+    from aiozkqueue.queue.state.bundle_hold import BundledClaim
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.lanes import PutLanes
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import ServerClock
+    from aiozkqueue.runtime.deadline import Deadline
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
+    from .put import Put
     from .slot import Sending, Sent
     from .write import AtomicWrite
 
@@ -83,10 +86,13 @@ class _PendingMulti:
         "shared",
         "starts",
         "turns",
+        "writes",
     )
 
     def __init__(self, batch: list[AtomicWrite], clock: ServerClock, ids: IdSource) -> None:
         self.batch = batch
+        self.writes: list[AtomicWrite] = []
+        """The writes as they were composed. In the batch, those that are shared may be apart later."""
         self._ids = ids
         self.shared = 0
         """The index of the first operation that several writes share."""
@@ -115,41 +121,43 @@ class _PendingMulti:
         operations = self.composition.operations
         operations += [state.snapshot.check for state in self.queues]
         limits = [state.snapshot.bundle for state in self.queues if state.snapshot.bundle > 1]
-        if limits and sum([write.weight for write in self.batch]) >= PUT_WEIGHT * min(FEWEST, *limits):
+        if limits and sum([write.part.weight for write in self.batch]) >= PUT_WEIGHT * min(FEWEST, *limits):
             self.composition.put_run = self.put_run = BundledPuts(self._ids)
-        if any(leader.companions and leader.part.subject is None for leader in self.batch):
+        if not all(write.uniform for write in self.batch):
             _separate(self.batch)
+        self.writes = list(self.batch)
         composition = self.composition
-        for atomic_write in self.batch:
+        for atomic_write in self.writes:
             self.starts.append(len(operations))
             composition.write, part = atomic_write, atomic_write.part
             part.compose(composition)
             self.needs_results = self.needs_results or part.needs_results
-            for companion in atomic_write.companions:
-                composition.write = companion
-                companion.part.compose(composition)
         self.shared = len(operations)
         self.composition.compose_shared()
-        if self.needs_results and len(self.batch) > FEW:
+        if self.needs_results and sum([len(write.members) for write in self.writes]) > FEW:
             self.needs_results = next(large_batches) % RESULTS_EVERY == 0
         self.sending = sending = slot.begin(operations, generation, needs_results=self.needs_results)
         return sending
 
     def refused_by(self, index: int) -> tuple[AtomicWrite, RefusalHandler]:
-        """Return the write with a refused operation, and the handler of the refusal."""
-        member = bisect.bisect_right(self.starts, index) - 1
-        atomic_write = self.batch[member]
-        start = self.starts[member] if index < self.shared else self.shared
-        return atomic_write, self.composition.handler_of(index, start) or atomic_write.part
+        """Return the write with a refused operation, and the handler of the refusal. All writes are apart."""
+        position = bisect.bisect_right(self.starts, index) - 1
+        atomic_write = self.writes[position]
+        start = self.starts[position] if index < self.shared else self.shared
+        handler, first = self.composition.handler_of(index, start) or (atomic_write.part, start)
+        return atomic_write.answering_at(handler, index - first)
 
     def alike(self, index: int, error: ZooKeeperError) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
-        """Return the writes that the cause of a refusal concerns: the first such operation of each, and its handler."""
+        """Return the writes that the cause of a refusal concerns: the first such operation of each, and its handler.
+
+        All writes are apart.
+        """
         operations = self.composition.operations[: self.shared]
         concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
         for each in refused_alike(operations, index, error):
             member, handler = self.refused_by(each)
             own = [(member, self.with_likely(each, error))]
-            members = handler.members if isinstance(handler, SharedOps) else own
+            members = _answering(handler) if isinstance(handler, SharedOps) else own
             for its_member, its_handler in members:
                 concerned.setdefault(its_member, (its_handler, operations[each]))
         return concerned
@@ -231,6 +239,20 @@ class GroupCommitter:
         Raises:
             SessionClosedError: the session has been closed.
         """
+        self._accept(atomic_write)
+        self._unsent.add(atomic_write)
+        self._send_soon(heavy=atomic_write.part.weight >= FULL_WEIGHT)
+
+    def share(self, atomic_write: AtomicWrite, claim: BundledClaim | None, put: Put | None, patience: Deadline) -> None:
+        """Accept a write without a part, that ends a message, or puts one, or both; see `UnsentWrites.share`.
+
+        ``patience`` is as for `Puts`. Raises: as `submit`.
+        """
+        self._accept(atomic_write)
+        self._unsent.share(atomic_write, claim, put, patience)
+        self._send_soon(heavy=put is not None and len(put.data) >= FULL_WEIGHT)
+
+    def _accept(self, atomic_write: AtomicWrite) -> None:
         if self._closed:
             raise SessionClosedError(CLOSED)
         atomic_write.committer = self
@@ -238,10 +260,12 @@ class GroupCommitter:
         if not self._unsettled:
             self._drained.clear()
         self._unsettled += 1
-        joined = self._unsent.add(atomic_write)
-        if (self._unsent.arrived >= FULL_GROUP or atomic_write.part.weight >= FULL_WEIGHT) and self._idle:
+
+    def _send_soon(self, *, heavy: bool) -> None:
+        """Send the writes at the end of the event loop's tick, or now if they are enough for a group."""
+        if self._idle and (heavy or self._unsent.arrived >= FULL_GROUP):
             self._send_now()
-        elif not (joined or self._woken):
+        elif not self._woken:
             self._wake()
 
     def resubmit(self, atomic_write: AtomicWrite) -> None:
@@ -262,9 +286,9 @@ class GroupCommitter:
         self._closed = True
         self._fail_unsent()
 
-    def count_settled(self) -> None:
-        """Count a submitted write that is settled."""
-        self._unsettled -= 1
+    def count_settled(self, number: int) -> None:
+        """Count submitted writes that are settled."""
+        self._unsettled -= number
         if not self._unsettled:
             self._drained.set()
 
@@ -453,21 +477,20 @@ class GroupCommitter:
         """Have the refusal of an operation repaired for each write that depends on it; the others are sent again."""
         index, error = refusal.index, refusal.error
         operation = pending.composition.operations[index]
-        for each, start, end in zip(batch, pending.starts, [*pending.starts[1:], pending.shared], strict=True):
+        for each, start, end in zip(pending.writes, pending.starts, [*pending.starts[1:], pending.shared], strict=True):
             each.operations = end - start
+        _separate(batch)
         if index < len(pending.queues):
-            _separate(batch)
             further = pending.checks_after(index) if isinstance(error, BadVersionError) else ()
             self._reopen(batch, pending.queues[index], operation, error, further)
             return
         member, handler = pending.refused_by(index)
         alike = {} if isinstance(handler, SharedOps) else pending.alike(index, error)
-        _separate(batch)
         if lacking := pending.lanes_missing_from(index, error):
             (state, _), *further = lacking
             self._reopen(batch, state, operation, error, further)
         elif isinstance(handler, SharedOps):
-            for sharing, answering in handler.members:
+            for sharing, answering in _answering(handler):
                 if sharing in batch:
                     self._repairs.begin(batch, sharing, answering, operation, error)
         elif len(alike) > 1:
@@ -541,20 +564,17 @@ class GroupCommitter:
         """Settle all writes of a batch as applied."""
         meter, starts = self.meter, pending.starts
         if meter is not None:
-            meter.applied(sum(1 + len(leader.companions) for leader in batch))
+            meter.applied(sum(len(atomic_write.members) for atomic_write in batch))
         for chain in pending.composition.chains:
             chain.applied()
         if results is None:
-            for atomic_write in _all_of(batch):
+            for atomic_write in batch:
                 atomic_write.succeed(None, meter)
             return
         if pending.put_run is not None:
             pending.put_run.note_sequences(results)
         for atomic_write, start, end in zip(batch, starts, [*starts[1:], pending.shared], strict=True):
-            companions = atomic_write.companions
             atomic_write.succeed(results[start:end], meter)
-            for companion in companions:
-                companion.succeed(None, meter)
 
     def _refused_whole(self, batch: list[AtomicWrite], error: RequestTooLargeError | ServerError) -> None:
         """Reduce or fail the writes of a multi that was refused as a whole."""
@@ -577,16 +597,13 @@ class GroupCommitter:
 
 
 def _separate(batch: list[AtomicWrite]) -> None:
-    """Replace the writes of a batch by themselves and their companions."""
-    if any(leader.companions for leader in batch):
-        batch[:] = [member for leader in batch for member in leader.apart()]
+    """Take the shared writes of a batch apart."""
+    batch[:] = [member for atomic_write in batch for member in atomic_write.apart()]
 
 
-def _all_of(batch: list[AtomicWrite]) -> Iterator[AtomicWrite]:
-    """Return the writes of a batch and their companions."""
-    for leader in batch:
-        yield leader
-        yield from leader.companions
+def _answering(shared: SharedOps) -> list[tuple[AtomicWrite, RefusalHandler]]:
+    """Return the writes that share an operation, and what answers for each. All writes are apart."""
+    return [answering for atomic_write, handler in shared.members for answering in atomic_write.answering(handler)]
 
 
 def _queues_of(batch: list[AtomicWrite]) -> list[QueueState]:

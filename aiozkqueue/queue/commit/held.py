@@ -361,13 +361,10 @@ class ConsumeBundled(EndClaims):
         self._shared = False
         self._alone = True  # whether only the records of the bundles were written
 
-    @property
-    def subject(self) -> object | None:
-        """The bundle of the messages, if it is one, and nothing else depends on their ends."""
-        if len(self._ends) > 1:
-            return None
-        (hold,) = self._ends
-        return None if hold.state.snapshot.end_hooks else hold
+    def add(self, claim: BundledClaim) -> None:
+        """Add the end of another message of the same bundles."""
+        self._dispositions[claim] = CONSUME
+        self._ends[claim.bundle] |= 1 << claim.position
 
     def compose(self, composition: Composition) -> None:
         """Set the bits of the messages."""

@@ -41,7 +41,7 @@ class Puts(Part):
         self, puts: Sequence[Put], patience: Deadline = AT_ONCE, needs: Callable[[], Needs] | None = None
     ) -> None:
         weight, planned = PUT_WEIGHT * len(puts), False
-        if isinstance(puts, PlainPuts):
+        if type(puts) is PlainPuts:
             weight += sum(map(len, puts.bodies))
         else:
             for _, _, _, data, plan in puts:
@@ -61,11 +61,6 @@ class Puts(Part):
         self._plans: Sequence[PutPlan] = ()  # the plans of its puts, set once their operations have been composed
 
     @property
-    def subject(self) -> object | None:
-        """The queue, if it stores several messages in one znode, and the puts have no additions."""
-        return self.queues[0] if self._is_plain() else None
-
-    @property
     def needs_time(self) -> bool:
         """See `Part`: a put with a delay or a lifetime has an end, and a queue with a default lifetime adds one."""
         if any(state.snapshot.config.lifetime is not None for state in self.queues):
@@ -77,7 +72,7 @@ class Puts(Part):
         self._sent = self._puts
         run = composition.put_run
         if run is not None:
-            if self._is_plain():
+            if self.plain:
                 self._bundled = True
                 run.add(composition, self, self._puts)
                 return
@@ -98,12 +93,10 @@ class Puts(Part):
             lane = snapshot.lanes.only_path or snapshot.lanes.next_path()
             operations.append(new_create((f"{lane}/{prefix}", data, False, True, False)))
 
-    def _is_plain(self) -> bool:
+    @property
+    def plain(self) -> bool:
         """Whether all puts go to one queue that stores several messages in one znode, and have no additions."""
-        if self._planned or len(self.queues) != 1:
-            return False
-        snapshot = self.queues[0].snapshot
-        return snapshot.bundle > 1 and snapshot.transform_put is None
+        return not self._planned and len(self.queues) == 1 and makes_bundles(self.queues[0])
 
     def _compose_planned(self, composition: Composition) -> None:
         self._sent = [
@@ -150,9 +143,15 @@ class Puts(Part):
                 attached_op.settled(error)
 
 
+def makes_bundles(state: QueueState) -> bool:
+    """Whether a queue stores several messages in one znode, and adds nothing to the puts without options."""
+    snapshot = state.snapshot
+    return snapshot.bundle > 1 and snapshot.transform_put is None
+
+
 def live_of(puts: Sequence[Put]) -> Sequence[Put]:
     """Return the puts that no hook has dropped."""
-    if isinstance(puts, PlainPuts):
+    if type(puts) is PlainPuts:
         return puts
     for put in puts:
         if put.plan is not None:
@@ -172,7 +171,7 @@ def create(put: Put) -> Operation:
 
 def queues_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
     """Return the queues of the puts, without duplicates."""
-    if isinstance(puts, PlainPuts):
+    if type(puts) is PlainPuts:
         return (puts.state,)
     if len(puts) == 1:
         return (puts[0].state,)
@@ -181,11 +180,11 @@ def queues_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
 
 def weigh_put(put: Put) -> int:
     """Return the approximate size of one put in a multi, in bytes."""
-    return weigh_puts((put,))[0]
+    return PUT_WEIGHT + len(put.data) + (0 if put.plan is None else put.plan.weight)
 
 
 def weigh_puts(puts: Iterable[Put]) -> list[int]:
     """Return the approximate size of each put in a multi, in bytes."""
-    if isinstance(puts, PlainPuts):
+    if type(puts) is PlainPuts:
         return [PUT_WEIGHT + size for size in map(len, puts.bodies)]
-    return [PUT_WEIGHT + len(data) + (0 if plan is None else plan.weight) for _, _, _, data, plan in puts]
+    return [weigh_put(put) for put in puts]

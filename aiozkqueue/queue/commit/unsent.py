@@ -3,59 +3,192 @@
 At most one multi about a chain is under way (see `Chain`). A write whose chain is busy is parked, and later writes
 about the same chains are parked behind it, so writes about one chain keep their order. The others pass them.
 
-Writes that do the same to the same subject (see `Part.subject`) are kept and sent as companions of the first, which
-saves most of what each would cost. They are apart again as soon as the multi is not simply applied.
+Puts to one queue, and ends of messages of one bundle, are sent as one *shared write*. Its members have no parts of
+their own: their operations are composed together, and they succeed together. This saves most of what each of them would
+cost. If the multi is not simply applied, or one of the members is withdrawn, the shared write is taken apart. Each
+member then gets its part, and is a write like any other.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from .dispositions import CONSUME
+from .held import BUNDLED_WEIGHT, ConsumeBundled, end_claims
+from .puts import Puts
+from .write import PUT_WEIGHT, AtomicWrite, joined
 
 if TYPE_CHECKING:
-    from .write import AtomicWrite, Chain
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.commit.meter import Meter
+    from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
+    from aiozkqueue.queue.state.hooks import RefusalHandler
+    from aiozkqueue.runtime.deadline import Deadline
+    from aiozkqueue.zookeeper import Result
+
+    from .held import EndClaims
+    from .put import Put
+    from .write import Chain, Part
 
 #: Bytes of a batch.
-GROUP_BYTES = 512 * 1024
+GROUP_BYTES: Final = 512 * 1024
 #: Writes of a batch.
-GROUP = 250
-#: Companions of a write.
-COMPANIONS = 63
+GROUP: Final = 250
+#: Members of a shared write.
+MEMBERS: Final = 64
+#: Bytes of a shared write.
+SHARED_BYTES: Final = GROUP_BYTES // 4
+
+
+class SharedWrite(AtomicWrite):
+    """Commits of several callers: each ends a message of the same bundle, or puts one to the same queue, or both.
+
+    It has the number of its first member, so it is sent at that one's turn.
+    """
+
+    __slots__ = ("_claims", "_created", "_ended", "_own_created", "_own_ended", "_patience", "_puts", "hold", "members")
+
+    def __init__(self, member: AtomicWrite, claim: BundledClaim | None, put: Put | None, patience: Deadline) -> None:
+        self.members: list[AtomicWrite] = [member]
+        self.hold: BundleHold | None = None
+        """The bundle of the messages that it ends."""
+        self._claims: list[BundledClaim] = []
+        self._puts: list[Put] = []
+        self._patience = patience
+        self._ended: ConsumeBundled | None = None
+        self._created: Puts | None = None
+        self._own_ended: list[EndClaims] = []  # the parts of the members, once they are apart
+        self._own_created: list[Puts] = []
+        parts: list[Part] = []
+        if claim is not None:
+            self.hold = claim.bundle
+            self._claims.append(claim)
+            ends = {claim.bundle: 1 << claim.position}
+            self._ended = ConsumeBundled(member.transaction_id, {claim: CONSUME}, claim.generation, ends)
+            parts.append(self._ended)
+        if put is not None:
+            self._puts.append(put)
+            self._created = Puts(self._puts, patience)
+            parts.append(self._created)
+        super().__init__(member.transaction_id, joined(parts))
+        self.number = member.number
+        self.committer = member.committer
+
+    def add(self, member: AtomicWrite, claim: BundledClaim | None, put: Put | None, patience: Deadline) -> bool:
+        """Add a member; return False if it does not fit."""
+        more = 0
+        if claim is None:
+            if self._ended is not None:
+                return False
+        elif claim.bundle is not self.hold:
+            return False
+        else:
+            more = BUNDLED_WEIGHT
+        if put is None:
+            if self._created is not None:
+                return False
+        elif self._created is None or put.state is not self._puts[0].state or patience is not self._patience:
+            return False
+        else:
+            more += PUT_WEIGHT + len(put.data)
+        part = self.part
+        if len(self.members) >= MEMBERS or part.weight + more > SHARED_BYTES:
+            return False
+        part.weight += more
+        self.members.append(member)
+        if claim is not None and self._ended is not None:
+            self._claims.append(claim)
+            self._ended.add(claim)
+        if put is not None:
+            self._puts.append(put)
+        return True
+
+    @property
+    def uniform(self) -> bool:
+        """Whether the members may still be composed together: the configuration of a queue may have changed."""
+        if self.hold is not None and self.hold.state.snapshot.end_hooks:
+            return False
+        return self._created is None or self._created.plain
+
+    def apart(self) -> Sequence[AtomicWrite]:
+        """Give each member its own part; return the members, in order."""
+        self._own_ended = [
+            end_claims(member.transaction_id, {claim: CONSUME}, claim.generation)
+            for member, claim in zip(self.members, self._claims, strict=False)
+        ]
+        self._own_created = [Puts((put,), self._patience) for put in self._puts]
+        for index, member in enumerate(self.members):
+            member.part = joined([*self._own_ended[index : index + 1], *self._own_created[index : index + 1]])
+        return self.members
+
+    def answering(self, handler: RefusalHandler) -> list[tuple[AtomicWrite, RefusalHandler]]:
+        """Return the members, which are apart, each with what answers a refusal that concerns all of them."""
+        if handler is self._ended:
+            return [*zip(self.members, self._own_ended, strict=True)]
+        if handler is self._created:
+            return [*zip(self.members, self._own_created, strict=True)]
+        return [(member, handler) for member in self.members]
+
+    def answering_at(self, handler: RefusalHandler, offset: int) -> tuple[AtomicWrite, RefusalHandler]:
+        """Return the member, which is apart, of a create; all other operations are shared."""
+        if handler is self._created:
+            return self.members[offset], self._own_created[offset]
+        return self, handler
+
+    def succeed(self, results: Sequence[Result] | None, meter: Meter | None = None) -> None:
+        """Settle all members as applied."""
+        self.part.applied(results, meter)
+        if self.committer is not None:
+            self.committer.count_settled(len(self.members))
+        for member in self.members:
+            member.settle(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error: each member fails for itself, so that its error names its transaction."""
+        raise AssertionError(self.transaction_id) from error
 
 
 class UnsentWrites:
     """Writes ordered by their number: those that are ready, and those that are parked until a chain is free."""
 
-    __slots__ = ("_busy", "_leaders", "_parked", "_reserved", "arrived", "ready")
+    __slots__ = ("_busy", "_ends", "_parked", "_reserved", "arrived", "ready")
 
     def __init__(self) -> None:
         self.ready: deque[AtomicWrite] = deque()
         """The writes that may be in the next batch."""
         self.arrived: int = 0
         """The number of writes that were added since the last batch."""
-        self._leaders: dict[object, AtomicWrite] = {}  # by subject: the writes that may get companions
+        self._ends: dict[BundleHold, SharedWrite] = {}  # without puts, that take more members
         self._parked: list[AtomicWrite] = []
         self._busy: set[Chain] = set()  # chains of the multis under way
         self._reserved: set[Chain] = set()  # chains of the parked writes
 
-    def add(self, atomic_write: AtomicWrite) -> bool:
-        """Add a new write; return whether it is a companion of another."""
+    def add(self, atomic_write: AtomicWrite) -> None:
+        """Add a new write."""
         self.arrived += 1
-        part = atomic_write.part
-        subject = part.subject
-        if subject is not None:
-            leader = self._leaders.get(subject)
-            # A put does not pass the puts of another write.
-            if leader is not None and (not part.queues or (self.ready and self.ready[-1] is leader)):
-                leader.companions.append(atomic_write)
-                if len(leader.companions) >= COMPANIONS:
-                    self._close(leader)
-                return True
-            self._leaders[subject] = atomic_write
-            atomic_write.leads = subject
         self.ready.append(atomic_write)
-        return False
+
+    def share(self, member: AtomicWrite, claim: BundledClaim | None, put: Put | None, patience: Deadline) -> None:
+        """Add a new write without a part to a shared write.
+
+        It ends a processed message of a queue without end hooks, or puts a message without additions to a queue that
+        `makes_bundles`, or both.
+        """
+        self.arrived += 1
+        shared: AtomicWrite | None = None
+        if put is not None:
+            shared = self.ready[-1] if self.ready else None  # a put passes no put of another write
+        elif claim is not None:
+            shared = self._ends.get(claim.bundle)
+        if type(shared) is SharedWrite and shared.add(member, claim, put, patience):
+            return
+        shared = SharedWrite(member, claim, put, patience)
+        self.ready.append(shared)
+        if claim is not None and put is None:
+            self._ends[claim.bundle] = shared
 
     def restore(self, atomic_write: AtomicWrite) -> None:
         """Put a write back in front of those with a higher number."""
@@ -65,7 +198,7 @@ class UnsentWrites:
         """Remove a write; return False if it is not here."""
         for writes in (self.ready, self._parked):
             for position, leader in enumerate(writes):
-                if atomic_write is leader or atomic_write in leader.companions:
+                if atomic_write in leader.members:
                     del writes[position]
                     self._close(leader)
                     for member in leader.apart():
@@ -99,11 +232,11 @@ class UnsentWrites:
             atomic_write = ready[0]
             if atomic_write.part.chains and self._must_park(atomic_write):
                 continue
-            more = atomic_write.weight
+            more = atomic_write.part.weight
             if batch and (atomic_write.alone or weight + more > most):
                 break
             weight += more
-            number += 1 + len(atomic_write.companions)
+            number += len(atomic_write.members)
             self._close(atomic_write)
             batch.append(ready.popleft())
             if atomic_write.part.chains:
@@ -120,10 +253,9 @@ class UnsentWrites:
             self._unpark()
 
     def _close(self, leader: AtomicWrite) -> None:
-        """Record that a write gets no more companions. Its subject may be another by now, or none."""
-        subject, leader.leads = leader.leads, None
-        if subject is not None and self._leaders.get(subject) is leader:
-            del self._leaders[subject]
+        """Record that a write gets no more members."""
+        if type(leader) is SharedWrite and leader.hold is not None and self._ends.get(leader.hold) is leader:
+            del self._ends[leader.hold]
 
     def _must_park(self, atomic_write: AtomicWrite) -> bool:
         """Park the first ready write if a chain of it is busy, or is wanted by an earlier parked write."""

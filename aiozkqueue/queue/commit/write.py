@@ -176,10 +176,15 @@ class Composition:
         current = () if self.write is None else (self.write,)
         counted.shared.members += [(write, state) for write in writes or current]
 
-    def handler_of(self, index: int, start: int) -> RefusalHandler | None:
-        """Return the last handler named for an operation; None if there is none since the operation ``start``."""
+    def handler_of(self, index: int, start: int) -> tuple[RefusalHandler, int] | None:
+        """Return the last handler named for an operation, and the index of the first operation that it answers for.
+
+        None: there is none since the operation ``start``.
+        """
         position = bisect_right(self._starts, index) - 1
-        return self._handlers[position] if position >= 0 and self._starts[position] >= start else None
+        if position < 0 or self._starts[position] < start:
+            return None
+        return self._handlers[position], self._starts[position]
 
     def now(self) -> int:
         """Return ZooKeeper's time of this multi in milliseconds; its exact repetitions have the same."""
@@ -222,14 +227,6 @@ class Part(ABC):
     def __init__(self, weight: int) -> None:
         self.weight = weight
         self.repairs = 0
-
-    @property
-    def subject(self) -> object | None:
-        """The subject, if it may be sent as one with other writes about it; None: it is composed for itself.
-
-        Then all its operations have handlers of their own, and it needs no results.
-        """
-        return None
 
     @abstractmethod
     def compose(self, composition: Composition) -> None:
@@ -319,6 +316,11 @@ class Joined(Part):
             part.failed(error)
 
 
+def joined(parts: Sequence[Part]) -> Part:
+    """Return one part for several, or the only one."""
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
 def _union(members: tuple[T, ...], more: tuple[T, ...]) -> tuple[T, ...]:
     """Return the members of both, in order, without duplicates."""
     if not members:
@@ -339,8 +341,8 @@ class Committer(Protocol):
         """Seconds for which a cancelled caller waits for a write under way."""
         ...
 
-    def count_settled(self) -> None:
-        """Count a write that is settled."""
+    def count_settled(self, number: int) -> None:
+        """Count writes that are settled."""
         ...
 
     def resubmit(self, atomic_write: AtomicWrite) -> None:
@@ -368,9 +370,7 @@ class AtomicWrite:
         "_watchers",
         "alone",
         "committer",
-        "companions",
         "error",
-        "leads",
         "number",
         "operations",
         "part",
@@ -378,16 +378,17 @@ class AtomicWrite:
         "transaction_id",
     )
 
-    def __init__(self, transaction_id: str, part: Part) -> None:
+    part: Part
+    """Its operations, and what acts on their outcome. A member of a `SharedWrite` gets it when that is taken apart."""
+
+    def __init__(
+        self, transaction_id: str, part: Part | None = None, watcher: Callable[[AtomicWrite], None] | None = None
+    ) -> None:
         self.transaction_id: str = transaction_id
-        self.part: Part = part
-        """Its operations, and what acts on their outcome."""
+        if part is not None:
+            self.part = part
         self.alone: bool = False
         """Whether it has a request to itself because it caused a refusal, so that no other write waits for it."""
-        self.companions: list[AtomicWrite] = []
-        """The writes about the same subject that are sent with it; see `Part.subject`."""
-        self.leads: object | None = None
-        """The subject about which it may get companions."""
         self.committer: Committer | None = None
         """The committer that it was submitted to."""
         self.number: int = 0
@@ -399,20 +400,34 @@ class AtomicWrite:
         """The outcome of a settled write. None: it was applied. OutcomeUnknownError: it may have been applied.
         SessionExpiredError: it was not applied, and the locks of its claims are gone. Otherwise: it was not applied.
         """
-        self._watchers: tuple[Callable[[AtomicWrite], None], ...] = ()
+        self._watchers: tuple[Callable[[AtomicWrite], None], ...] = () if watcher is None else (watcher,)
         self._waiter: asyncio.Future[None] | None = None
         self._done: asyncio.Future[None] | None = None
 
     @property
-    def weight(self) -> int:
-        """The approximate size in a multi, with its companions, in bytes."""
-        weight = self.part.weight
-        return weight + sum([member.part.weight for member in self.companions]) if self.companions else weight
+    def members(self) -> Sequence[AtomicWrite]:
+        """The writes that are settled with it: itself, or the members of a `SharedWrite`."""
+        return (self,)
 
-    def apart(self) -> list[AtomicWrite]:
-        """Separate it from its companions; return all of them, in order."""
-        companions, self.companions = self.companions, []
-        return [self, *companions]
+    @property
+    def uniform(self) -> bool:
+        """Whether its members may be composed together."""
+        return True
+
+    def apart(self) -> Sequence[AtomicWrite]:
+        """Return its members, each of which has its own part from now on."""
+        return (self,)
+
+    def answering(self, handler: RefusalHandler) -> list[tuple[AtomicWrite, RefusalHandler]]:
+        """Return its members, which are apart, each with what answers a refusal that concerns all of them."""
+        return [(self, handler)]
+
+    def answering_at(self, handler: RefusalHandler, offset: int) -> tuple[AtomicWrite, RefusalHandler]:  # noqa: ARG002 - a `SharedWrite` needs it
+        """Return the member, which is apart, of one operation, and what answers a refusal; itself, if it is shared.
+
+        ``offset`` is the number of operations before it that have the same handler.
+        """
+        return self, handler
 
     # -- its outcome
 
@@ -426,13 +441,19 @@ class AtomicWrite:
                 assert self.committer is not None  # noqa: S101 - it has sent this
                 self.committer.resubmit(self)
             else:
-                self._settle(None)
+                self._count_settled()
+                self.settle(None)
 
     def fail(self, error: BaseException) -> None:
         """Settle the write as not applied, or as unknown."""
         if not self.settled:
             self.part.failed(error)
-            self._settle(error)
+            self._count_settled()
+            self.settle(error)
+
+    def _count_settled(self) -> None:
+        if self.committer is not None:
+            self.committer.count_settled(1)
 
     # -- waiting for it
 
@@ -511,14 +532,13 @@ class AtomicWrite:
                 self._resolve(self._done)
         return self._done
 
-    def _settle(self, error: BaseException | None) -> None:
+    def settle(self, error: BaseException | None) -> None:
+        """Tell its watchers and the caller that waits for it; its part and its committer know the outcome."""
         self.settled = True
         self.error = error
         watchers, waiter = self._watchers, self._waiter
         # Drop the references: a reference cycle for every message would burden the garbage collector.
         self._watchers, self._waiter = (), None
-        if self.committer is not None:
-            self.committer.count_settled()
         if not watchers and waiter is None and self._done is None:
             self.log_failure()  # nothing else reports it
         for watcher in watchers:

@@ -120,7 +120,7 @@ def _prepare_plain(runtime: Runtime, name: str, codec: Codec[Any], value: object
 
 async def make_ready(puts: Iterable[Put]) -> None:
     """Open the puts' queues and prepare the puts' plans. Raises: as `QueueState.open`."""
-    for put in puts[:1] if isinstance(puts, PlainPuts) else puts:  # those are alike
+    for put in puts[:1] if type(puts) is PlainPuts else puts:  # those are alike
         if not put.state.ready:
             await put.state.open_or_create()
         if put.plan is not None:

@@ -21,11 +21,14 @@ OWN = BODIES[:TASKS]
 
 
 class Takers:
-    """Transactions that hold one message of a bundle each, and commit together."""
+    """Transactions that hold one message of a bundle each, and commit together, with a result each or without."""
 
-    def __init__(self, session: zq.QueueSession, queue: zq.Queue[bytes], number: int = TASKS) -> None:
+    def __init__(
+        self, session: zq.QueueSession, queue: zq.Queue[bytes], number: int = TASKS, *, results: bool = False
+    ) -> None:
         self._session = session
         self._queue = queue
+        self._results = session.queue("results") if results else None
         self._missing = number
         self.all_hold = asyncio.Event()
         self.go = asyncio.Event()
@@ -38,6 +41,8 @@ class Takers:
             if not self._missing:
                 self.all_hold.set()
             await self.go.wait()
+            if self._results is not None:
+                tx.put(self._results, message.value)
             try:
                 await tx.commit(timeout=timeout)
             except zq.QueueError as error:
@@ -46,19 +51,30 @@ class Takers:
             return message.value
 
 
-async def test_many_commits_are_applied(session: zq.QueueSession, stored: Stored) -> None:
-    takers = Takers(session, await bundled(session, OWN))
+async def results_of(session: zq.QueueSession) -> list[bytes]:
+    """Return the results that are stored."""
+    return [message.value for message in await session.queue("results").peek(2 * TASKS)]
+
+
+with_and_without_results = pytest.mark.parametrize("results", [False, True], ids=["", "results"])
+
+
+@with_and_without_results
+async def test_many_commits_are_applied(session: zq.QueueSession, stored: Stored, *, results: bool) -> None:
+    takers = Takers(session, await bundled(session, OWN), results=results)
     commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
     await takers.all_hold.wait()
     takers.go.set()
     assert sorted(await asyncio.gather(*commits)) == sorted(OWN)
     assert await stored.is_empty()
+    assert sorted(await results_of(session)) == (sorted(OWN) if results else [])
 
 
+@with_and_without_results
 async def test_each_commit_of_a_lost_bundle_names_its_own_message(
-    session: zq.QueueSession, other: zq.QueueSession
+    session: zq.QueueSession, other: zq.QueueSession, *, results: bool
 ) -> None:
-    takers = Takers(session, await bundled(session, OWN))
+    takers = Takers(session, await bundled(session, OWN), results=results)
     commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
     await takers.all_hold.wait()
     assert await other.queue("jobs").admin.release_claims() == TASKS
@@ -69,32 +85,36 @@ async def test_each_commit_of_a_lost_bundle_names_its_own_message(
         assert isinstance(error, zq.ClaimLostError)
         (message_id,) = error.__notes__
         assert message_id in str(error)
+    assert await results_of(session) == []
     assert sorted(await drain(other, other.queue("jobs"), 2)) == sorted(OWN)
 
 
+@with_and_without_results
 @pytest.mark.parametrize("lose", ["lose_before", "lose_after"])
 async def test_many_commits_are_applied_once_when_a_message_on_the_wire_is_lost(
-    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, lose: str
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, lose: str, *, results: bool
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
-    takers = Takers(session, await bundled(session, OWN))
+    takers = Takers(session, await bundled(session, OWN), results=results)
     commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
     await takers.all_hold.wait()
     getattr(zookeeper_proxy, lose)(Opcode.MULTI)
     takers.go.set()
     assert sorted(await asyncio.gather(*commits)) == sorted(OWN)
     assert await stored.is_empty()
+    assert sorted(await results_of(session)) == (sorted(OWN) if results else [])
 
 
+@with_and_without_results
 @pytest.mark.parametrize("impatient", [1, pytest.param(2, marks=pytest.mark.slow), TASKS - 1])
 async def test_one_of_many_commits_can_be_withdrawn_while_another_one_is_unanswered(
-    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, impatient: int
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, stored: Stored, impatient: int, *, results: bool
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
     queue = await bundled(session, OWN)
     async with session.transaction() as first:
         assert await first.take(queue) is not None
-        takers = Takers(session, queue, TASKS - 1)
+        takers = Takers(session, queue, TASKS - 1, results=results)
         commits = [
             asyncio.create_task(takers.take_and_commit(0.2 if number == impatient else None))
             for number in range(1, TASKS)
@@ -113,13 +133,15 @@ async def test_one_of_many_commits_can_be_withdrawn_while_another_one_is_unanswe
     assert await drain(session, queue, 5) == [value for value in OWN if value not in values]
     assert len(values) == TASKS - 1
     assert await stored.is_empty()
+    assert sorted(await results_of(session)) == (sorted(values[1:]) if results else [])
 
 
+@with_and_without_results
 async def test_a_cancelled_commit_of_many_is_applied_or_not_and_the_others_are(
-    session: zq.QueueSession, stored: Stored
+    session: zq.QueueSession, stored: Stored, *, results: bool
 ) -> None:
     queue = await bundled(session, OWN)
-    takers = Takers(session, queue)
+    takers = Takers(session, queue, results=results)
     commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
     await takers.all_hold.wait()
     takers.go.set()
@@ -132,6 +154,40 @@ async def test_a_cancelled_commit_of_many_is_applied_or_not_and_the_others_are(
     assert len(set(left)) == len(left)
     assert not set(left) & set(values)
     assert await stored.is_empty()
+    if results:
+        assert sorted(await results_of(session)) == sorted(set(OWN) - set(left))
+
+
+@with_and_without_results
+async def test_many_commits_are_applied_after_the_configuration_has_changed(
+    session: zq.QueueSession, other: zq.QueueSession, *, results: bool
+) -> None:
+    """With a history, each end and each put has further operations, so they are composed separately."""
+    takers = Takers(session, await bundled(session, OWN), results=results)
+    commits = [asyncio.create_task(takers.take_and_commit()) for _ in OWN]
+    await takers.all_hold.wait()
+    history = zq.QueueConfig(bundle=64, history=zq.History())
+    await other.queue("jobs").configure(history)
+    await other.queue("results").configure(history)
+    takers.go.set()
+    assert sorted(await asyncio.gather(*commits)) == sorted(OWN)
+    assert await drain(session, session.queue("jobs"), 0) == []
+    assert sorted(await results_of(session)) == (sorted(OWN) if results else [])
+
+
+async def test_puts_to_a_queue_that_became_bounded_are_refused_separately(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(bundle=64))
+    await jobs.put(b"first")
+    await other.queue("jobs").configure(zq.QueueConfig(max_size=11))
+    outcomes = await asyncio.gather(*(jobs.put(body) for body in OWN), return_exceptions=True)
+    stored = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    assert {type(outcome) for outcome in outcomes} == {str, zq.QueueFullError}
+    assert len(stored) == 10
+    assert {message.id for message in await jobs.peek(2 * TASKS)} >= set(stored)
+    assert await jobs.size() == 11
 
 
 @pytest.mark.parametrize("lose", ["lose_before", "lose_after"])

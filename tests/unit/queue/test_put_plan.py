@@ -87,8 +87,10 @@ def test_companions_come_first_and_the_creates_last(state: QueueState) -> None:
 def test_a_companion_explains_its_refusal(state: QueueState) -> None:
     put = Put(state, "b", "item-ib-", b"", PutPlan((KeyNode("/zms/jobs/keys/k"),)))
     composition = composed(Puts([put]))
-    handler = composition.handler_of(0, 0)
-    assert handler is not None
+    answered = composition.handler_of(0, 0)
+    assert answered is not None
+    handler, first = answered
+    assert first == 0
     with pytest.raises(DuplicateKeyError):
         handler.repair(composition.operations[0], NodeExistsError("there"))
 

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.commit.register import FixedOperations
-from aiozkqueue.queue.commit.unsent import COMPANIONS, GROUP, GROUP_BYTES, UnsentWrites
+from aiozkqueue.queue.commit.unsent import GROUP, GROUP_BYTES, MEMBERS, SHARED_BYTES, UnsentWrites
 from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.state.bundle_hold import BundledClaim
+from aiozkqueue.runtime.deadline import AT_ONCE, FOREVER
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.queue.commit.unsent import SharedWrite
     from aiozkqueue.queue.commit.write import Chain
+    from aiozkqueue.queue.state.bundle_hold import BundleHold
     from aiozkqueue.queue.state.queue_state import QueueState
 
 JOBS, MAILS = (cast("Chain", name) for name in ("jobs", "mails"))
+
+
+class Hold:
+    """A bundle that is held, as far as the ends of its messages know it."""
+
+    state = SimpleNamespace(snapshot=SimpleNamespace(end_hooks=()))
+    generation = 1
+    created = since = 0
+
+
+#: The bundles whose messages are ended.
+HOLDS: dict[Chain, Hold] = {}
 
 
 class Changes(FixedOperations):
@@ -25,20 +45,6 @@ class Changes(FixedOperations):
     def __init__(self, chains: tuple[Chain, ...], weight: int) -> None:
         super().__init__("chains", (), lambda error: NotCommittedError(str(error)))
         self.chains, self.weight = chains, weight
-
-
-class Alike(Changes):
-    """A part that may be sent as one with others about the same subject."""
-
-    def __init__(self, subject: str, *, puts: bool = False, chains: tuple[Chain, ...] = ()) -> None:
-        super().__init__(chains, 200)
-        self._about = subject
-        self.queues = (cast("QueueState", subject),) if puts else ()
-
-    @property
-    def subject(self) -> str:
-        """The name of its subject."""
-        return self._about
 
 
 @pytest.fixture
@@ -146,62 +152,141 @@ def test_all_writes_can_be_taken_out_in_order_even_if_their_chains_are_busy(unse
     assert [one and one.number for one in left] == [1, 2, None]
 
 
-def alike(number: int, subject: str, *chains: Chain, puts: bool = False) -> AtomicWrite:
-    atomic_write = AtomicWrite("t", Alike(subject, puts=puts, chains=chains))
+def member(number: int) -> AtomicWrite:
+    """Return a write without a part, which is to be shared."""
+    atomic_write = AtomicWrite(f"t{number}")
     atomic_write.number = number
     return atomic_write
 
 
+def put(unsent: UnsentWrites, number: int, queue: str = "q", *, patient: bool = False) -> AtomicWrite:
+    """Add a write of one put; return it."""
+    atomic_write = member(number)
+    state = cast("QueueState", queue)
+    put = Put(state, f"id{number}", f"p{number}-", b"x")
+    unsent.share(atomic_write, None, put, FOREVER if patient else AT_ONCE)
+    return atomic_write
+
+
+def end(unsent: UnsentWrites, number: int, bundle: Chain = JOBS, *, result: str = "") -> AtomicWrite:
+    """Add a write that ends one message of a bundle, and may put one to a queue; return it."""
+    atomic_write = member(number)
+    hold = HOLDS.setdefault(bundle, Hold())
+    claim = BundledClaim(cast("BundleHold", hold), f"id{number}", b"x", number)
+    put = Put(cast("QueueState", result), f"id{number}", f"p{number}-", b"x") if result else None
+    unsent.share(atomic_write, claim, put, FOREVER)
+    return atomic_write
+
+
 def members(unsent: UnsentWrites) -> list[list[int]]:
-    return [[one.number for one in (leader, *leader.companions)] for leader in unsent.next_batch(MAX_REQUEST)]
+    return [[one.number for one in atomic_write.members] for atomic_write in unsent.next_batch(MAX_REQUEST)]
 
 
-def test_writes_about_one_subject_are_companions_of_the_first(unsent: UnsentWrites) -> None:
-    joined = [unsent.add(alike(number, "ab"[number % 2])) for number in range(4)]
-    assert joined == [False, False, True, True]
-    assert unsent.add(write(4)) is False
-    assert members(unsent) == [[0, 2], [1, 3], [4]]
-    assert unsent.add(alike(5, "a")) is False  # the first one has been sent
+def test_puts_to_one_queue_are_sent_as_one_write(unsent: UnsentWrites) -> None:
+    for number in range(3):
+        put(unsent, number)
+    unsent.add(write(3))
+    assert members(unsent) == [[0, 1, 2], [3]]
+    put(unsent, 4)  # the others have been sent
+    assert members(unsent) == [[4]]
 
 
 def test_a_put_does_not_pass_the_puts_of_another_write(unsent: UnsentWrites) -> None:
-    for atomic_write in (alike(0, "q", puts=True), alike(1, "q", puts=True), write(2), alike(3, "q", puts=True)):
-        unsent.add(atomic_write)
-    assert members(unsent) == [[0, 1], [2], [3]]
+    put(unsent, 0)
+    put(unsent, 1)
+    unsent.add(write(2))
+    put(unsent, 3)
+    put(unsent, 4, "another")
+    put(unsent, 5)
+    assert members(unsent) == [[0, 1], [2], [3], [4], [5]]
 
 
-def test_a_write_has_a_limited_number_of_companions_and_a_batch_of_writes(unsent: UnsentWrites) -> None:
+def test_puts_that_may_wait_for_room_are_not_sent_with_those_that_may_not(unsent: UnsentWrites) -> None:
+    put(unsent, 0)
+    put(unsent, 1, patient=True)
+    put(unsent, 2, patient=True)
+    assert members(unsent) == [[0], [1, 2]]
+
+
+def test_ends_of_one_bundle_are_sent_as_one_write(unsent: UnsentWrites) -> None:
+    for number in range(4):
+        end(unsent, number, (JOBS, MAILS)[number % 2])
+    unsent.add(write(4))
+    end(unsent, 5, JOBS)
+    assert members(unsent) == [[0, 2, 5], [1, 3], [4]]
+
+
+def test_ends_with_results_are_sent_as_one_write_if_bundle_and_queue_are_the_same(unsent: UnsentWrites) -> None:
+    end(unsent, 0, result="q")
+    end(unsent, 1, result="q")
+    end(unsent, 2, MAILS, result="q")
+    end(unsent, 3, MAILS, result="another")
+    put(unsent, 4, "another", patient=True)
+    end(unsent, 5, MAILS)
+    end(unsent, 6, MAILS, result="another")
+    assert members(unsent) == [[0, 1], [2], [3], [4], [5], [6]]
+
+
+def test_each_member_answers_for_its_own_operations(unsent: UnsentWrites) -> None:
+    writes = [end(unsent, number, result="q") for number in range(3)]
+    (shared,) = unsent.next_batch(MAX_REQUEST)
+    composed = cast("SharedWrite", shared)
+    ended, created, another = composed._ended, composed._created, FixedOperations("t", (), NotCommittedError)
+    assert ended is not None
+    assert created is not None
+    assert list(shared.apart()) == writes
+    assert [part for _, part in shared.answering(ended)] == composed._own_ended
+    assert [part for _, part in shared.answering(created)] == composed._own_created
+    assert [shared.answering_at(created, number) for number in range(3)] == shared.answering(created)
+    assert shared.answering(another) == [(atomic_write, another) for atomic_write in writes]
+    assert [atomic_write.part.queues for atomic_write in writes] == [("q",)] * 3
+    assert len({chain for atomic_write in writes for chain in atomic_write.part.chains}) == 1
+
+
+def test_a_shared_write_has_a_limited_number_of_members_and_a_batch_of_writes(unsent: UnsentWrites) -> None:
     for number in range(GROUP + 100):
-        unsent.add(alike(number, "a"))
+        put(unsent, number)
     sizes = [len(group) for group in members(unsent)]
-    assert sizes == [COMPANIONS + 1] * 4
+    assert sizes == [MEMBERS] * 4
     assert sum(sizes) >= GROUP
     assert sum(len(group) for group in members(unsent)) == GROUP + 100 - sum(sizes)
 
 
-def test_companions_of_a_parked_write_are_parked_with_it(unsent: UnsentWrites) -> None:
-    unsent.add(alike(0, "a", JOBS))
-    assert members(unsent) == [[0]]
-    unsent.add(alike(1, "a", JOBS))
+def test_ends_of_a_bundle_wait_together_until_the_multi_about_it_has_ended(unsent: UnsentWrites) -> None:
+    end(unsent, 0)
+    (sent,) = unsent.next_batch(MAX_REQUEST)
+    end(unsent, 1)
     assert members(unsent) == []
-    assert unsent.add(alike(2, "a", JOBS)) is True
-    unsent.free({JOBS})
+    end(unsent, 2)
+    unsent.free(set(sent.part.chains))
     assert members(unsent) == [[1, 2]]
 
 
+@pytest.mark.parametrize("add", [put, end])
 @pytest.mark.parametrize("removed", range(3))
-def test_one_of_several_companions_can_be_removed(unsent: UnsentWrites, removed: int) -> None:
-    writes = [alike(number, "a") for number in range(3)]
-    for atomic_write in writes:
-        unsent.add(atomic_write)
+def test_one_of_several_members_can_be_removed(
+    unsent: UnsentWrites, add: Callable[..., AtomicWrite], removed: int
+) -> None:
+    writes = [add(unsent, number) for number in range(3)]
     assert unsent.remove(writes[removed])
     assert not unsent.remove(writes[removed])
-    assert numbers(unsent) == [number for number in range(3) if number != removed]
+    left = [unsent.pop(), unsent.pop()]
+    assert left == [one for one in writes if one is not writes[removed]]
+    assert all(one is not None and one.part.weight > 0 for one in left)  # each has its own part now
+    assert unsent.pop() is None
 
 
-def test_companions_can_be_taken_out_one_by_one(unsent: UnsentWrites) -> None:
+def test_large_puts_are_not_collected_without_limit(unsent: UnsentWrites) -> None:
+    state = cast("QueueState", "q")
+    for number in range(6):
+        unsent.share(member(number), None, Put(state, f"id{number}", f"p{number}-", bytes(SHARED_BYTES // 2)), AT_ONCE)
+    groups = members(unsent)
+    assert groups == [[number] for number in range(len(groups))]
+
+
+def test_members_can_be_taken_out_one_by_one(unsent: UnsentWrites) -> None:
     for number in range(3):
-        unsent.add(alike(number, "a"))
+        put(unsent, number)
     unsent.add(write(3))
     left = [unsent.pop() for _ in range(5)]
     assert [one and one.number for one in left] == [0, 1, 2, 3, None]

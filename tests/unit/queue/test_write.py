@@ -22,8 +22,8 @@ class Ledger:
         self.loop = asyncio.get_running_loop()
         self.settled = 0
 
-    def count_settled(self) -> None:
-        self.settled += 1
+    def count_settled(self, number: int) -> None:
+        self.settled += number
 
 
 def submitted(ledger: Ledger) -> AtomicWrite:
