@@ -35,12 +35,12 @@ from aiozkqueue.queue.commit.puts import weigh_put, weigh_puts
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import as_configured, find, find_pages, item_pages, removal, shortening
 from aiozkqueue.queue.put.capacity import credits_of
-from aiozkqueue.queue.put.converted import convert
 from aiozkqueue.queue.put.prepare import restored
 from aiozkqueue.queue.state.config_rules import with_lane
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
 
 from .bundles import dissolve_all
+from .converted import convert
 from .listing import SLICE, walk
 from .stats import configuration, lanes
 

@@ -17,8 +17,7 @@ from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.options import prefix_of
-
-from .delay import placed
+from aiozkqueue.queue.put.delay import placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
