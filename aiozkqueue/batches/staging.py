@@ -3,8 +3,8 @@
 A `BatchWriter` stands for one writer on one queue. Every process that puts for a batch joins it with `begin`, and
 asserts the `Fence` in each multi. `complete` opens the batch: one multi marks it as complete and removes the one lock
 that hides it, so all of it becomes available at once, and a repetition has no effect. `abort` raises the fence first,
-so no further put succeeds, and then removes the items. `admin.batch_writers` describes the stored data, and
-`candidates.batches` explains why incomplete batches are invisible.
+so no further put succeeds and no task of its run can begin the batch, and then removes the items.
+`admin.batch_writers` describes the stored data, and `candidates.batches` explains why incomplete batches are invisible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
-from aiozkqueue.operations.batch_writers import WriterRecord, clear_away, give_up, unlocking
+from aiozkqueue.operations.batch_writers import WriterRecord, clear_away, give_up, name_of_write, unlocking
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.register import FixedOperations
@@ -33,6 +33,8 @@ from aiozkqueue.zookeeper import (
     apply_until_answered,
     below,
 )
+
+from .ended_writes import EndedWrites
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,8 +106,8 @@ class BatchWriter:
         """Begin a batch, or join it; return None if it or a later one is complete.
 
         ``run`` identifies one attempt at the whole batch: a process that joins the batch of another run takes it over,
-        with its stored items, and a run whose batch was discarded cannot begin it again. ``origin`` is another key to
-        find the batch by (`batch_writers.began_by`).
+        with its stored items. A run that was replaced, or whose batch was discarded, cannot begin it again. ``origin``
+        is another key to find the batch by (`batch_writers.began_by`).
 
         Raises: NotCommittedError: the batch has been discarded, or a later one has begun. Also as `QueueState.open`.
         """
@@ -116,11 +118,17 @@ class BatchWriter:
                 if batch <= record.last_complete:
                     return None
                 self._require_latest(batch, record)
-                if record.stage is None and record.run == run:
+                if record.refuses(run):
                     raise self._given_up(batch)
                 if record.stage is not None and record.run == run:
                     return self._fence(version, record.stage)
-            await self._begin(record, version, batch=batch, run=run, origin=origin)
+            fresh: list[Operation] = []
+            if record is None and self._name == name_of_write(run):
+                ended = await EndedWrites.read(self._handle)
+                if self.writer in ended:
+                    raise self._given_up(batch)
+                fresh.append(ended.unchanged())
+            await self._begin(self._begun(batch, record, run, origin), record, version, fresh)
 
     async def is_complete(self, batch: int) -> bool:
         """Whether this batch, or a later one, is complete."""
@@ -195,11 +203,34 @@ class BatchWriter:
     async def abort(self, batch: int, run: str | None = None) -> int:
         """Discard a batch, and remove its messages; return how many.
 
-        ``run``: only if this run is writing it, and no other has taken it over.
+        ``run``: only if this run is writing it, and no other has taken it over. In any case, this run can no longer
+        begin it, also if none of its tasks has begun it yet. Raises: as `QueueState.open`.
         """
+        if run is not None:
+            await self._end(batch, run)
+            return await clear_away(self._handle, self.writer)
         if (await self._read())[0] is None:
             return 0
-        return await give_up(self._handle, self.writer, batch, run)
+        return await give_up(self._handle, self.writer, batch)
+
+    async def _end(self, batch: int, run: str) -> None:
+        """Make the record refuse each further begin of the batch by this run, and discard the batch if it is its own.
+
+        Without a record, this creates one, and also the queue, as the late begin of a task would.
+        """
+        while True:
+            await self._state.refresh()
+            await self._state.open_or_create()
+            record, version = await self._read()
+            if record is not None and (batch < record.batch or batch <= record.last_complete):
+                return
+            if record is None or batch > record.batch:
+                after = replace(self._begun(batch, record, run), stage=None).discarded()
+            elif run in record.ended:
+                return
+            else:
+                after = record.discarded() if record.run == run else record.ending(run)
+            await self._change(record, version, after, self._state.check())
 
     async def parts(self) -> list[str]:
         """Return the records of the parts of its batches, by name."""
@@ -218,25 +249,42 @@ class BatchWriter:
             await self._write([Check(self.path, version), Delete(f"{self.path}/{name}")])
 
     async def forget(self) -> None:
-        """Remove its record. It must have no pending batch, which would otherwise begin again."""
-        await self.forget_parts()
-        await self._write([Delete(self.path)])
+        """Remove its record if no batch is pending. No late task of its write can begin it again."""
+        while True:
+            await self.forget_parts()
+            record, version = await self._read()
+            if record is None or record.stage is not None:
+                return
+            ended = await EndedWrites.read(self._handle)
+            await self._write([Delete(self.path, version), ended.adding(self.writer)])
 
-    async def _begin(self, record: WriterRecord | None, version: int, *, batch: int, run: str, origin: str) -> None:
-        """Try to begin a batch under a new name, or to take it over; the caller checks the result."""
-        if record is not None and record.batch == batch and record.stage is not None:
-            mine = replace(record, run=run, client=self._runtime.ids.client)
-            await self._write([SetData(self.path, mine.encode(), version)])
-            return
+    def _begun(self, batch: int, before: WriterRecord | None, run: str, origin: str = "") -> WriterRecord:
+        """Return the record of a batch that this run begins or takes over."""
+        if before is not None and before.batch == batch and before.stage is not None:
+            return replace(before.ending(before.run), run=run, client=self._runtime.ids.client)
+        last = -1 if before is None else before.last_complete
+        ended = before.ending(before.run).ended if before is not None and before.batch == batch else ()
         stage = "b" + key_hash(f"{self._name} {batch} {self._runtime.ids.next()}")
-        last = -1 if record is None else record.last_complete
-        begun = replace(self._record(batch, record), stage=stage, complete=False, last=last, run=run, origin=origin)
-        lock = Create(self._state.paths.lock(stage), LockRecord(stage, self._runtime.ids.client).encode())
-        if record is None:
+        pending = replace(self._record(batch, before), stage=stage, complete=False, last=last, ended=ended)
+        return replace(pending, run=run, origin=origin)
+
+    async def _begin(
+        self, after: WriterRecord, before: WriterRecord | None, version: int, more: list[Operation]
+    ) -> None:
+        """Try to begin a batch under a new name, or to take it over; the caller checks the result."""
+        assert after.stage is not None  # noqa: S101
+        if before is None or before.stage != after.stage:
+            lock = LockRecord(after.stage, self._runtime.ids.client)
+            more = [*more, Create(self._state.paths.lock(after.stage), lock.encode())]
+        await self._change(before, version, after, *more)
+
+    async def _change(self, before: WriterRecord | None, version: int, after: WriterRecord, *more: Operation) -> None:
+        """Try to change the record; the caller checks the result."""
+        if before is None:
             await self._zookeeper.ensure(self._state.paths.sinks)
-            await self._write([Create(self.path, begun.encode()), lock])
+            await self._write([Create(self.path, after.encode()), *more])
         else:
-            await self._write([SetData(self.path, begun.encode(), version), lock])
+            await self._write([SetData(self.path, after.encode(), version), *more])
 
     def _require_latest(self, batch: int, record: WriterRecord) -> None:
         """Refuse a batch if a later one is pending or discarded: this one can be neither written nor skipped."""

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Items removed in one multi.
 TOGETHER: Final = 500
+#: Runs that a record refuses, at most; the earliest are dropped.
+MOST_ENDED: Final = 256
 
 
 def name_of_write(write_id: str) -> str:
@@ -80,6 +82,22 @@ class WriterRecord:
     """See `BatchWriter.begin`."""
     client: str = ""
     """The session that wrote the record."""
+    ended: tuple[str, ...] = ()
+    """The runs that can no longer begin this batch: each was discarded, or replaced by another."""
+
+    def refuses(self, run: str) -> bool:
+        """Whether this run can no longer begin this batch. Older programs write only the run, when they discard it."""
+        return run in self.ended or (self.stage is None and self.run == run)
+
+    def ending(self, run: str) -> WriterRecord:
+        """Return the record with this run among those that can no longer begin the batch."""
+        others = tuple(ended for ended in self.ended if ended != run)
+        return replace(self, ended=(*others, run)[-MOST_ENDED:]) if run else self
+
+    def discarded(self) -> WriterRecord:
+        """Return the record after its pending batch was discarded."""
+        aborted = self.aborted if self.stage is None else (*self.aborted, self.stage)
+        return replace(self.ending(self.run), stage=None, aborted=aborted)
 
     def encode(self) -> bytes:
         """The bytes to store."""
@@ -123,6 +141,7 @@ _RECORD: Final = SchemaValidator(
             "run": _field(schema.str_schema()),
             "origin": _field(schema.str_schema()),
             "client": _field(schema.str_schema()),
+            "ended": _field(schema.tuple_variable_schema(schema.str_schema())),
         }
     )
 )
@@ -218,8 +237,7 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch) or run not in (None, record.run):
             break
-        discarded = replace(record, stage=None, aborted=(*record.aborted, record.stage))
-        if await _write(handle, [SetData(path, discarded.encode(), node.stat.version)]):
+        if await _write(handle, [SetData(path, record.discarded().encode(), node.stat.version)]):
             break
     return await clear_away(handle, writer)
 

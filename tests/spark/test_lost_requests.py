@@ -14,24 +14,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 import aiozkqueue as zq
-from aiozkqueue.spark import sink, writing
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.rejecting import DeadLetterWriter
 from aiozkqueue.spark.sink import QueueStreamWriter
 from aiozkqueue.spark.streaming import QueueStreamReader
-from aiozkqueue.spark.writing import QueueWriter
 from aiozkqueue.testing import Opcode, ZooKeeperProxy
 from tests.faults.account import multi_of
+from tests.spark.calls import BODY, Partition, rows_of, use, writer_of
 from tests.spark.test_attempts import dead
 from tests.spark.test_batch import drained, put, state
 from tests.spark.test_stream import left
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from pyspark.sql.datasource import WriterCommitMessage
 
@@ -39,34 +38,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
-BODY = StructType([StructField("body", BinaryType())])
 DECISION = StructType([StructField("id", StringType()), StructField("reason", StringType())])
-
-
-class _Partition:
-    """The context of a task, which belongs to the first batch of a query."""
-
-    run = "run"
-
-    @staticmethod
-    def get() -> _Partition:
-        return _Partition()
-
-    def partitionId(self) -> int:  # noqa: N802 - Spark's name
-        return 0
-
-    def getLocalProperty(self, name: str) -> str:  # noqa: N802 - Spark's name
-        return {
-            "sql.streaming.queryId": "query",
-            "streaming.sql.batchId": "0",
-            "spark.jobGroup.id": self.run,
-        }[name]
 
 
 @pytest.fixture(autouse=True)
 def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "TaskContext", _Partition)
-    monkeypatch.setattr(sink, "TaskContext", _Partition)
+    use(Partition, monkeypatch)
     monkeypatch.setattr("aiozkqueue.batches.rejections.TOGETHER", 2)
 
 
@@ -82,14 +59,6 @@ def lose(proxy: ZooKeeperProxy, when: str, nth: int) -> Fault:
 
 def hold(proxy: ZooKeeperProxy, when: str, nth: int) -> Fault:
     return (proxy.hold_request if when == "before" else proxy.hold_reply)(Opcode.MULTI, nth=nth)
-
-
-def writer_of(options: dict[str, str]) -> QueueWriter:
-    return QueueWriter(BODY, parse_options({**options, "rowsPerTransaction": "2"}))
-
-
-def rows_of(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pydict({"body": list(bodies)}, schema=pa.schema([("body", pa.binary())]))
 
 
 def write_version(options: dict[str, str], version: int, bodies: Sequence[bytes]) -> None:
@@ -182,7 +151,7 @@ async def test_a_failed_stream_removes_no_rows_of_the_run_that_replaced_it(
     options = {"hosts": zookeeper, "root": queue_root, "queue": "orders"}
 
     def task_of(run: str) -> tuple[QueueStreamWriter, WriterCommitMessage]:
-        monkeypatch.setattr(_Partition, "run", run)
+        monkeypatch.setattr(Partition, "run", run)
         writer = QueueStreamWriter(BODY, parse_options(options), "origin")
         return writer, writer.write(rows_of(bodies_of(1)))
 

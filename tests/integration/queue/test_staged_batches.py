@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.batches.staging import BatchWriter, FencedError, fenced_puts
 from aiozkqueue.errors import AccessDeniedError, NotFoundError, PartlyDeniedError
-from aiozkqueue.operations.batch_writers import WriterRecord, give_up, writers
+from aiozkqueue.operations.batch_writers import MOST_ENDED, WriterRecord, give_up, writers
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.runtime.deadline import Deadline
@@ -20,9 +21,10 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import Create, SetData
 from tests.integration.queue.conftest import eventually
 from tests.integration.queue.test_obstacles import set_acl
+from tests.simulation.between import Between
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aiozkqueue.batches.staging import Fence
     from tests.observer import Observer
@@ -313,6 +315,46 @@ async def test_a_pending_batch_does_not_block_its_group_and_keeps_its_order(zook
             await queue.put(b"3", group="g")
             await until(lambda: len(taken) == 5)
         assert taken == ["0", "plain", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_run_that_was_discarded_cannot_begin_whenever_the_discarding_session_ends(
+    zookeeper: str,
+    queue_root: str,
+    server_view: Observer,
+    expire: Callable[[zq.QueueSession], Awaitable[None]],
+    *,
+    begun: bool,
+) -> None:
+    for number in range(1, 100):
+        root = f"{queue_root}/{number}"
+        async with zq.connect(zookeeper, root=root) as session, zq.connect(zookeeper, root=root) as other:
+            task, driver = Writer(session), Writer(other)
+            if begun:
+                await task.put(await task.begin(), "a")
+            between = Between(other, number, partial(expire, other))
+            await driver.staging.abort(0, "first")
+            with pytest.raises(zq.NotCommittedError, match="has been discarded"):
+                await task.begin()
+            for folder in ("items", "locks"):
+                assert await server_view.children(f"{root}/orders/{folder}") == []
+            await task.put(await task.begin(0, "second"), "b")
+            await task.staging.complete(0)
+            assert await taken_now(session) == ["b"]
+            if not between.reached:
+                assert number > 5
+                return
+    pytest.fail("the discarding never ends")
+
+
+async def test_only_the_latest_of_many_failed_runs_are_remembered(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        writer = Writer(session)
+        for number in range(MOST_ENDED + 2):
+            await writer.staging.abort(0, f"run {number}")
+        record = WriterRecord.decode((await core_of(session).zookeeper.read(writer.staging.path)).data)
+        assert record is not None
+        assert record.ended == tuple(f"run {number}" for number in range(2, MOST_ENDED + 2))
 
 
 async def test_clean_up_removes_abandoned_batches_and_records_of_old_writers(
