@@ -34,7 +34,7 @@ from aiozkqueue.zookeeper import (
     below,
 )
 
-from .ended_writes import EndedWrites
+from .ended_writes import NOT_KNOWN, EndedWrites, Made
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,12 +102,12 @@ class BatchWriter:
         self.path: str = f"{handle.paths.sinks}/{self.writer}"
         """The writer's znode; its parts store their progress below it."""
 
-    async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:
+    async def begin(self, batch: int, run: str, made: Made = NOT_KNOWN) -> Fence | None:
         """Begin a batch, or join it; return None if it or a later one is complete.
 
         ``run`` identifies one attempt at the whole batch: a process that joins the batch of another run takes it over,
-        with its stored items. A run that was replaced, or whose batch was discarded, cannot begin it again. ``origin``
-        is another key to find the batch by (`batch_writers.began_by`).
+        with its stored items. A run that was replaced, or whose batch was discarded, cannot begin it again. The origin
+        of ``made`` is another key to find the batch by (`batch_writers.began_by`).
 
         Raises: NotCommittedError: the batch has been discarded, or a later one has begun. Also as `QueueState.open`.
         """
@@ -123,12 +123,12 @@ class BatchWriter:
                 if record.stage is not None and record.run == run:
                     return self._fence(version, record.stage)
             fresh: list[Operation] = []
-            if record is None and self._name == name_of_write(run):
+            if made.moment or (record is None and self._name == name_of_write(run)):
                 ended = await EndedWrites.read(self._handle)
-                if self.writer in ended:
+                if self.writer in ended or ended.has_failed(batch, made):
                     raise self._given_up(batch)
                 fresh.append(ended.unchanged())
-            await self._begin(self._begun(batch, record, run, origin), record, version, fresh)
+            await self._begin(self._begun(batch, record, run, made.origin), record, version, fresh)
 
     async def is_complete(self, batch: int) -> bool:
         """Whether this batch, or a later one, is complete."""

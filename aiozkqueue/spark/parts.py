@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiozkqueue.batches.ended_writes import NOT_KNOWN, Made
 from aiozkqueue.batches.staging import FencedError, OvertakenError, fenced_puts
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError, TransactionTooLargeError
 from aiozkqueue.operations.batch_writers import marks_of
@@ -61,7 +62,7 @@ class Batch(NamedTuple):
     writer: str
     number: int
     run: str
-    origin: str = ""
+    made: Made = NOT_KNOWN
 
 
 class Part:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from aiozkqueue.batches.ended_writes import Made, end_attempts
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.operations.batch_writers import began_by
 from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .connection import linked
+from .order import moment
 from .parts import Batch
 from .rows import RowEncoder
 from .writing import Written, complete, put_part, staging_of
@@ -50,7 +52,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
             raise InvalidOptionError(msg)
         self._schema = schema
         self._options = options
-        self._origin = origin
+        self._made = Made(origin, moment())
         RowEncoder(schema, options.id_column)  # refuses bad columns before anything runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -68,7 +70,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
             msg = "this task does not belong to a streaming query: use df.write for a batch"
             raise InvalidOptionError(msg)
         name = f"stream {query}"
-        return put_part(self._options, Batch(name, int(batch), run or "", self._origin), self._schema, iterator)
+        return put_part(self._options, Batch(name, int(batch), run or "", self._made), self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make all rows of the batch available, after all tasks have ended."""
@@ -79,14 +81,15 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Remove the rows of a failed batch, unless another run has taken it over.
 
-        If no task has reported its query and run, the query is found by its origin.
+        If no task has reported its query and run, the query is found by its origin, if a task has begun the batch. If
+        none has, the attempts that the driver made until now can no longer begin it.
         """
         queue, extra = self._options.queue, {"queue": self._options.queue}
         with linked(self._options) as link:
             runs: dict[str, str | None] = {
                 message.name: message.run for message in messages if isinstance(message, Written)
             }
-            runs = runs or dict.fromkeys(link.call(_began, link, self._origin, batchId))
+            runs = runs or dict.fromkeys(link.call(_ended, link, self._made, batchId))
             if len(runs) > 1:  # two queries that cannot be distinguished here
                 log.warning("queue %s: the rows of a failed batch are kept for its retry", queue, extra=extra)
                 return
@@ -95,5 +98,8 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
                 log.error("queue %s: a batch failed; the %d rows put are removed", queue, removed, extra=extra)
 
 
-async def _began(link: Link, origin: str, batch: int) -> list[str]:
-    return await began_by(QueueHandle(link.runtime, link.state), origin, batch)
+async def _ended(link: Link, made: Made, batch: int) -> list[str]:
+    """End the attempts at a batch whose query is not known; return the names of the writers that have begun one."""
+    handle = QueueHandle(link.runtime, link.state)
+    await end_attempts(handle, batch, made)
+    return await began_by(handle, made.origin, batch)

@@ -111,7 +111,7 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
     number, encoder = context.partitionId(), RowEncoder(schema, options.id_column)
     with settled_heap(collect=False), linked(options) as link:
         staging = link.call(staging_of, link, batch.writer)
-        fence = link.call(staging.begin, batch.number, batch.run, batch.origin)
+        fence = link.call(staging.begin, batch.number, batch.run, batch.made)
         if fence is None:
             return Written(batch.writer, number, 0, None, batch.run)
         kind = Part if options.id_column is None else MarkedPart

@@ -171,22 +171,54 @@ async def test_a_late_task_of_a_replaced_or_failed_run_does_not_take_over_the_ba
     assert await remains(server_view, queue_root) == []
 
 
+@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize("begun", [True, False])
 async def test_a_late_task_of_a_failed_micro_batch_is_refused(
-    zookeeper: str, queue_root: str, server_view: Observer, monkeypatch: pytest.MonkeyPatch
+    zookeeper: str,
+    queue_root: str,
+    server_view: Observer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    begun: bool,
+    reported: bool,
 ) -> None:
     options = {"hosts": zookeeper, "root": queue_root, "queue": "orders"}
 
-    def writer_in(run: str) -> QueueStreamWriter:
-        monkeypatch.setattr(Partition, "run", run)
+    def writer() -> QueueStreamWriter:
         return QueueStreamWriter(BODY, parse_options(options), "origin")
 
-    first = writer_in("first")
-    report = await asyncio.to_thread(first.write, rows_of(BODIES))
-    await asyncio.to_thread(first.abort, [None, report], 0)
-    await asyncio.to_thread(is_refused, first)
-    second = writer_in("second")
-    report = await asyncio.to_thread(second.write, rows_of(BODIES))
-    await asyncio.to_thread(is_refused, writer_in("first"))
-    await asyncio.to_thread(second.commit, [report], 0)
+    late, aborting = await asyncio.to_thread(writer), await asyncio.to_thread(writer)  # Spark creates another to abort
+    report = await asyncio.to_thread(late.write, rows_of(BODIES)) if begun else None
+    await asyncio.to_thread(aborting.abort, [None, report if reported else None], 0)
+    await asyncio.to_thread(is_refused, late)
+    assert await remains(server_view, queue_root) == []
+    again = await asyncio.to_thread(writer)
+    monkeypatch.setattr(Partition, "run", "second")
+    report = await asyncio.to_thread(again.write, rows_of(BODIES))
+    monkeypatch.setattr(Partition, "run", "run")
+    await asyncio.to_thread(is_refused, late)
+    await asyncio.to_thread(again.commit, [report], 0)
     assert Counter(await asyncio.to_thread(drained, options)) == Counter(BODIES)
     assert await remains(server_view, queue_root) == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_failed_micro_batch_whose_driver_loses_any_request_or_reply_refuses_late_tasks(
+    zookeeper: str, queue_root: str, proxy: ZooKeeperProxy, server_view: Observer, when: str
+) -> None:
+    for nth in count(1):
+        root = f"{queue_root}/{nth}"
+        options = {"hosts": zookeeper, "root": root, "queue": "orders"}
+        late, driver = [
+            await asyncio.to_thread(QueueStreamWriter, BODY, parse_options({**options, "hosts": hosts}), "origin")
+            for hosts in (zookeeper, proxy.hosts)
+        ]
+        fault = (proxy.lose_before if when == "before" else proxy.lose_after)(Opcode.MULTI, nth=nth)
+        await asyncio.to_thread(driver.abort, [None], 0)
+        lost = len(fault.requests)
+        proxy.heal()
+        await asyncio.to_thread(is_refused, late)
+        assert await remains(server_view, root) == [], nth
+        if not lost:
+            break
+    assert nth > 1

@@ -60,7 +60,7 @@ class Task:
         self.link, self.partition = link, partition
         self.staging: BatchWriter = link.call(staging_of, link, "writer")
         batch = Batch("writer", 0, run)
-        fence = link.call(self.staging.begin, 0, run, "")
+        fence = link.call(self.staging.begin, 0, run)
         assert fence is not None
         kind = Part if link.options.id_column is None else MarkedPart
         self.part = kind(link, self.staging, batch, partition, fence)
