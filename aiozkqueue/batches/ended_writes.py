@@ -1,8 +1,8 @@
-"""The attempts that have ended without a record of their own, so that none of their late tasks begins them again.
+"""The attempts that have ended and have no record, so that none of their late tasks begins them again.
 
 All of a queue share one record, and the multi that begins such an attempt asserts its version:
 
-- A write with neither `writeId` nor `txnAppId` has a record of its own only while it runs. The multi that removes it
+- A write with neither `writeId` nor `txnAppId` has a record only while it runs. The multi that removes it
   adds its writer here.
 - If a micro-batch of a stream fails before a task has begun it, its driver knows neither the query nor the run, but
   only the origin (see `BatchWriter.begin`). A run begins after the failure of the one before, so the moment at which
@@ -68,7 +68,9 @@ class EndedWrites(NamedTuple):
         """Whether a batch of this origin has failed since this moment."""
         mine = made.name_of(batch)
         same = mine.rpartition(" ")[0]
-        return bool(made.moment) and any(one > mine for one in self.record.ended if one.rpartition(" ")[0] == same)
+        return bool(made.moment) and any(
+            ended > mine for ended in self.record.ended if ended.rpartition(" ")[0] == same
+        )
 
     def unchanged(self) -> Operation:
         """Return the assertion that no write has ended since."""

@@ -91,8 +91,8 @@ class WriterRecord:
 
     def ending(self, run: str) -> WriterRecord:
         """Return the record with this run among those that can no longer begin the batch."""
-        others = tuple(ended for ended in self.ended if ended != run)
-        return replace(self, ended=(*others, run)[-MOST_ENDED:]) if run else self
+        before = tuple(ended for ended in self.ended if ended != run)
+        return replace(self, ended=(*before, run)[-MOST_ENDED:]) if run else self
 
     def discarded(self) -> WriterRecord:
         """Return the record after its pending batch was discarded."""

@@ -21,6 +21,7 @@ from .services import (
     Recurring,
     Shared,
     SparkBundles,
+    SparkRefusals,
     Streamed,
 )
 from .story import Now, Old, Story
@@ -51,6 +52,7 @@ STORIES: list[Story] = [
     Called(),
     Bundled(),
     SparkBundles(),
+    SparkRefusals(),
     Deleted(),
     CancelledInHand(),
     Held(),  # the last: what comes after it would be inside its transaction

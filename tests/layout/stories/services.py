@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from pydantic import BaseModel
 
 import aiozkqueue as zq
@@ -366,6 +367,32 @@ class SparkBundles:
 
     def _staging(self, session: zq.QueueSession) -> BatchWriter:
         return BatchWriter(core_of(session).handle("spark-bundles"), "write x")
+
+
+class SparkRefusals:
+    """Runs of writes that can no longer begin: one failed before a task had begun, and one is complete."""
+
+    queues: tuple[str, ...] = ("spark-refusals",)
+
+    async def made(self, old: Old) -> None:
+        numbered, plain = self._writers(old.session)
+        await numbered.abort(3, "failed")
+        assert await plain.begin(0, "done") is not None
+        await plain.complete(0)
+        await plain.forget()
+
+    async def found(self, now: Now) -> None:
+        numbered, plain = self._writers(now.session)
+        for writer, batch, run in ((numbered, 3, "failed"), (plain, 0, "done")):
+            with pytest.raises(zq.NotCommittedError, match="has been discarded"):
+                await writer.begin(batch, run)
+        assert await numbered.begin(3, "next") is not None
+        await numbered.complete(3)
+        assert await now.session.queue("spark-refusals").size() == 0
+
+    def _writers(self, session: zq.QueueSession) -> tuple[BatchWriter, BatchWriter]:
+        handle = core_of(session).handle("spark-refusals")
+        return BatchWriter(handle, "application orders"), BatchWriter(handle, "write done")
 
 
 class Shared:
