@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -48,7 +49,7 @@ class Written(WriterCommitMessage):
     rows: int
     """The number of rows of the partition that are in the queue now."""
     stage: str | None
-    """The attempt of the batch that the rows belong to; None: the batch was already complete."""
+    """The attempt of the batch that the rows belong to; None: the batch was already complete, or there are no rows."""
     run: str
     """The run of the task, as `parts.Batch.run`."""
 
@@ -105,10 +106,19 @@ class QueueWriter(DataSourceArrowWriter):
 
 
 def put_part(options: Options, batch: Batch, schema: StructType, iterator: Iterable[pa.RecordBatch]) -> Written:
-    """Put the rows of this task's partition. Raises: as `QueueWriter.write`."""
+    """Put the rows of this task's partition. Raises: as `QueueWriter.write`.
+
+    A partition without rows needs no session. If the write has an id, it may be complete, and then no row is read.
+    """
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark calls this in a task
     number, encoder = context.partitionId(), RowEncoder(schema, options.id_column)
+    iterator = (rows for rows in iterator if rows.num_rows)
+    if options.write_id is None and options.txn_app is None:
+        first = next(iterator, None)
+        if first is None:
+            return Written(batch.writer, number, 0, None, batch.run)
+        iterator = chain((first,), iterator)
     with settled_heap(collect=False), linked(options) as link:
         staging = link.call(staging_of, link, batch.writer)
         fence = link.call(staging.begin, batch.number, batch.run, batch.made)
@@ -140,6 +150,10 @@ async def complete(
         if isinstance(message, Written) and message.stage and message.rows
     }
     stages = {message.stage for message in messages if isinstance(message, Written) and message.stage is not None}
+    runs = {message.run for message in messages if isinstance(message, Written)}
+    if not stages and len(runs) == 1:  # no task has begun the batch, which may have rows of an earlier run
+        fence = await staging.begin(batch, runs.pop())
+        stages = set() if fence is None else {fence.stage}
     stored: dict[int, int] = {}
     names = await staging.parts() if stages else []
     nodes = await read_pages(link.runtime.zookeeper, [f"{staging.path}/{name}" for name in names])
