@@ -144,16 +144,9 @@ async def complete(
 
     If a column identifies the rows, another attempt may have put them through other partitions.
     """
-    rows = {
-        message.partition: message.rows
-        for message in messages
-        if isinstance(message, Written) and message.stage and message.rows
-    }
-    stages = {message.stage for message in messages if isinstance(message, Written) and message.stage is not None}
-    runs = {message.run for message in messages if isinstance(message, Written)}
-    if not stages and len(runs) == 1:  # no task has begun the batch, which may have rows of an earlier run
-        fence = await staging.begin(batch, runs.pop())
-        stages = set() if fence is None else {fence.stage}
+    reports = [message for message in messages if isinstance(message, Written)]
+    rows = {report.partition: report.rows for report in reports if report.stage and report.rows}
+    stages = await _stages_of(staging, batch, reports)
     stored: dict[int, int] = {}
     names = await staging.parts() if stages else []
     nodes = await read_pages(link.runtime.zookeeper, [f"{staging.path}/{name}" for name in names])
@@ -169,3 +162,15 @@ async def complete(
         )
         raise NotCommittedError(msg)
     await staging.complete(batch, next(iter(stages), None))
+
+
+async def _stages_of(staging: BatchWriter, batch: int, reports: Sequence[Written]) -> set[str]:
+    """Return the attempts at a batch that its tasks have reported; none if it was already complete.
+
+    If no task has begun the batch, this begins it, so that rows of an earlier run are compared with those of this one.
+    """
+    stages = {report.stage for report in reports if report.stage is not None}
+    if reports and not stages:
+        fence = await staging.begin(batch, reports[0].run)
+        return set() if fence is None else {fence.stage}
+    return stages
