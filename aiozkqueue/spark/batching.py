@@ -1,13 +1,14 @@
-"""Arrow batches of about a thousand rows, or of fewer that are large, out of pages of any size."""
+"""Arrow batches: of about a thousand rows, or of fewer that are large, out of pages of any size."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from .bundle_arrays import Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 BATCH: Final = 1000
 #: Approximate size of the payloads of a batch, bytes.
 MOST_BYTES: Final = 4 * 1024 * 1024
+
+
+def with_rows(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch] | None:
+    """Return the batches that have rows; None if there is none. This waits for the first row."""
+    full = (batch for batch in batches if batch.num_rows)
+    first = next(full, None)
+    return None if first is None else chain((first,), full)
 
 
 class Batches:

@@ -12,6 +12,7 @@ from aiozkqueue.batches.rejections import Rejections
 from aiozkqueue.errors import InvalidOptionError, PayloadError
 from aiozkqueue.queue.commit.handle import QueueHandle
 
+from .batching import with_rows
 from .columns import MOST_REASON
 from .connection import linked
 
@@ -58,13 +59,12 @@ class DeadLetterWriter(DataSourceArrowWriter):
             AccessDeniedError, ConnectionLostError.
         """
         messages = 0
-        rejections: Rejections | None = None
+        if (batches := with_rows(iterator)) is None:  # needs no session
+            return Rejected(messages)
         with linked(self._options) as link:
-            for rows in iterator:
+            rejections = link.call(_opened, link)
+            for rows in batches:
                 reasons = {_text(row, "id"): _text(row, "reason")[:MOST_REASON] for row in rows.to_pylist()}
-                if not reasons:
-                    continue
-                rejections = rejections or link.call(_opened, link)
                 link.call(rejections.reject, reasons)
                 messages += len(reasons)
         return Rejected(messages)

@@ -179,6 +179,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a share, in a task. Raises: ClaimLostError: a message no longer exists; PayloadError."""
         assert isinstance(partition, LedgerShare)  # noqa: S101 - made by `partitions`
+        if not partition.parts:
+            return
         layout = Layout(self._schema, self._options)
         with settled_heap(collect=False), linked(self._options) as link:
             pages, batches = _read(link, partition, layout), Batches(layout)

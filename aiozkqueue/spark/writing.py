@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -23,6 +22,7 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import read_pages
 
+from .batching import with_rows
 from .connection import linked
 from .parts import Batch, MarkedPart, Part, read_progress
 from .rows import RowEncoder
@@ -113,12 +113,9 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark calls this in a task
     number, encoder = context.partitionId(), RowEncoder(schema, options.id_column)
-    iterator = (rows for rows in iterator if rows.num_rows)
-    if options.write_id is None and options.txn_app is None:
-        first = next(iterator, None)
-        if first is None:
-            return Written(batch.writer, number, 0, None, batch.run)
-        iterator = chain((first,), iterator)
+    batches = with_rows(iterator) if options.write_id is None and options.txn_app is None else iterator
+    if batches is None:
+        return Written(batch.writer, number, 0, None, batch.run)
     with settled_heap(collect=False), linked(options) as link:
         staging = link.call(staging_of, link, batch.writer)
         fence = link.call(staging.begin, batch.number, batch.run, batch.made)
@@ -127,7 +124,7 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
         kind = Part if options.id_column is None else MarkedPart
         part = kind(link, staging, batch, number, fence)
         link.call(part.open)
-        for rows in iterator:
+        for rows in batches:
             link.call(part.add, encoder.rows(rows))
         return Written(batch.writer, number, link.call(part.finish), part.fence.stage, batch.run)
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 import aiozkqueue as zq
+from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.rejecting import DeadLetterWriter
 from aiozkqueue.spark.sink import QueueStreamWriter
+from aiozkqueue.spark.streaming import LedgerShare, QueueStreamReader
 from aiozkqueue.spark.writing import Written
 from tests.spark.calls import BODY, Partition, rows_of, use, writer_of
 from tests.spark.test_batch import drained, state
@@ -36,6 +40,14 @@ def test_a_task_without_rows_opens_no_session() -> None:
         assert (report.rows, report.stage) == (0, None)
         with pytest.raises(zq.ConnectionLostError):
             writer.write(rows_of([b"a"]))
+
+
+def test_a_task_without_messages_or_decisions_opens_no_session() -> None:
+    options = parse_options({"hosts": "127.0.0.1:1", "queue": "orders", "connectTimeout": "1"})
+    reader = QueueStreamReader(default_schema(options.content), options)
+    assert list(reader.read(LedgerShare([]))) == []
+    decision = StructType([StructField("id", StringType()), StructField("reason", StringType())])
+    assert DeadLetterWriter(decision, options).write(rows_of([])).messages == 0
 
 
 @pytest.mark.parametrize("ids", [{}, {"writeId": "once"}, {"txnAppId": "app", "txnVersion": "1"}], ids=str)
