@@ -1,11 +1,14 @@
 """Tasks that begin after their write has ended are refused and leave nothing, and the next run writes each row once.
 
-The tests use the classes that Spark calls, without Spark.
+All but one of the tests use the classes that Spark calls, without Spark.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections import Counter
 from contextlib import suppress
 from itertools import count
@@ -18,10 +21,13 @@ from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.sink import QueueStreamWriter
 from aiozkqueue.testing import Opcode, ZooKeeperProxy
 from tests.spark.calls import BODY, Partition, rows_of, use, writer_of
+from tests.spark.late import ENDED
+from tests.spark.local import PROJECT, environment
 from tests.spark.test_batch import drained, state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from aiozkqueue.spark.writing import QueueWriter
     from tests.observer import Observer
@@ -169,6 +175,21 @@ async def test_a_late_task_of_a_replaced_or_failed_run_does_not_take_over_the_ba
     await asyncio.to_thread(heir.commit, [report])
     assert Counter(await asyncio.to_thread(drained, options)) == Counter(BODIES)
     assert await remains(server_view, queue_root) == []
+
+
+@pytest.mark.slow
+def test_a_task_that_spark_lets_run_after_its_write_has_failed_is_refused(
+    zookeeper: str, queue_root: str, spark_java: str, tmp_path: Path
+) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "tests.spark.late", zookeeper, queue_root, str(tmp_path)],
+        cwd=PROJECT,
+        env={**os.environ, **environment(spark_java)},
+        check=True,
+        timeout=170,
+    )
+    assert "has been discarded" in (tmp_path / ENDED).read_text()
+    assert state({"hosts": zookeeper, "root": queue_root, "queue": "orders"}) == (0, 0)
 
 
 @pytest.mark.parametrize("reported", [True, False])
