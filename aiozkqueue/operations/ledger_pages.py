@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import InvalidNameError, NotFoundError, PayloadError
+from aiozkqueue.errors import ClaimLostError, InvalidNameError, NotFoundError, PayloadError
 from aiozkqueue.layout import candidate_id, candidate_id_at, check_queue_name, is_bundle_at, messages_in, name_at
 from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
     Create,
     Delete,
     MultiError,
     NodeExistsError,
     NoNodeError,
     apply_until_answered,
+    parent_of,
 )
 
 if TYPE_CHECKING:
@@ -196,27 +199,31 @@ def _entry(line: str) -> Entry:
     return Entry(place, int(version or 0))
 
 
-async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str) -> None:
+async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str, attempt: int) -> None:
     """Mark a message of a page to be dead-lettered when its batch is done; a repetition does nothing.
 
+    ``attempt``: only while the batch's znode has this version, which each attempt changes; -1: any.
+
     Raises:
-        NoNodeError: the batch is done.
+        ClaimLostError: another attempt at the batch has begun, or the batch is done.
+        NoNodeError: the batch is done and removed.
         NoAuthError, ClientClosedError: of the zookeeper package.
     """
-    await _once(zookeeper, Create(f"{page}/{message_id}", reason.encode()), NodeExistsError)
+    await _once(zookeeper, page, Create(f"{page}/{message_id}", reason.encode()), NodeExistsError, attempt)
 
 
-async def unmark(zookeeper: ZooKeeper, page: str, message_id: str) -> None:
-    """Remove the mark of a message, if there is one.
-
-    Raises: NoAuthError, ClientClosedError of the zookeeper package.
-    """
-    await _once(zookeeper, Delete(f"{page}/{message_id}"), NoNodeError)
+async def unmark(zookeeper: ZooKeeper, page: str, message_id: str, attempt: int) -> None:
+    """Remove the mark of a message, if there is one. Raises: as `mark`."""
+    await _once(zookeeper, page, Delete(f"{page}/{message_id}"), NoNodeError, attempt)
 
 
-async def _once(zookeeper: ZooKeeper, operation: Operation, done: type[Exception]) -> None:
+async def _once(zookeeper: ZooKeeper, page: str, operation: Operation, done: type[Exception], attempt: int) -> None:
+    batch = parent_of(page)
     try:
-        await apply_until_answered(zookeeper, [operation])
+        await apply_until_answered(zookeeper, [Check(batch, attempt), operation])
     except MultiError as refusal:
-        if not isinstance(refusal.error, done):
+        if isinstance(refusal.error, BadVersionError):
+            msg = f"{batch}: another attempt at this batch has begun, or it is done; its task must stop"
+            raise ClaimLostError(msg) from refusal
+        if refusal.index == 0 or not isinstance(refusal.error, done):
             raise refusal.error from refusal

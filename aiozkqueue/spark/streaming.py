@@ -351,7 +351,7 @@ async def _read_share(link: Link, share: LedgerShare, layout: Layout) -> AsyncIt
     marked = dict(chain.from_iterable(await asyncio.gather(*(_marks(zookeeper, path) for path in paths))))
     slices = [part for path, begin, stop in share.parts for part in _slices(path, pages[path], begin, stop)]
     count = 0
-    async for found in _messages(link, slices, layout, columnar=not marked):
+    async for found in _messages(link, slices, layout, share.attempt, columnar=not marked):
         count += found.number
         if isinstance(found.messages, Columns):
             yield found.messages
@@ -360,9 +360,9 @@ async def _read_share(link: Link, share: LedgerShare, layout: Layout) -> AsyncIt
         for values, page in zip(found.messages, found.pages, strict=True):
             message_id = str(values["id"])
             if (reason := decoded.undecodable.get(message_id)) is not None:
-                await mark(zookeeper, page, message_id, reason)
+                await mark(zookeeper, page, message_id, reason, share.attempt)
             elif message_id in marked and not marked[message_id].is_of(share.attempt):  # an earlier attempt's
-                await unmark(zookeeper, page, message_id)
+                await unmark(zookeeper, page, message_id, share.attempt)
         yield decoded
     if (missing := sum(part.last - part.first for part in slices) - count) > 0:
         if (deleted := await deletion_of(state)) is not None:
@@ -412,7 +412,9 @@ def _slices(page: str, entries: Iterable[Entry], begin: int, stop: int) -> list[
     return slices
 
 
-async def _messages(link: Link, slices: Sequence[Slice], layout: Layout, *, columnar: bool) -> AsyncIterator[Found]:
+async def _messages(
+    link: Link, slices: Sequence[Slice], layout: Layout, attempt: int, *, columnar: bool
+) -> AsyncIterator[Found]:
     """Read messages in order; ``columnar`` allows that those of bundles stay together."""
     handle, read = QueueHandle(link.runtime, link.state), find_pages if layout.reads_locks else item_pages
     for bundled, run in groupby(slices, lambda part: part.entry.is_bundle):
@@ -420,7 +422,7 @@ async def _messages(link: Link, slices: Sequence[Slice], layout: Layout, *, colu
         if bundled:
             async for bundles in bundle_pages(handle, list(some)):
                 pairs = [(some[place], state) for place, state in bundles]
-                for found in await _of_bundles(link, pairs, layout, columnar=columnar):
+                for found in await _of_bundles(link, pairs, layout, attempt, columnar=columnar):
                     yield found
             continue
         async for items in read(handle, list(some)):
@@ -430,7 +432,7 @@ async def _messages(link: Link, slices: Sequence[Slice], layout: Layout, *, colu
 
 
 async def _of_bundles(
-    link: Link, bundles: Iterable[tuple[Slice, BundleState]], layout: Layout, *, columnar: bool
+    link: Link, bundles: Iterable[tuple[Slice, BundleState]], layout: Layout, attempt: int, *, columnar: bool
 ) -> list[Found]:
     """Return the messages of bundles in order; a damaged bundle has none, and is marked."""
     found: list[Found] = []
@@ -440,7 +442,7 @@ async def _of_bundles(
             alike = alike_of(state, layout, part.first, part.last) if columnar else None
             messages = state.messages()[part.first : part.last] if alike is None else []
         except MalformedError as error:
-            await _note_damage(link, part.page, state.name.id, error)
+            await _note_damage(link, part.page, state.name.id, attempt, error)
             found.append(Found([], [], size))
             continue
         last = found[-1] if found else None
@@ -455,10 +457,10 @@ async def _of_bundles(
     return found
 
 
-async def _note_damage(link: Link, page: str, bundle: str, error: MalformedError) -> None:
+async def _note_damage(link: Link, page: str, bundle: str, attempt: int, error: MalformedError) -> None:
     """Have a bundle that does not decode become a dead letter with its batch. Raises: PayloadError: mode FAILFAST."""
     what = f"queue {link.state.name!r}: bundle {bundle} does not decode: {error}"
     if link.options.mode is Mode.FAILFAST:
         raise PayloadError(what) from error
     log.error("%s; it becomes one dead letter", what, extra={"queue": link.state.name})
-    await mark(link.runtime.zookeeper, page, bundle, str(error))
+    await mark(link.runtime.zookeeper, page, bundle, str(error), attempt)

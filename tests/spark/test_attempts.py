@@ -138,10 +138,12 @@ async def test_a_driver_killed_at_any_write_of_a_division_loses_and_duplicates_n
         bodies = await fill(zookeeper, root, 17, bundle)
         query = Query({"9"}, 1)
         async with driver(zookeeper, root) as ledger:
-            (page, *_) = (await ledger.hand_out(await ledger.next_batch(-1, None), "stream", 1)).pages
+            handed = await ledger.hand_out(await ledger.next_batch(-1, None), "stream", 1)
+            page = handed.pages[0]
             entry = (await read_page(ledger._zookeeper.read, page.path))[-1]
             name = BundleName.parse(name_at(entry.place))
-            await mark(ledger._zookeeper, page.path, entry.id if name is None else name.last, "of an attempt")
+            bad = entry.id if name is None else name.last
+            await mark(ledger._zookeeper, page.path, bad, "of an attempt", handed.attempt)
         died = False
         async with driver(zookeeper, root, step, applied=applied) as ledger:
             try:

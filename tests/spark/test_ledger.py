@@ -667,9 +667,9 @@ async def test_undecodable_messages_become_dead_letters_when_their_batch_is_ackn
             (page,) = await ledger.pages(batch)
             client = core_of(session).zookeeper
             for message_id in (ids[1], ids[1], ids[2]):  # marked twice, by a task that was tried again
-                await mark(client, page.path, message_id, "no JSON")
-            await unmark(client, page.path, ids[2])
-            await unmark(client, page.path, ids[2])
+                await mark(client, page.path, message_id, "no JSON", -1)
+            await unmark(client, page.path, ids[2], -1)
+            await unmark(client, page.path, ids[2], -1)
             queue = session.queue("orders")
             assert await queue.dead_letters.size() == 0
             assert await ledger.acknowledge(batch) == 3
@@ -679,7 +679,7 @@ async def test_undecodable_messages_become_dead_letters_when_their_batch_is_ackn
             assert await queue.size() == 0
             assert (await queue.stats()).claimed == 0
             with pytest.raises(NoNodeError):
-                await mark(client, page.path, ids[1], "too late")
+                await mark(client, page.path, ids[1], "too late", -1)
 
 
 async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_root: str) -> None:
@@ -687,7 +687,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
         (bad,) = await session.queue("orders").put_many([b"bad"])
         async with driver(zookeeper, queue_root) as ledger:
             (page,) = await ledger.pages(await ledger.next_batch(-1, None))
-            await mark(core_of(session).zookeeper, page.path, bad, "no JSON")
+            await mark(core_of(session).zookeeper, page.path, bad, "no JSON", -1)
             assert await session.queue("orders").admin.release_ledger("spark") == 1
         assert [one.body for one in await session.queue("orders").peek()] == [b"bad"]
 

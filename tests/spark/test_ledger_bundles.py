@@ -189,7 +189,7 @@ async def test_an_undecodable_message_of_a_bundle_becomes_a_dead_letter_though_d
             (page,) = await ledger.pages(batch)
             name = BundleName.parse((await read_page(ledger._zookeeper.read, page.path))[1].place.rpartition("/")[2])
             assert name is not None
-            await mark(ledger._zookeeper, page.path, name.last, "no JSON")
+            await mark(ledger._zookeeper, page.path, name.last, "no JSON", -1)
             ledger._zookeeper = Mortal(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]  # it wraps the client
             died = False
             try:
