@@ -136,6 +136,7 @@ class Ledger(Ahead):
         check = self._check()
         mark = ReadMark(stream, self._record.run, 0, items)
         stat = await self._zookeeper.exists(self._manifest(number))
+        await self._hold()  # otherwise this may be the version of a successor's attempt
         reading = Reading(check.path, check.version, self._manifest(number), mark)
         return Handed(pages, reading, -1 if stat is None else stat.version)
 

@@ -13,9 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import aiozkqueue as zq
+from aiozkqueue.batches.ledger import Handed, Ledger
+from aiozkqueue.session.internals import core_of
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
+from tests.simulation.between import Between
 from tests.spark.test_attempts import dead
 from tests.spark.test_batch import put
 from tests.spark.test_lost_requests import reject
@@ -67,6 +70,32 @@ def late(attempt: Attempt) -> None:
     """Run the tasks of an attempt that has been replaced."""
     with pytest.raises(zq.ClaimLostError):
         attempt.read()
+
+
+async def test_a_driver_that_is_replaced_while_it_hands_out_a_batch_does_not_name_the_attempt_of_its_successor(
+    zookeeper: str, queue_root: str
+) -> None:
+    for number in range(1, 100):
+        root, handed = f"{queue_root}/{number}", list[Handed]()
+        async with zq.connect(zookeeper, root=root) as session, zq.connect(zookeeper, root=root) as other:
+            await session.queue("orders").put(b"a")
+            first, second = (Ledger(core_of(one).handle("orders"), "spark") for one in (session, other))
+            assert await first.next_batch(-1, None) == 0
+
+            async def replace(successor: Ledger = second, handed: list[Handed] = handed) -> None:
+                assert await successor.next_batch(-1, None) == 0
+                handed.append(await successor.hand_out(0, "stream"))
+
+            between = Between(session, number, replace)
+            try:
+                replaced = await first.hand_out(0, "stream")
+            except zq.ClaimLostError:
+                continue
+        if not between.reached:
+            assert number > 5
+            return
+        assert replaced.attempt != handed[0].attempt, number
+    pytest.fail("the batch is never handed out")
 
 
 @pytest.fixture(params=[False, True], ids=["single items", "bundles"])
