@@ -43,6 +43,7 @@ from aiozkqueue.queue.commit.held import end_claims
 from aiozkqueue.queue.commit.puts import Puts, makes_bundles
 from aiozkqueue.queue.commit.release import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
+from aiozkqueue.queue.commit.unsent import new_share
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, joined
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import make_ready
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.alterations import TransactionalAlteration
     from aiozkqueue.queue.commit.capacity import Needs, Reservation
     from aiozkqueue.queue.commit.put import Put
+    from aiozkqueue.queue.commit.unsent import Share
     from aiozkqueue.queue.commit.write import Part
     from aiozkqueue.queue.state.claim import Claim
 
@@ -367,10 +369,9 @@ class UnitOfWork:
         dispositions = self._claims
         if len(dispositions) > 1:
             refuse_to_overtake(self.what, dispositions)
-        shared = self._shared()
-        if shared is not None:
+        if (shared := self._share()) is not None:
             atomic_write = AtomicWrite(self.id, None, self._commit_settled)
-            runtime.committer.share(atomic_write, *shared, FOREVER)
+            runtime.committer.submit(atomic_write, shared)
         else:
             atomic_write = AtomicWrite(self.id, self._part(), self._commit_settled)
             # A composition for trial would replace the changes of a write about the same bundle that is under way. The
@@ -389,8 +390,8 @@ class UnitOfWork:
             runtime.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
         return atomic_write
 
-    def _shared(self) -> tuple[BundledClaim | None, Put | None] | None:
-        """Return the message that it ends and the one that it puts; None: it may not be part of a shared write."""
+    def _share(self) -> Share | None:
+        """Return what it does as a member of a shared write; None: it may not be one."""
         claims, puts = self._claims, self._puts
         if len(claims) > 1 or len(puts) > 1 or self._alterations or self._reply or self._conditions:
             return None
@@ -404,7 +405,7 @@ class UnitOfWork:
             if put.plan is not None or not makes_bundles(put.state):
                 return None
             created = put
-        return ended, created
+        return new_share((ended, created, FOREVER))
 
     def _part(self) -> Part:
         """Return what the commit does: it ends claims, then alters messages, then replies, then puts new ones.

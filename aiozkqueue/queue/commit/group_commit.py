@@ -44,17 +44,15 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ClientPaths, IdSource
     from aiozkqueue.queue.commit.meter import Meter
-    from aiozkqueue.queue.state.bundle_hold import BundledClaim
     from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.lanes import PutLanes
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.clock import ServerClock
-    from aiozkqueue.runtime.deadline import Deadline
     from aiozkqueue.runtime.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
-    from .put import Put
     from .slot import Sending, Sent
+    from .unsent import Share
     from .write import AtomicWrite
 
 log: Final = logging.getLogger(__name__)
@@ -233,26 +231,14 @@ class GroupCommitter:
             slot = Slot(self._zookeeper, self._paths, number, self._clock, self._about)
             self._tasks.spawn(self._serve, slot, name=f"commit slot {number}")
 
-    def submit(self, atomic_write: AtomicWrite) -> None:
+    def submit(self, atomic_write: AtomicWrite, share: Share | None = None) -> None:
         """Accept a write; the committer is responsible for its outcome from now on.
+
+        ``share`` is what a write without a part does, as a member of a shared write.
 
         Raises:
             SessionClosedError: the session has been closed.
         """
-        self._accept(atomic_write)
-        self._unsent.add(atomic_write)
-        self._send_soon(heavy=atomic_write.part.weight >= FULL_WEIGHT)
-
-    def share(self, atomic_write: AtomicWrite, claim: BundledClaim | None, put: Put | None, patience: Deadline) -> None:
-        """Accept a write without a part, that ends a message, or puts one, or both; see `UnsentWrites.share`.
-
-        ``patience`` is as for `Puts`. Raises: as `submit`.
-        """
-        self._accept(atomic_write)
-        self._unsent.share(atomic_write, claim, put, patience)
-        self._send_soon(heavy=put is not None and len(put.data) >= FULL_WEIGHT)
-
-    def _accept(self, atomic_write: AtomicWrite) -> None:
         if self._closed:
             raise SessionClosedError(CLOSED)
         atomic_write.committer = self
@@ -260,10 +246,13 @@ class GroupCommitter:
         if not self._unsettled:
             self._drained.clear()
         self._unsettled += 1
-
-    def _send_soon(self, *, heavy: bool) -> None:
-        """Send the writes at the end of the event loop's tick, or now if they are enough for a group."""
-        if self._idle and (heavy or self._unsent.arrived >= FULL_GROUP):
+        unsent = self._unsent
+        if share is None:
+            unsent.add(atomic_write)
+            weight = atomic_write.part.weight
+        else:
+            weight = unsent.share(atomic_write, share)
+        if self._idle and (weight >= FULL_WEIGHT or unsent.arrived >= FULL_GROUP):
             self._send_now()
         elif not self._woken:
             self._wake()

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .dispositions import CONSUME
 from .held import BUNDLED_WEIGHT, ConsumeBundled, end_claims
@@ -21,11 +22,12 @@ from .puts import Puts
 from .write import PUT_WEIGHT, AtomicWrite, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
     from aiozkqueue.queue.state.hooks import RefusalHandler
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.runtime.deadline import Deadline
     from aiozkqueue.zookeeper import Result
 
@@ -43,21 +45,51 @@ MEMBERS: Final = 64
 SHARED_BYTES: Final = GROUP_BYTES // 4
 
 
+class Share(NamedTuple):
+    """What a member of a shared write does: it ends a message, or puts one, or both."""
+
+    claim: BundledClaim | None
+    """A processed message of a queue without end hooks."""
+    put: Put | None
+    """A put without additions to a queue that `makes_bundles`."""
+    patience: Deadline
+    """See `Puts`."""
+
+
+#: Equal to the class itself, but implemented in C.
+new_share: Callable[[tuple[BundledClaim | None, Put | None, Deadline]], Share] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Share,
+)
+
+
 class SharedWrite(AtomicWrite):
     """Commits of several callers: each ends a message of the same bundle, or puts one to the same queue, or both.
 
     It has the number of its first member, so it is sent at that one's turn.
     """
 
-    __slots__ = ("_claims", "_created", "_ended", "_own_created", "_own_ended", "_patience", "_puts", "hold", "members")
+    __slots__ = (
+        "_claims",
+        "_created",
+        "_ended",
+        "_own_created",
+        "_own_ended",
+        "_patience",
+        "_puts",
+        "_state",
+        "hold",
+        "members",
+    )
 
-    def __init__(self, member: AtomicWrite, claim: BundledClaim | None, put: Put | None, patience: Deadline) -> None:
+    def __init__(self, member: AtomicWrite, share: Share) -> None:
+        claim, put, self._patience = share
         self.members: list[AtomicWrite] = [member]
         self.hold: BundleHold | None = None
         """The bundle of the messages that it ends."""
+        self._state: QueueState | None = None
         self._claims: list[BundledClaim] = []
         self._puts: list[Put] = []
-        self._patience = patience
         self._ended: ConsumeBundled | None = None
         self._created: Puts | None = None
         self._own_ended: list[EndClaims] = []  # the parts of the members, once they are apart
@@ -70,32 +102,25 @@ class SharedWrite(AtomicWrite):
             self._ended = ConsumeBundled(member.transaction_id, {claim: CONSUME}, claim.generation, ends)
             parts.append(self._ended)
         if put is not None:
+            self._state = put.state
             self._puts.append(put)
-            self._created = Puts(self._puts, patience)
+            self._created = Puts(self._puts, self._patience)
             parts.append(self._created)
         super().__init__(member.transaction_id, joined(parts))
         self.number = member.number
         self.committer = member.committer
 
-    def add(self, member: AtomicWrite, claim: BundledClaim | None, put: Put | None, patience: Deadline) -> bool:
-        """Add a member; return False if it does not fit."""
-        more = 0
-        if claim is None:
-            if self._ended is not None:
-                return False
-        elif claim.bundle is not self.hold:
-            return False
-        else:
-            more = BUNDLED_WEIGHT
-        if put is None:
-            if self._created is not None:
-                return False
-        elif self._created is None or put.state is not self._puts[0].state or patience is not self._patience:
-            return False
-        else:
-            more += PUT_WEIGHT + len(put.data)
+    def add(self, member: AtomicWrite, share: Share, more: int) -> bool:
+        """Add a member, whose operations have ``more`` bytes; return False if it does not fit."""
+        claim, put, patience = share
         part = self.part
-        if len(self.members) >= MEMBERS or part.weight + more > SHARED_BYTES:
+        if (
+            (None if claim is None else claim.bundle) is not self.hold
+            or (None if put is None else put.state) is not self._state
+            or patience is not self._patience
+            or len(self.members) >= MEMBERS
+            or part.weight + more > SHARED_BYTES
+        ):
             return False
         part.weight += more
         self.members.append(member)
@@ -171,24 +196,24 @@ class UnsentWrites:
         self.arrived += 1
         self.ready.append(atomic_write)
 
-    def share(self, member: AtomicWrite, claim: BundledClaim | None, put: Put | None, patience: Deadline) -> None:
-        """Add a new write without a part to a shared write.
-
-        It ends a processed message of a queue without end hooks, or puts a message without additions to a queue that
-        `makes_bundles`, or both.
-        """
+    def share(self, member: AtomicWrite, share: Share) -> int:
+        """Add a new write without a part to a shared write; return the approximate size of its operations, in bytes."""
         self.arrived += 1
+        claim, put, _ = share
+        weight = 0
         shared: AtomicWrite | None = None
-        if put is not None:
-            shared = self.ready[-1] if self.ready else None  # a put passes no put of another write
-        elif claim is not None:
+        if claim is not None:
+            weight = BUNDLED_WEIGHT
             shared = self._ends.get(claim.bundle)
-        if type(shared) is SharedWrite and shared.add(member, claim, put, patience):
-            return
-        shared = SharedWrite(member, claim, put, patience)
-        self.ready.append(shared)
-        if claim is not None and put is None:
-            self._ends[claim.bundle] = shared
+        if put is not None:
+            weight += PUT_WEIGHT + len(put.data)
+            shared = self.ready[-1] if self.ready else None  # a put passes no put of another write
+        if type(shared) is not SharedWrite or not shared.add(member, share, weight):
+            shared = SharedWrite(member, share)
+            self.ready.append(shared)
+            if claim is not None and put is None:
+                self._ends[claim.bundle] = shared
+        return weight
 
     def restore(self, atomic_write: AtomicWrite) -> None:
         """Put a write back in front of those with a higher number."""

@@ -10,7 +10,7 @@ import pytest
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.commit.register import FixedOperations
-from aiozkqueue.queue.commit.unsent import GROUP, GROUP_BYTES, MEMBERS, SHARED_BYTES, UnsentWrites
+from aiozkqueue.queue.commit.unsent import GROUP, GROUP_BYTES, MEMBERS, SHARED_BYTES, Share, UnsentWrites
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import AT_ONCE, FOREVER
@@ -164,7 +164,7 @@ def put(unsent: UnsentWrites, number: int, queue: str = "q", *, patient: bool = 
     atomic_write = member(number)
     state = cast("QueueState", queue)
     put = Put(state, f"id{number}", f"p{number}-", b"x")
-    unsent.share(atomic_write, None, put, FOREVER if patient else AT_ONCE)
+    unsent.share(atomic_write, Share(None, put, FOREVER if patient else AT_ONCE))
     return atomic_write
 
 
@@ -174,7 +174,7 @@ def end(unsent: UnsentWrites, number: int, bundle: Chain = JOBS, *, result: str 
     hold = HOLDS.setdefault(bundle, Hold())
     claim = BundledClaim(cast("BundleHold", hold), f"id{number}", b"x", number)
     put = Put(cast("QueueState", result), f"id{number}", f"p{number}-", b"x") if result else None
-    unsent.share(atomic_write, claim, put, FOREVER)
+    unsent.share(atomic_write, Share(claim, put, FOREVER))
     return atomic_write
 
 
@@ -279,7 +279,8 @@ def test_one_of_several_members_can_be_removed(
 def test_large_puts_are_not_collected_without_limit(unsent: UnsentWrites) -> None:
     state = cast("QueueState", "q")
     for number in range(6):
-        unsent.share(member(number), None, Put(state, f"id{number}", f"p{number}-", bytes(SHARED_BYTES // 2)), AT_ONCE)
+        put = Put(state, f"id{number}", f"p{number}-", bytes(SHARED_BYTES // 2))
+        unsent.share(member(number), Share(None, put, AT_ONCE))
     groups = members(unsent)
     assert groups == [[number] for number in range(len(groups))]
 
