@@ -44,6 +44,22 @@ _ID_FIELD: Final = ID_DIGITS + 2
 FEWEST = 32
 
 
+class _StoredPuts(SharedOps):
+    """The handler of the create of a bundle or a single item. A refusal concerns the writes of the puts in it."""
+
+    __slots__ = ("_stored",)
+
+    def __init__(self, members: list[tuple[AtomicWrite, RefusalHandler]], stored: range) -> None:
+        self.members = members  # of each put of the multi
+        self._stored = stored
+
+    def answering(self) -> list[tuple[AtomicWrite, RefusalHandler]]:
+        """Return the writes of these puts, which are apart, and what answers for each."""
+        members = self.members
+        puts = [(*members[each], each - members.index(members[each])) for each in self._stored]
+        return list(dict.fromkeys(atomic_write.answering_at(part, offset) for atomic_write, part, offset in puts))
+
+
 class BundledPuts:
     """The puts of one multi that may be bundled."""
 
@@ -81,14 +97,14 @@ class BundledPuts:
             if not (few or allowed):
                 self.refused.add(state)
             if few or not allowed:
-                for put, member in zip(puts[first:last], members[first:last], strict=True):
-                    self._create(composition, put.prefix, put.data, state, [member])
+                for each, put in enumerate(puts[first:last], first):
+                    self._create(composition, put.prefix, put.data, state, _StoredPuts(members, range(each, each + 1)))
                 continue
             batch = batch_field(puts[first].prefix) or ""
             for start, end in _equal_parts(first, last, most):
                 prefix = bundle_prefix(self._ids.next(), ids[start:end], batch)
                 data = encode_bundle(ids[start:end], bodies[start:end])
-                self._create(composition, prefix, data, state, members[start:end])
+                self._create(composition, prefix, data, state, _StoredPuts(members, range(start, end)))
                 composition.count(state, end - start - 1, [write for write, _ in _distinct(members[start:end])])
 
     def note_sequences(self, results: Sequence[Result]) -> None:
@@ -99,18 +115,11 @@ class BundledPuts:
                 state.note_lane_end(path)
 
     def _create(
-        self,
-        composition: Composition,
-        prefix: str,
-        data: bytes,
-        state: QueueState,
-        members: list[tuple[AtomicWrite, RefusalHandler]],
+        self, composition: Composition, prefix: str, data: bytes, state: QueueState, stored: _StoredPuts
     ) -> None:
-        shared = SharedOps()
-        shared.members += _distinct(members)
         self._created.append((len(composition.operations), state))
         path = ItemRef(state.snapshot.lanes.next_path(), prefix).path
-        composition.add(Create(path, data, sequential=True), shared)
+        composition.add(Create(path, data, sequential=True), stored)
 
 
 def _distinct(members: list[tuple[AtomicWrite, RefusalHandler]]) -> list[tuple[AtomicWrite, RefusalHandler]]:

@@ -155,7 +155,7 @@ class _PendingMulti:
         for each in refused_alike(operations, index, error):
             member, handler = self.refused_by(each)
             own = [(member, self.with_likely(each, error))]
-            members = _answering(handler) if isinstance(handler, SharedOps) else own
+            members = handler.answering() if isinstance(handler, SharedOps) else own
             for its_member, its_handler in members:
                 concerned.setdefault(its_member, (its_handler, operations[each]))
         return concerned
@@ -479,7 +479,7 @@ class GroupCommitter:
             (state, _), *further = lacking
             self._reopen(batch, state, operation, error, further)
         elif isinstance(handler, SharedOps):
-            for sharing, answering in _answering(handler):
+            for sharing, answering in handler.answering():
                 if sharing in batch:
                     self._repairs.begin(batch, sharing, answering, operation, error)
         elif len(alike) > 1:
@@ -588,11 +588,6 @@ class GroupCommitter:
 def _separate(batch: list[AtomicWrite]) -> None:
     """Take the shared writes of a batch apart."""
     batch[:] = [member for atomic_write in batch for member in atomic_write.apart()]
-
-
-def _answering(shared: SharedOps) -> list[tuple[AtomicWrite, RefusalHandler]]:
-    """Return the writes that share an operation, and what answers for each. All writes are apart."""
-    return [answering for atomic_write, handler in shared.members for answering in atomic_write.answering(handler)]
 
 
 def _queues_of(batch: list[AtomicWrite]) -> list[QueueState]:

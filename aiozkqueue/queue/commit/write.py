@@ -58,6 +58,10 @@ class SharedOps:
         self.members: list[tuple[AtomicWrite, RefusalHandler]] = []
         """The writes, and what answers for each."""
 
+    def answering(self) -> list[tuple[AtomicWrite, RefusalHandler]]:
+        """Return the writes that a refusal concerns, which are apart, and what answers for each."""
+        return [answering for atomic_write, handler in self.members for answering in atomic_write.answering(handler)]
+
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Raise an error: the committer asks the handlers of the members."""
         raise AssertionError(operation) from error

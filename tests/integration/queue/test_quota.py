@@ -35,20 +35,21 @@ def hosts() -> Iterator[str]:
 
 @pytest.fixture
 def limit(hosts: str) -> Iterator[Callable[[int], Awaitable[None]]]:
-    """Set the maximum number of znodes below the root, as ``setquota -N`` does."""
+    """Set how many znodes may be below the root, as ``setquota -N`` does, and how many further bytes, as ``-B``."""
     client = KazooClient(hosts)
     client.start(60)
 
-    def set_quota(count: int) -> None:
-        limits = f"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit={count}".encode()
+    def set_quota(count: int, room: int | None = None) -> None:
+        size = -1 if room is None else room + int(client.get(f"{QUOTA}/zookeeper_stats")[0].partition(b"bytes=")[2])
+        limits = f"count=-1,bytes=-1=;byteHardLimit={size};countHardLimit={count}".encode()
         if client.exists(QUOTA):
             client.set(f"{QUOTA}/zookeeper_limits", limits)
         else:
             client.create(f"{QUOTA}/zookeeper_limits", limits, makepath=True)
             client.create(f"{QUOTA}/zookeeper_stats", b"count=0,bytes=0")
 
-    async def set_apart(count: int) -> None:
-        await asyncio.to_thread(set_quota, count)
+    async def set_apart(count: int, room: int | None = None) -> None:
+        await asyncio.to_thread(set_quota, count, room)
 
     yield set_apart
     client.stop()
@@ -107,6 +108,24 @@ async def test_dead_letters_can_be_deleted_under_a_quota_that_is_used_up(
         assert await jobs.dead_letters.purge() == 2
         await limit(10_000)
         assert await jobs.purge() == 32
+
+
+@pytest.mark.parametrize("bodies", [[b"x" * 1000] * 10, [b"x" * 100] * 80], ids=["single items", "bundles"])
+async def test_a_put_that_exceeds_a_quota_of_bytes_is_refused_without_the_puts_sent_with_it(
+    hosts: str, limit: Callable[..., Awaitable[None]], bodies: list[bytes]
+) -> None:
+    async with zq.connect(hosts, root=ROOT, session_timeout=20) as session:
+        jobs = session.queue(f"sizes-{len(bodies)}")
+        await jobs.configure(zq.QueueConfig(bundle=64))
+        await limit(-1)
+        await asyncio.gather(*(jobs.put(b"first") for _ in range(40)))
+        await limit(-1, room=30_000)
+        puts = [jobs.put(body) for body in [*bodies, b"x" * 31_000, *bodies]]
+        outcomes = await asyncio.gather(*puts, return_exceptions=True)
+        large = outcomes.pop(len(bodies))
+        assert isinstance(large, zq.AccessDeniedError)
+        assert {type(each) for each in outcomes} == {str}
+        assert await jobs.size() == 40 + 2 * len(bodies)
 
 
 async def taken(session: zq.QueueSession) -> bytes | None:
