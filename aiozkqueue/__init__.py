@@ -7,6 +7,7 @@ types of operators' tools.
 from __future__ import annotations
 
 from aiozkqueue.app import App
+from aiozkqueue.arguments import Seconds
 from aiozkqueue.errors import (
     RETRY_SCHEDULE,
     AccessDeniedError,
@@ -48,7 +49,7 @@ from aiozkqueue.operations.alter import Alteration
 from aiozkqueue.operations.dead_letters import DeadLetters
 from aiozkqueue.operations.message_state import Status
 from aiozkqueue.queue.message import DeadLetter, Message
-from aiozkqueue.queue.options import PutOptions, Seconds
+from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.session.connect import connect
 from aiozkqueue.session.connection_state import ConnectionState

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from typing_extensions import TypeForm
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Policy
     from aiozkqueue.layout.jobs import Missed
     from aiozkqueue.queue.destination import Undecodable
     from aiozkqueue.queue.message import DeadLetter
-    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.schedule import Scheduler
     from aiozkqueue.session.batch import Batch
     from aiozkqueue.session.connect import ConnectOptions

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from aiozkqueue.app import App
+from aiozkqueue.arguments import required_seconds
 from aiozkqueue.errors import (
     AlreadyExistsError,
     ConnectionLostError,
@@ -28,7 +29,6 @@ from aiozkqueue.errors import (
     UnknownMoveError,
 )
 from aiozkqueue.extras import needs
-from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.session.connect import connect
 from aiozkqueue.session.internals import core_of
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.responses import Response
 
-    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.session.connect import ConnectOptions
 
     Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 
+from aiozkqueue.arguments import seconds
 from aiozkqueue.errors import (
     AlreadyExistsError,
     InvalidOptionError,
@@ -25,7 +26,7 @@ from aiozkqueue.queue.commit.capacity import enter, needs_of, try_reserve
 from aiozkqueue.queue.commit.puts import Puts
 from aiozkqueue.queue.commit.unique_keys import stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite, Joined
-from aiozkqueue.queue.options import headers_given, seconds
+from aiozkqueue.queue.options import headers_given
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.session.cancellations import foreign_cancellations
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from typing import Unpack
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Policy
     from aiozkqueue.queue.commit.put import Put
-    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener

@@ -16,9 +16,9 @@ from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, cast
 from urllib.parse import quote, urlsplit
 
+from aiozkqueue.arguments import collection, required_seconds
 from aiozkqueue.errors import InvalidOptionError, PayloadError, QueueError
 from aiozkqueue.extras import needs
-from aiozkqueue.queue.options import collection, required_seconds
 from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import ZooKeeperError
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.session.session import QueueSession
 
 __all__ = [

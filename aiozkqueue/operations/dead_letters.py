@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from aiozkqueue.arguments import collection, positive, seconds, text
 from aiozkqueue.errors import (
     AccessDeniedError,
     ConfigConflictError,
@@ -23,7 +24,6 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import read_sets, set_pages
 from aiozkqueue.queue.message import DeadLetter
-from aiozkqueue.queue.options import collection, positive, seconds, text
 from aiozkqueue.queue.put.prepare import restored
 from aiozkqueue.runtime.acl_errors import name_some, partly_denied
 from aiozkqueue.runtime.deadline import Deadline
@@ -36,9 +36,9 @@ from .stats import content, count
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.codec import Codec
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import CallLimit, Node
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
+from aiozkqueue.arguments import positive, required_seconds
 from aiozkqueue.errors import (
     AlreadyExistsError,
     InvalidOptionError,
@@ -23,7 +24,7 @@ from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.register import FixedOperations, server_time
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
-from aiozkqueue.queue.options import PutOptions, positive, required_seconds
+from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.queue.put.prepare import check
 from aiozkqueue.runtime.acl_errors import right_denied
 from aiozkqueue.session.internals import core_of
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout.jobs import Missed
-    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.session.core import SessionCore
     from aiozkqueue.session.queue import Queue
     from aiozkqueue.session.session import QueueSession

@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
+from aiozkqueue.arguments import text
 from aiozkqueue.errors import AlreadyExistsError, ConflictError, InvalidOptionError, NotFoundError, QueueError
 from aiozkqueue.layout import (
     HOUR,
@@ -40,7 +41,6 @@ from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, as_configured, attempts_of, find, removal
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
-from aiozkqueue.queue.options import text
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.state.config_rules import check_change
 from aiozkqueue.runtime.deadline import AT_ONCE
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Policy
-    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.session.delivery import Delivery
     from aiozkqueue.session.listener import Listener
     from aiozkqueue.session.queue import Queue

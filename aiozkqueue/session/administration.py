@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiozkqueue.arguments import text
 from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
 from aiozkqueue.layout import MOST_REAPED, check_integer, check_queue_name, positive_seconds
@@ -20,18 +21,17 @@ from aiozkqueue.operations.ledger_pages import path_of_ledger
 from aiozkqueue.operations.ledgers import ledgers, release
 from aiozkqueue.operations.moves import Moves
 from aiozkqueue.operations.release import release_claims
-from aiozkqueue.queue.options import text
 from aiozkqueue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, changes, reads
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 if TYPE_CHECKING:
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.operations.batch_writers import WriterInfo
     from aiozkqueue.operations.doctor.diagnosis import Diagnosis
     from aiozkqueue.operations.history_pins import Pin
     from aiozkqueue.operations.ledgers import LedgerInfo
     from aiozkqueue.queue.commit.handle import QueueHandle
-    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.zookeeper import CallLimit
 
     from .core import SessionCore

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
+from aiozkqueue.arguments import required_seconds
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, WrongLoopError
 from aiozkqueue.layout import check_root
-from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
 from aiozkqueue.zookeeper import connect as connect_zookeeper
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.arguments import Seconds
 
     from .tracing import Tracing
 

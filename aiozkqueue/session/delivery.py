@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 
+from aiozkqueue.arguments import required_seconds, seconds
 from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, QueueError, Reject, Retry
 from aiozkqueue.layout import ConsumeOnce, ItemName, encode
@@ -15,7 +16,7 @@ from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Message, content_of
-from aiozkqueue.queue.options import reason_text, required_seconds, seconds
+from aiozkqueue.queue.options import reason_text
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.queue.state.claim import UNDECODED
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.codec import Codec
     from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.message import Content
-    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.queue.state.claim import Claim
 
     from .core import SessionCore

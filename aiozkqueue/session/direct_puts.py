@@ -7,6 +7,7 @@ from bisect import bisect_right
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from aiozkqueue.arguments import collection
 from aiozkqueue.errors import NotCommittedError, QueueError, QueueFullError, TransactionTooLargeError
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put import PlainPuts
@@ -14,7 +15,6 @@ from aiozkqueue.queue.commit.puts import Puts, weigh_puts
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Destination, binding_of
-from aiozkqueue.queue.options import collection
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
 from aiozkqueue.runtime.deadline import Deadline

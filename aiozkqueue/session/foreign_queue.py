@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from aiozkqueue.arguments import collection, seconds, text
 from aiozkqueue.dialects.curator import bears_id
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.operations.listing import list_items
@@ -11,7 +12,6 @@ from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.dispositions import REMOVED
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, removal
-from aiozkqueue.queue.options import collection, seconds, text
 from aiozkqueue.queue.put.foreign import prepare_foreign
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import changes
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.codec import Codec
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.operations.alter import Alteration
     from aiozkqueue.queue.destination import Undecodable
-    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.options import PutOptions
 
     from .core import SessionCore
     from .leases import Leases

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.arguments import Seconds
+    from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.zookeeper import CallLimit
 
     from .core import SessionCore

@@ -16,6 +16,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from aiozkqueue.arguments import collection, positive, required_seconds, seconds
 from aiozkqueue.errors import InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import ItemRef, LockRecord, MalformedError, lease_token, leased_place
 from aiozkqueue.moments import milliseconds_in
@@ -26,7 +27,6 @@ from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition, obstructe
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import as_configured, attempts_of, find, opening, removal
 from aiozkqueue.queue.message import Message
-from aiozkqueue.queue.options import collection, positive, required_seconds, seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError, changes
 
@@ -36,10 +36,10 @@ from .transaction import TransactionBlock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.codec import Codec
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
     from aiozkqueue.queue.destination import Destination
-    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import CallLimit
 

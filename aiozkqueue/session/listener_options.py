@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from aiozkqueue.arguments import positive, required_seconds, seconds
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import check_condition, check_queue_name
-from aiozkqueue.queue.options import positive, required_seconds, seconds
 from aiozkqueue.rates.pace import Rates
 
 from .middleware import check_middleware
@@ -15,8 +15,8 @@ from .middleware import check_middleware
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Condition, Policy
-    from aiozkqueue.queue.options import Seconds
 
     from .middleware import Middleware
 

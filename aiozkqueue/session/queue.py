@@ -7,6 +7,7 @@ import warnings
 from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
+from aiozkqueue.arguments import collection, positive, required_seconds, seconds, text
 from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import (
     DirectPutWarning,
@@ -33,7 +34,7 @@ from aiozkqueue.queue.commit.unique_keys import stored_as
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import Binding, Destination
 from aiozkqueue.queue.message import Message
-from aiozkqueue.queue.options import collection, positive, put_header, required_seconds, seconds, text
+from aiozkqueue.queue.options import put_header
 from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.zookeeper import changes, reads
@@ -51,12 +52,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.codec import Codec
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
     from aiozkqueue.operations.alter import Alteration
     from aiozkqueue.queue.destination import Undecodable
-    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import CallLimit
 

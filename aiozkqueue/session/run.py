@@ -7,13 +7,13 @@ import logging
 from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from aiozkqueue.arguments import collection, seconds
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.queue.options import collection, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.arguments import Seconds
 
     from .background import Service
 

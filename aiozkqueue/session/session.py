@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from aiozkqueue.arguments import positive, seconds, text
 from aiozkqueue.codec import Codec, chosen_codec
 from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
@@ -12,7 +13,6 @@ from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, SessionClos
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.operations.cleaning import queue_names
 from aiozkqueue.queue.destination import binding_of, check_undecodable, not_own
-from aiozkqueue.queue.options import positive, seconds, text
 from aiozkqueue.zookeeper import NoAuthError, State, reads
 
 from .administration import SessionAdmin
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from typing_extensions import TypeForm
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.dialects import CuratorKind
     from aiozkqueue.layout import Policy
     from aiozkqueue.queue.destination import Undecodable
     from aiozkqueue.queue.message import DeadLetter
-    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.outcome import Outcome
     from aiozkqueue.zookeeper import CallLimit
 

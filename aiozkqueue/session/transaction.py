@@ -7,6 +7,7 @@ import warnings
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from aiozkqueue.arguments import positive, required_seconds, seconds
 from aiozkqueue.errors import (
     ConnectionLostError,
     InvalidOptionError,
@@ -20,7 +21,7 @@ from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now, o
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.message import Message, content_of
-from aiozkqueue.queue.options import positive, reason_text, required_seconds, seconds
+from aiozkqueue.queue.options import reason_text
 from aiozkqueue.queue.put.prepare import prepare
 from aiozkqueue.queue.state.claim import EPHEMERAL_CAP
 from aiozkqueue.runtime.deadline import Deadline
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from aiozkqueue.arguments import Seconds
     from aiozkqueue.layout import Condition
     from aiozkqueue.operations.alter import Alteration
     from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
-    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.options import PutOptions
     from aiozkqueue.queue.outcome import Outcome
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import CallLimit

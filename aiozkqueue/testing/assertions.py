@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiozkqueue import PayloadError, Status
-from aiozkqueue.queue.options import required_seconds
+from aiozkqueue.arguments import required_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from aiozkqueue import connect
+from aiozkqueue.arguments import required_seconds
 from aiozkqueue.errors import WrongLoopError
-from aiozkqueue.queue.options import required_seconds
 
 from .simulator.cluster import Cluster, make_cluster
 

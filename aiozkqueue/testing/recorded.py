@@ -10,13 +10,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
+from aiozkqueue.arguments import positive
 from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import InvalidOptionError, Reject, Retry, TransactionClosedError
 from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
 from aiozkqueue.operations.history import milliseconds
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Content
-from aiozkqueue.queue.options import PutOptions, positive
+from aiozkqueue.queue.options import PutOptions
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import check
 from aiozkqueue.session.core import MESSAGE_MARGIN

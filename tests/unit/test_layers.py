@@ -22,7 +22,7 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 LAYERS = (
     {"moments"},
     {"errors"},
-    {"codec", "extras", "wording"},
+    {"arguments", "codec", "extras", "wording"},
     {"zookeeper", "layout"},
     {"dialects", "runtime"},
     {"queue"},

@@ -7,8 +7,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, Self
 
+from aiozkqueue.arguments import collection
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.queue.options import collection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

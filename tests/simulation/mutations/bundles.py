@@ -146,7 +146,9 @@ def run_continued_behind_a_single_item(patch: pytest.MonkeyPatch) -> None:
     def passed_by(self: bundle_puts.BundledPuts, composition: Any, part: Any, puts: Any) -> None:
         for put in puts:
             if batch_field(put.prefix) is None:
-                self._create(composition, put.prefix, put.data, put.state, [(composition.write, part)])
+                members = [(composition.write, part)]
+                stored = bundle_puts._StoredPuts(members, range(1))
+                self._create(composition, put.prefix, put.data, put.state, stored)
             else:
                 add(self, composition, part, [put])
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiozkqueue import InvalidOptionError
-from aiozkqueue.queue.options import PutOptions, positive, prefix_of, put_header, required_seconds, seconds
+from aiozkqueue.arguments import positive, required_seconds, seconds
+from aiozkqueue.queue.options import PutOptions, prefix_of, put_header
 
 
 @pytest.mark.parametrize(
