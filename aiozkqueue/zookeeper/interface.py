@@ -297,7 +297,8 @@ class ZooKeeper(Protocol):
         With ``created``, a recursive watch reports new znodes by calling it instead, with their folder and their names,
         in order: those that one folder got in one transaction come together if they arrive together.
 
-        After every reconnection, and in every new session, it is armed again and receives `EventKind.MISSED`.
+        After every reconnection, and in every new session, it is armed again and receives `EventKind.MISSED`, before
+        any event of the new connection.
         """
         ...
 

@@ -441,6 +441,7 @@ class Session:
         self._outages.begin(connection.loss)
         self._zxid, self._heard = self.last_zxid, self.last_heard
         self._connection = None
+        self.watches.lost()
         self.states.move(State.SUSPENDED)
         if connection.session_expired:
             self._verdict()

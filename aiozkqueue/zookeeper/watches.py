@@ -79,6 +79,7 @@ class WatchRegistry:
         self._persistent: defaultdict[str, list[Registration]] = defaultdict(list)
         self._recursive = 0
         self._above: dict[str, _Above] = {}  # by folder: consumers hear of each message of their queue
+        self._gap = False  # whether events may have been missed, which persistent watches have not been told
         self.standard: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
 
     def add(self, registration: Registration) -> None:
@@ -106,7 +107,15 @@ class WatchRegistry:
         return Mode.RECURSIVE if any(registration.recursive for registration in registrations) else Mode.PERSISTENT
 
     def dispatch(self, events: Iterable[Event]) -> None:
-        """Pass notifications to all matching watches, in their order."""
+        """Pass notifications to all matching watches, in their order.
+
+        Those of a new connection wait for `tell_missed`: a watch that hears of an event takes it for the next one. It
+        tells the watches that anything may have happened, so earlier events need not be kept.
+        """
+        if self._gap:
+            for event in events:
+                self._tell_standard(event)
+            return
         folder, names = "", list[str]()  # of znodes created one after the other in one folder
         for event in events:
             parent, name = folder_and_name(event.path)
@@ -122,10 +131,13 @@ class WatchRegistry:
                 self._dispatch(event)
         self._tell_created(folder, names)
 
-    def _dispatch(self, event: Event) -> None:
+    def _tell_standard(self, event: Event) -> None:
         if self.standard:
             for callback in tuple(self.standard.get((event.kind, event.path), ())):
                 asyncio.get_running_loop().call_soon(callback, event.path)
+
+    def _dispatch(self, event: Event) -> None:
+        self._tell_standard(event)
         kind = _KINDS.get(event.kind)
         if kind is None:  # "watch removed" and events of later servers
             return
@@ -137,8 +149,13 @@ class WatchRegistry:
         if self._recursive and kind is not EventKind.CHILDREN and event.path != "/":
             self._tell_above(watch_event)
 
+    def lost(self) -> None:
+        """Record that the connection was lost."""
+        self._gap = True
+
     def tell_missed(self) -> None:
-        """Notify every persistent watch that the connection was lost."""
+        """Notify every persistent watch that the connection was lost. They hear of all events from now on."""
+        self._gap = False
         for registrations in tuple(self._persistent.values()):
             for registration in tuple(registrations):
                 registration.tell(WatchEvent(EventKind.MISSED, registration.path))

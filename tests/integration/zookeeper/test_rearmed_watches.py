@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 from aiozkqueue.testing import Opcode
-from aiozkqueue.zookeeper import State, connect
-from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected, reply
+from aiozkqueue.zookeeper import EventKind, State, WatchEvent, connect
+from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected, frame, reply
 
 _MANY = 400  # of 1,000 bytes each, which is more than two requests carry
+CREATED = EventKind.CREATED.value
 
 
 async def test_watches_may_come_and_go_while_thousands_are_set_again() -> None:
@@ -45,4 +47,34 @@ async def test_watches_may_come_and_go_while_thousands_are_set_again() -> None:
         assert zk.state is State.CONNECTED
         assert opcodes.count(Opcode.SET_WATCHES2) == 4
         assert opcodes[-2:].count(Opcode.ADD_WATCH) == 1
+        await zk.close()
+
+
+def event(kind: int, path: str) -> bytes:
+    """Return the frame of a notification."""
+    return frame(struct.pack(">iqiiii", -1, -1, 0, kind, 3, len(path)) + path.encode())
+
+
+async def test_a_watch_is_told_that_events_were_missed_before_it_hears_of_any_on_a_new_connection() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1, timeout=60_000))
+        while True:
+            xid, opcode = await peer.request()
+            if peer.number == 1 and opcode == Opcode.EXISTS:
+                peer.drop()
+                return
+            peer.send(reply(xid, body=bytes(80)))
+            if opcode == Opcode.SET_WATCHES2:  # the server has created znodes before it set the watches, and after it
+                peer.send(event(CREATED, "/items/3"))
+            elif peer.number == 2 and opcode == Opcode.EXISTS:
+                peer.send(event(CREATED, "/items/4"))
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts, session_timeout=60)
+        events: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        await zk.watch("/items", events.put_nowait, recursive=True)
+        await zk.exists("/")
+        told = [await asyncio.wait_for(events.get(), 30) for _ in range(2)]
+        assert told == [WatchEvent(EventKind.MISSED, "/items"), WatchEvent(EventKind.CREATED, "/items/4")]
         await zk.close()

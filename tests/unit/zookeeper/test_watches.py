@@ -66,6 +66,16 @@ def test_a_failing_watcher_does_not_block_the_others() -> None:
     assert [event.kind for event in told] == [EventKind.CHANGED, EventKind.MISSED]
 
 
+def test_events_of_a_new_connection_are_reported_only_after_the_watches_know_that_others_were_missed() -> None:
+    registry = WatchRegistry()
+    told = _Told(registry, "/a", recursive=True)
+    registry.lost()
+    _dispatch(registry, CREATED, "/a/3")
+    registry.tell_missed()
+    _dispatch(registry, CREATED, "/a/4")
+    assert told == [WatchEvent(EventKind.MISSED, "/a"), WatchEvent(EventKind.CREATED, "/a/4")]
+
+
 def test_a_watcher_can_cancel_itself_during_its_call() -> None:
     registry = WatchRegistry()
     registration = Registration("/a", lambda _event: registry.remove(registration), recursive=False)
