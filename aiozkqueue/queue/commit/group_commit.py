@@ -127,7 +127,8 @@ class _PendingMulti:
         composition = self.composition
         for atomic_write in self.writes:
             self.starts.append(len(operations))
-            composition.write, part = atomic_write, atomic_write.part
+            composition.begin(atomic_write)
+            part = atomic_write.part
             part.compose(composition)
             self.needs_results = self.needs_results or part.needs_results
         self.shared = len(operations)

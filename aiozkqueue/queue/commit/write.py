@@ -137,6 +137,14 @@ class Composition:
         """The chains that this multi continues, with the handler of their operations."""
         self._counted: dict[QueueState, _Counted] = {}
 
+    def begin(self, atomic_write: AtomicWrite) -> None:
+        """Compose the operations of this write from here on."""
+        self.write = atomic_write
+        # The write before may have named a handler, and then added no operation: its puts may be composed later.
+        while self._starts and self._starts[-1] == len(self.operations):
+            self._starts.pop()
+            self._handlers.pop()
+
     def answer_with(self, handler: RefusalHandler) -> None:
         """Name the handler of all operations from here on."""
         self._starts.append(len(self.operations))

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, cast
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.commit.register import FixedOperations
-from aiozkqueue.queue.commit.write import AtomicWrite
+from aiozkqueue.queue.commit.write import AtomicWrite, Composition
+from aiozkqueue.zookeeper import Delete
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
+    from aiozkqueue.runtime.clock import ServerClock
 
 
 class Ledger:
@@ -66,3 +68,16 @@ async def test_each_watcher_of_a_write_is_notified_once_and_in_order() -> None:
     atomic_write.succeed(None)
     await waiting
     assert notified == ["first", "second"]
+
+
+def test_a_handler_answers_for_no_operation_of_another_write() -> None:
+    """Puts are composed after the operations of all writes, so the last handler of a write may have none yet."""
+    first, second = (FixedOperations("t", (), lambda error: NotCommittedError(str(error))) for _ in range(2))
+    composition = Composition(cast("ServerClock", None))
+    composition.begin(AtomicWrite("1", first))
+    composition.add(Delete("/a"), first)
+    composition.answer_with(first)
+    composition.begin(AtomicWrite("2", second))
+    composition.operations.append(Delete("/b"))
+    assert composition.handler_of(0, 0) == (first, 0)
+    assert composition.handler_of(1, 1) is None
