@@ -132,7 +132,7 @@ def test_a_put_that_an_acl_refuses_does_not_fail_the_bundled_puts_of_another_que
             puts = [jobs.put(b"%d" % each) for each in range(WRITES)]
             puts.insert(before, denied.put(b"second"))
             results = await asyncio.gather(*puts, return_exceptions=True)
-            assert isinstance(results.pop(before), zq.errors.AccessDeniedError)
+            assert isinstance(results.pop(before), zq.AccessDeniedError)
             assert [each for each in results if not isinstance(each, str)] == []
             assert await jobs.size() == WRITES
 

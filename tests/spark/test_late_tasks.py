@@ -112,7 +112,7 @@ async def test_a_write_that_fails_between_any_two_requests_of_a_task_leaves_noth
         await asyncio.wait({task, struck}, return_when=asyncio.FIRST_COMPLETED)
         ended = not struck.done()
         driver = writer_of(options)
-        driver.__dict__.update(slow.__dict__, _options=driver._options)  # the writer of the task, without the proxy
+        vars(driver).update(vars(slow), _options=driver._options)  # the writer of the task, without the proxy
         await asyncio.to_thread(driver.abort, [])
         fault.release()
         proxy.heal()
@@ -142,7 +142,7 @@ async def test_a_failed_write_whose_driver_loses_any_request_or_reply_refuses_la
             options = {"hosts": zookeeper, "root": root, "queue": "orders", **more}
             driver = await asyncio.to_thread(writer_of, {**options, "hosts": proxy.hosts})
             task = writer_of(options)
-            task.__dict__.update(driver.__dict__, _options=task._options)
+            vars(task).update(vars(driver), _options=task._options)
             if begun:
                 await asyncio.to_thread(task.write, rows_of(BODIES))
             fault = (proxy.lose_before if when == "before" else proxy.lose_after)(Opcode.MULTI, nth=nth)

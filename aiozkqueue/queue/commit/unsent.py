@@ -73,18 +73,18 @@ class SharedWrite(AtomicWrite):
         "_claims",
         "_created",
         "_ended",
+        "_members",
         "_own_created",
         "_own_ended",
         "_patience",
         "_puts",
         "_state",
         "hold",
-        "members",
     )
 
     def __init__(self, member: AtomicWrite, share: Share) -> None:
         claim, put, self._patience = share
-        self.members: list[AtomicWrite] = [member]
+        self._members = [member]
         self.hold: BundleHold | None = None
         """The bundle of the messages that it ends."""
         self._state: QueueState | None = None
@@ -118,18 +118,23 @@ class SharedWrite(AtomicWrite):
             (None if claim is None else claim.bundle) is not self.hold
             or (None if put is None else put.state) is not self._state
             or patience is not self._patience
-            or len(self.members) >= MEMBERS
+            or len(self._members) >= MEMBERS
             or part.weight + more > SHARED_BYTES
         ):
             return False
         part.weight += more
-        self.members.append(member)
+        self._members.append(member)
         if claim is not None and self._ended is not None:
             self._claims.append(claim)
             self._ended.add(claim)
         if put is not None:
             self._puts.append(put)
         return True
+
+    @property
+    def members(self) -> Sequence[AtomicWrite]:
+        """The members, in order."""
+        return self._members
 
     @property
     def uniform(self) -> bool:
@@ -142,33 +147,33 @@ class SharedWrite(AtomicWrite):
         """Give each member its own part; return the members, in order."""
         self._own_ended = [
             end_claims(member.transaction_id, {claim: CONSUME}, claim.generation)
-            for member, claim in zip(self.members, self._claims, strict=False)
+            for member, claim in zip(self._members, self._claims, strict=False)
         ]
         self._own_created = [Puts((put,), self._patience) for put in self._puts]
-        for index, member in enumerate(self.members):
+        for index, member in enumerate(self._members):
             member.part = joined([*self._own_ended[index : index + 1], *self._own_created[index : index + 1]])
-        return self.members
+        return self._members
 
     def answering(self, handler: RefusalHandler) -> list[tuple[AtomicWrite, RefusalHandler]]:
         """Return the members, which are apart, each with what answers a refusal that concerns all of them."""
         if handler is self._ended:
-            return [*zip(self.members, self._own_ended, strict=True)]
+            return [*zip(self._members, self._own_ended, strict=True)]
         if handler is self._created:
-            return [*zip(self.members, self._own_created, strict=True)]
-        return [(member, handler) for member in self.members]
+            return [*zip(self._members, self._own_created, strict=True)]
+        return [(member, handler) for member in self._members]
 
     def answering_at(self, handler: RefusalHandler, offset: int) -> tuple[AtomicWrite, RefusalHandler]:
         """Return the member, which is apart, of a create; all other operations are shared."""
         if handler is self._created:
-            return self.members[offset], self._own_created[offset]
+            return self._members[offset], self._own_created[offset]
         return self, handler
 
     def succeed(self, results: Sequence[Result] | None, meter: Meter | None = None) -> None:
         """Settle all members as applied."""
         self.part.applied(results, meter)
         if self.committer is not None:
-            self.committer.count_settled(len(self.members))
-        for member in self.members:
+            self.committer.count_settled(len(self._members))
+        for member in self._members:
             member.settle(None)
 
     def fail(self, error: BaseException) -> None:
