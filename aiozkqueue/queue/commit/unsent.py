@@ -158,8 +158,6 @@ class SharedWrite(AtomicWrite):
         """Return the members, which are apart, each with what answers a refusal that concerns all of them."""
         if handler is self._ended:
             return [*zip(self._members, self._own_ended, strict=True)]
-        if handler is self._created:
-            return [*zip(self._members, self._own_created, strict=True)]
         return [(member, handler) for member in self._members]
 
     def answering_at(self, handler: RefusalHandler, offset: int) -> tuple[AtomicWrite, RefusalHandler]:

@@ -236,11 +236,30 @@ def test_each_member_answers_for_its_own_operations(unsent: UnsentWrites) -> Non
     assert created is not None
     assert list(shared.apart()) == writes
     assert [part for _, part in shared.answering(ended)] == composed._own_ended
-    assert [part for _, part in shared.answering(created)] == composed._own_created
-    assert [shared.answering_at(created, number) for number in range(3)] == shared.answering(created)
+    own_created = list(zip(writes, composed._own_created, strict=True))
+    assert [shared.answering_at(created, number) for number in range(3)] == own_created
     assert shared.answering(another) == [(atomic_write, another) for atomic_write in writes]
     assert [atomic_write.part.queues for atomic_write in writes] == [("q",)] * 3
     assert len({chain for atomic_write in writes for chain in atomic_write.part.chains}) == 1
+
+
+def test_a_shared_write_is_as_large_as_its_members_and_is_sent_at_the_turn_of_the_first(unsent: UnsentWrites) -> None:
+    for number in range(5, 8):
+        end(unsent, number, result="q")
+    assert unsent.arrived == 3
+    unsent.restore(write(3))
+    first, shared = unsent.next_batch(MAX_REQUEST)
+    assert (first.number, shared.number) == (3, 5)
+    assert shared.part.weight == sum(atomic_write.part.weight for atomic_write in shared.apart())
+
+
+def test_a_shared_write_is_composed_separately_if_its_queue_has_no_bundles_any_more(unsent: UnsentWrites) -> None:
+    state = SimpleNamespace(snapshot=SimpleNamespace(bundle=2, transform_put=None))
+    unsent.share(member(0), Share(None, Put(cast("QueueState", state), "id", "p-", b"x"), AT_ONCE))
+    (shared,) = unsent.next_batch(MAX_REQUEST)
+    assert shared.uniform
+    state.snapshot.bundle = 1
+    assert not shared.uniform
 
 
 def test_a_shared_write_has_a_limited_number_of_members_and_a_batch_of_writes(unsent: UnsentWrites) -> None:
@@ -274,6 +293,17 @@ def test_one_of_several_members_can_be_removed(
     assert left == [one for one in writes if one is not writes[removed]]
     assert all(one is not None and one.part.weight > 0 for one in left)  # each has its own part now
     assert unsent.pop() is None
+
+
+@pytest.mark.parametrize("add", [put, end])
+def test_the_others_keep_their_turn_when_a_member_is_removed(
+    unsent: UnsentWrites, add: Callable[..., AtomicWrite]
+) -> None:
+    _, removed, _ = (add(unsent, number) for number in range(3))
+    unsent.add(write(3))
+    unsent.remove(removed)
+    add(unsent, 4)  # it is no member of the write that was taken apart
+    assert members(unsent) == [[0], [2], [3], [4]]
 
 
 def test_large_puts_are_not_collected_without_limit(unsent: UnsentWrites) -> None:
