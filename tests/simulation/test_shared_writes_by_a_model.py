@@ -108,8 +108,8 @@ class Run:
     def __post_init__(self) -> None:
         self.all_hold, self.go, self.known = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.core, self.results = core_of(self.session), self.session.queue("results")
-        self.number = self.random.choice([12, 90])
-        self.takers = self.random.choice([0, self.number // 4, self.number * 2 // 3])
+        self.number = self.random.choice([12, 140])
+        self.takers = self.random.choice([0, self.number // 4, self.number // 2])
         self.sizes = self.random.choice([(0, 10), (0, 10, 3000)])  # a few small puts are not even tried in bundles
         self.haste = self.random.choice([0, 0, 0.1, 0.5])  # the share of the calls with a limit
 
