@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.commit.register import FixedOperations
 from aiozkqueue.queue.commit.repairs import MAX_REPAIRS
+from aiozkqueue.queue.put.prepare import prepare
+from aiozkqueue.session.internals import core_of
+from aiozkqueue.session.unit_of_work import UnitOfWork
 from aiozkqueue.testing import Direction, Opcode
+from aiozkqueue.zookeeper import Check
 from tests.integration.queue.bundles import BODIES, Stored, bundled, drain
 
 if TYPE_CHECKING:
@@ -224,3 +229,36 @@ async def test_a_transaction_puts_the_first_delayed_messages_of_many_queues(sess
         for queue in queues:
             tx.put(queue, b"later", delay=3600)
     assert [await queue.size() for queue in queues] == [1] * len(queues)
+
+
+@pytest.mark.parametrize("end", ["reject", "release"])
+async def test_commits_that_end_their_message_in_another_way_do_not_consume_it(
+    session: zq.QueueSession, end: str
+) -> None:
+    queue = await bundled(session, OWN)
+
+    async def take_and_end() -> bytes:
+        async with session.transaction() as tx:
+            message = await tx.take(queue, timeout=20)
+            assert message is not None
+            if end == "reject":
+                tx.reject(message, "wrong")
+            else:
+                tx.release(message, delay=3600)
+            return message.value
+
+    assert sorted(await asyncio.gather(*(take_and_end() for _ in OWN))) == sorted(OWN)
+    stats = await queue.stats()
+    assert (stats.dead_letters, stats.delayed) == ((TASKS, 0) if end == "reject" else (0, TASKS))
+
+
+async def test_a_commit_with_one_put_and_a_condition_is_refused_with_the_condition(session: zq.QueueSession) -> None:
+    await session.queue("jobs").configure(zq.QueueConfig(bundle=64))
+    core = core_of(session)
+    await core.queue_state("jobs").open()
+    work = UnitOfWork(core, core.ids.next())
+    condition = FixedOperations("condition", (Check("/zms/missing"),), lambda error: zq.ConflictError(str(error)))
+    work.add_puts([prepare(core, session.queue("jobs"), b"1", {})], condition)
+    with pytest.raises(zq.ConflictError):
+        await work.commit()
+    assert await session.queue("jobs").size() == 0
