@@ -16,6 +16,7 @@ from aiozkqueue.session.unit_of_work import UnitOfWork
 from aiozkqueue.testing import Direction, Opcode
 from aiozkqueue.zookeeper import Check
 from tests.integration.queue.bundles import BODIES, Stored, bundled, drain
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import ZooKeeperProxy
@@ -262,3 +263,21 @@ async def test_a_commit_with_one_put_and_a_condition_is_refused_with_the_conditi
     with pytest.raises(zq.ConflictError):
         await work.commit()
     assert await session.queue("jobs").size() == 0
+
+
+async def test_commits_with_replies_are_no_part_of_a_shared_write(session: zq.QueueSession, stored: Stored) -> None:
+    queue = await bundled(session, OWN)
+    await queue.purge()
+    calls = [asyncio.create_task(queue.call(body, timeout=20)) for body in OWN]
+
+    async def all_put() -> bool:
+        return await queue.size() == TASKS
+
+    await eventually(all_put)
+    assert len(await stored.bundles()) == 1
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        delivery.reply(b"reply to " + delivery.value)
+
+    async with session.listener(queue, handle, concurrency=TASKS):
+        assert await asyncio.gather(*calls) == [b"reply to " + body for body in OWN]
