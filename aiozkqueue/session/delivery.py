@@ -13,6 +13,7 @@ from aiozkqueue.codec import codec_of
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, QueueError, Reject, Retry
 from aiozkqueue.layout import ConsumeOnce, ItemName, encode
 from aiozkqueue.layout.replies import REPLY_TO, ReplyAddress
+from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.destination import binding_of
 from aiozkqueue.queue.message import Message, content_of
@@ -319,7 +320,9 @@ class WorkSettling:
         try:
             if error.schedule is not None:
                 await self.work.runtime.learn_time()
-            delay = retry_delay(error, claim.attempt, due_date(claim), self.work.runtime.server_clock.now())
+            own = due_date(claim)
+            delay = retry_delay(error, claim.attempt, own, self.work.runtime.server_clock.now())
+            date = retry_date(error, claim.attempt, own)
             if error.schedule is not None:
                 claim.retries = len(error.schedule)
             rewrite = self._released_as(error.headers or {})
@@ -340,7 +343,7 @@ class WorkSettling:
                 "" if cause is error else f"; error: {describe(cause)}",
                 extra=about(claim, self.work.id),
             )
-        await self.work.rollback(delay, describe(cause), cause=cause, rewrite=rewrite)
+        await self.work.rollback(delay, describe(cause), cause=cause, rewrite=rewrite, date=date)
 
     def _released_as(self, headers: Mapping[str, str] = MappingProxyType({})) -> bytes | None:
         """Return the message with the extra headers and these; without the extra ones if they do not fit.
@@ -388,6 +391,16 @@ def retry_delay(error: Retry, attempt: int, due: int, now: int) -> float | None:
         extra = required_seconds(error.schedule[attempt - 1], f"schedule[{attempt - 1}]")
         return max(0.0, (due - now) / 1000 + extra)
     return None if error.delay is None else required_seconds(error.delay, "delay")
+
+
+def retry_date(error: Retry, attempt: int, due: int) -> int | None:
+    """Return the moment of the redelivery by a schedule; None: there is no schedule. Pure; times in ms.
+
+    Raises: as `retry_delay`.
+    """
+    if error.schedule is None:
+        return None
+    return due + milliseconds_in(required_seconds(error.schedule[attempt - 1], f"schedule[{attempt - 1}]"))
 
 
 def due_date(claim: Claim) -> int:

@@ -434,11 +434,13 @@ class UnitOfWork:
         *,
         cause: BaseException | None = None,
         rewrite: bytes | None = None,
+        date: int | None = None,
     ) -> None:
         """Undo: drop the puts, release the claims after ``delay`` seconds (None: each queue's policy).
 
         ``error`` and ``cause`` are the reason: a text that is stored, and the exception for the log. With ``rewrite``,
-        the item of the only claim is replaced by these bytes.
+        the item of the only claim is replaced by these bytes. With ``date``, the delay ends at this moment, ms in
+        ZooKeeper's time.
 
         It always succeeds. It returns when the locks or their session are gone, after one session timeout at the
         latest: if no server answers, the session ends by then, and the locks with it. If a commit is in flight, it
@@ -456,7 +458,7 @@ class UnitOfWork:
             self.require_open()
         if self._state is _OPEN:
             self._move(_SETTLING)
-            self._release_claims(delay, error, rewrite, cause=cause)
+            self._release_claims(delay, error, rewrite, cause=cause, date=date)
             self._move(_ROLLED_BACK)
         if self._release is not None:
             await wait_settled(self._release, limit=self.runtime.grace)
@@ -586,6 +588,7 @@ class UnitOfWork:
         *,
         cause: BaseException | None = None,
         obstructed: str | None = None,
+        date: int | None = None,
     ) -> None:
         """Drop the puts, and send the release of all claims; it continues until it is applied or the session is over.
 
@@ -611,8 +614,8 @@ class UnitOfWork:
             elif claim.id == obstructed:
                 longest = max(aside(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random))
                 disposition = disposition._replace(delay=longest)
-            elif rewrite is not None:
-                disposition = disposition._replace(rewrite=rewrite)
+            elif rewrite is not None or date is not None:
+                disposition = disposition._replace(rewrite=rewrite, date=date)
             dispositions[claim] = disposition
         release_id = runtime.ids.next()
         atomic_write = AtomicWrite(release_id, ReleaseClaims(release_id, dispositions, self.generation))

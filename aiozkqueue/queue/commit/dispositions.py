@@ -48,6 +48,8 @@ class Disposition(NamedTuple):
     """Whether the item still exists when only its lock is removed."""
     replaced: bool = False
     """Whether the message continues as another item, which has its payload: it was moved or reassigned."""
+    date: int | None = None
+    """The moment at which a release with a delay ends, ms in ZooKeeper's time; None: ``delay`` after the release."""
 
 
 CONSUME = Disposition("consume")

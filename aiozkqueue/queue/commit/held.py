@@ -330,6 +330,8 @@ class EndClaims(Part):
         yield from self._remove_traces(claim)
 
     def _due(self, disposition: Disposition) -> int:
+        if disposition.date is not None:  # the delay was computed by an estimate that may have changed
+            return max(disposition.date, self._now + 1)
         return self._now + max(1, milliseconds_in(disposition.delay))
 
 

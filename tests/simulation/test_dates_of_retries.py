@@ -1,0 +1,44 @@
+"""A scheduled retry is due at its date, although the estimate of ZooKeeper's time changes while it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.session import delivery
+from aiozkqueue.session.delivery import retry_delay
+from aiozkqueue.testing import run_virtual, simulated
+
+
+@pytest.mark.parametrize("bodies", [[b"0"], [b"%d" % number for number in range(40)]], ids=["single item", "bundle"])
+def test_a_retry_is_not_early_if_its_delay_was_computed_by_a_better_estimate(
+    monkeypatch: pytest.MonkeyPatch, bodies: list[bytes]
+) -> None:
+    """The estimate is a lower bound, and after a reconnection it may be lower by a round trip than before."""
+
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(session_timeout=6) as session:
+            jobs, loop = session.queue("jobs"), asyncio.get_running_loop()
+            tries: list[float] = []
+
+            async def handle(message: zq.Delivery[bytes]) -> None:
+                if message.body == b"0":
+                    tries.append(loop.time())
+                    if message.attempt == 1:
+                        raise zq.Retry(schedule=[2])
+
+            put = loop.time()
+            await jobs.put_many(bodies)
+            async with session.listener(jobs, handle):
+                await asyncio.sleep(4)
+            first, second = tries
+            assert first < put + 1
+            assert put + 2 <= second < put + 2.5
+
+    def better(error: zq.Retry, attempt: int, due: int, now: int) -> float | None:
+        return retry_delay(error, attempt, due, now + 200)
+
+    monkeypatch.setattr(delivery, "retry_delay", better)
+    run_virtual(main, limit=200)
