@@ -193,6 +193,7 @@ def test_an_attempts_record_of_any_bytes_affects_only_its_own_message(
 
 @FUZZ
 @given(lock=hostile_json, due=places, due_name=due_names)
+@pytest.mark.slow
 def test_a_lock_and_a_delay_of_any_bytes_hold_only_their_own_message(
     lock: bytes, due: bytes, due_name: str, zookeeper: str, writer: Writer
 ) -> None:

@@ -189,6 +189,7 @@ def test_a_batch_committed_by_the_sink_only_is_written_once_and_not_lost_in_anot
     assert left(options) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_released_batch_is_read_again_with_the_same_checkpoint_as_the_error_says(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:

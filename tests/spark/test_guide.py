@@ -75,6 +75,7 @@ class Guide:
         return sorted(drained({"hosts": self.hosts, "root": "/zms", "queue": queue}))
 
 
+@pytest.mark.slow
 def test_the_programs_of_sources_and_sinks_run(spark: SparkSession, zookeeper: str, tmp_path: Path) -> None:
     guide = Guide(spark, zookeeper, tmp_path, READS)
     guide.put("orders", b"1")

@@ -128,6 +128,7 @@ def test_an_unload_decodes_payloads_and_keeps_undecodable_ones(
         unload(spark, str(other), options)
 
 
+@pytest.mark.slow
 def test_a_load_refuses_bad_rows_with_a_clear_error(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
