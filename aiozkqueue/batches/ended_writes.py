@@ -42,7 +42,7 @@ NOT_KNOWN: Final = Made()
 
 
 class EndedWrites(NamedTuple):
-    """The shared record of a queue, at the version read; -1: there is none."""
+    """The shared record of a queue, at the version that was read; the version is -1 if no record exists."""
 
     path: str
     record: WriterRecord

@@ -272,7 +272,7 @@ class BatchWriter:
         self, after: WriterRecord, before: WriterRecord | None, version: int, more: list[Operation]
     ) -> None:
         """Try to begin a batch under a new name, or to take it over; the caller checks the result."""
-        assert after.stage is not None  # noqa: S101
+        assert after.stage is not None  # noqa: S101 - `_begun` sets it
         if before is None or before.stage != after.stage:
             lock = LockRecord(after.stage, self._runtime.ids.client)
             more = [*more, Create(self._state.paths.lock(after.stage), lock.encode())]

@@ -24,7 +24,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 def with_rows(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch] | None:
-    """Return the batches that have rows; None if there is none. This waits for the first row."""
+    """Return the batches that have rows, or None if no batch has any. This waits for the first row."""
     full = (batch for batch in batches if batch.num_rows)
     first = next(full, None)
     return None if first is None else chain((first,), full)

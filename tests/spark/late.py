@@ -32,7 +32,7 @@ ROWS = 100
 
 
 class LateWriter(QueueWriter):
-    """Whose first partition waits before it begins; every other one fails."""
+    """A writer whose first partition waits before it begins. Its other partitions fail."""
 
     folder: Path
 

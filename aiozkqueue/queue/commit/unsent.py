@@ -46,7 +46,7 @@ SHARED_BYTES: Final = GROUP_BYTES // 4
 
 
 class Share(NamedTuple):
-    """What a member of a shared write does: it ends a message, or puts one, or both."""
+    """The contribution of one member to a shared write: it ends a message, puts a message, or both."""
 
     claim: BundledClaim | None
     """A processed message of a queue without end hooks."""

@@ -191,7 +191,7 @@ class Composition:
     def handler_of(self, index: int, start: int) -> tuple[RefusalHandler, int] | None:
         """Return the last handler named for an operation, and the index of the first operation that it answers for.
 
-        None: there is none since the operation ``start``.
+        Return None if no handler was named since the operation ``start``.
         """
         position = bisect_right(self._starts, index) - 1
         if position < 0 or self._starts[position] < start:
