@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Node, Operation
 
 #: Pages that are removed at a time: the server works on one while others are in transit.
-UNDER_WAY: Final = 4
+MAX_CONCURRENT: Final = 4
 
 
 class Held(NamedTuple):
@@ -65,7 +65,7 @@ class Removing(Manifests):
         pages = await self._pages_of(batch)
         state = await self._read(batch)
         held = Held(self._claims(batch, state), rejection_of(state))
-        ended = await run_limited(UNDER_WAY, [partial(self._end_page, page, held) for page in pages])
+        ended = await run_limited(MAX_CONCURRENT, [partial(self._end_page, page, held) for page in pages])
         await self._delete(manifest)
         return sum(ended)
 

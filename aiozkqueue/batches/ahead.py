@@ -13,7 +13,7 @@ from aiozkqueue.operations.ledger_pages import count_messages, untouched_records
 from aiozkqueue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Delete, NoAuthError, SetData
 
-from .acknowledge import UNDER_WAY
+from .acknowledge import MAX_CONCURRENT
 from .bundled import releasing
 from .epoch import RefusedError
 from .making import Making
@@ -50,7 +50,7 @@ class Ahead(Making):
         for number in await self.batches() if self._unsealed else ():
             if not (await self._read(number)).sealed:
                 pages = await self._pages_of(number)
-                released += sum(await run_limited(UNDER_WAY, [partial(self._give_back, page) for page in pages]))
+                released += sum(await run_limited(MAX_CONCURRENT, [partial(self._give_back, page) for page in pages]))
                 await self._delete(self._manifest(number))
         self._begun, self._unsealed = None, False
         return released

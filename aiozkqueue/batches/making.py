@@ -15,7 +15,7 @@ from aiozkqueue.operations.similar import absence
 from aiozkqueue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
 
-from .acknowledge import UNDER_WAY, Removing
+from .acknowledge import MAX_CONCURRENT, Removing
 from .backlog import Backlog
 from .bundled import locking
 from .epoch import RefusedError
@@ -160,13 +160,13 @@ class Making(Removing):
         while count < most and self._left and not self._halted:
             room = most - count
             pages: dict[str, list[Entry]] = {}
-            while room > 0 and len(pages) < UNDER_WAY and self._left:
+            while room > 0 and len(pages) < MAX_CONCURRENT and self._left:
                 chosen = await self._choose(size, room)
                 if chosen:
                     pages[f"{self._manifest(number)}/{page:06d}"] = chosen
                     page, room = page + 1, room - count_messages(chosen)
             adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
-            made = await run_limited(UNDER_WAY, adding)
+            made = await run_limited(MAX_CONCURRENT, adding)
             count += sum(added for added in made if added is not None)
             refused = [chosen for chosen, added in zip(pages.values(), made, strict=True) if added is None]
             if not refused:

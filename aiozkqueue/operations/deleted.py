@@ -15,7 +15,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     apply_until_answered,
     below,
-    read_apart,
+    read_separately,
     until_answered,
 )
 
@@ -36,7 +36,7 @@ async def sweep_deleted(runtime: Runtime, moment: int) -> int:
     """
     zookeeper, removed = runtime.zookeeper, 0
     bases = [f"{runtime.root}/{name}" for name in await below(zookeeper, runtime.root) if not name.startswith(".")]
-    for base, found in zip(bases, await read_apart(zookeeper, [[base] for base in bases]), strict=True):
+    for base, found in zip(bases, await read_separately(zookeeper, [[base] for base in bases]), strict=True):
         node = None if isinstance(found, NoAuthError) else found[0]
         if node is None or not is_deleted(node.data):
             continue

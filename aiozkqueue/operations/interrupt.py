@@ -106,7 +106,7 @@ async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, dispo
             return None
         if found.state.lock is not None and is_of_ledger(LockRecord.decode(found.state.lock.data)):
             return False
-        change = await _taking_apart(handle, found, disposition, obstructed=obstructed)
+        change = await _dissolving(handle, found, disposition, obstructed=obstructed)
         (part,) = await settle(handle.runtime, [change])
         if not part.left:
             return True
@@ -115,7 +115,7 @@ async def interrupt_bundled(handle: QueueHandle[Runtime], message_id: str, dispo
     raise NotCommittedError(msg)
 
 
-async def _taking_apart(
+async def _dissolving(
     handle: QueueHandle[Runtime], found: Found, disposition: Disposition, *, obstructed: bool
 ) -> Change:
     """Return the replacement of a bundle by its other messages, which ends one and takes its lock away.

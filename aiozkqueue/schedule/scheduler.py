@@ -169,12 +169,12 @@ class Scheduler:
             self._due.pop(name, None)
         self._jobs |= read
         due = {name: job for name, job in self._jobs.items() if self._due.get(name, now) <= now}
-        pauses = await asyncio.gather(*(self._serve_apart(name, *job, now) for name, job in due.items()))
+        pauses = await asyncio.gather(*(self._serve_isolated(name, *job, now) for name, job in due.items()))
         self._due |= {name: now + milliseconds_in(pause) for name, pause in zip(due, pauses, strict=True)}
         following = min(self._due.values(), default=now + milliseconds_in(LONGEST_SLEEP))
         return min(max(0.0, (following - now) / 1000), LONGEST_SLEEP)  # further away if the clock was set back
 
-    async def _serve_apart(self, name: str, record: JobRecord, version: int, now: int) -> float:
+    async def _serve_isolated(self, name: str, record: JobRecord, version: int, now: int) -> float:
         """Serve one job as `_serve` does; an unforeseen error with it does not stop the others."""
         try:
             return await self._serve(name, record, version, now)

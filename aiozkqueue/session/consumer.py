@@ -43,7 +43,7 @@ log: Final = logging.getLogger(__name__)
 #: Iterations of the event loop until a request for claims, and the commits begun before it, have been sent.
 TURNS_TO_SEND = 3
 #: The maximum number of pending commits, as a multiple of the prefetch. Commits about a bundle follow each other: while
-#: one multi is under way, the loop fills the next. With 1, a loop without waits does a fourth fewer per second.
+#: one multi is in progress, the loop fills the next. With 1, a loop without waits does a fourth fewer per second.
 PENDING = 2
 
 
@@ -176,7 +176,7 @@ class Consumer(Generic[T]):
             return
         atomic_write = None
         try:
-            while len(self._commits.under_way) >= PENDING * self._prefetch:
+            while len(self._commits.in_progress) >= PENDING * self._prefetch:
                 self._commits.landed.clear()
                 await self._commits.landed.wait()
             # Capacity in the target queues is reserved only now: pending commits may wait for it.
@@ -193,7 +193,7 @@ class Consumer(Generic[T]):
             except PASSING as error:
                 self._warn_of_redelivery(error)
         elif atomic_write is not None:
-            self._commits.under_way[atomic_write] = work
+            self._commits.in_progress[atomic_write] = work
             atomic_write.watch(self._commits.land)
 
     def _warn_of_redelivery(self, error: BaseException) -> None:
@@ -224,7 +224,7 @@ class Consumer(Generic[T]):
                 if self._idle and not prefetcher.ready:
                     return None
                 if prefetcher.ask():
-                    self._answer_outdated = bool(self._commits.under_way)
+                    self._answer_outdated = bool(self._commits.in_progress)
                     if prefetcher.ready:
                         await _until_sent()
                         continue
@@ -256,8 +256,8 @@ class Consumer(Generic[T]):
         if self._stopped:
             return False
         commits = self._commits
-        outdated = self._answer_outdated if self._until_idle == 0 else bool(commits.under_way)
-        while commits.under_way:
+        outdated = self._answer_outdated if self._until_idle == 0 else bool(commits.in_progress)
+        while commits.in_progress:
             commits.landed.clear()
             await commits.landed.wait()
         for work, _ in commits.failures:
@@ -307,13 +307,13 @@ class Consumer(Generic[T]):
 
     async def _await_commits(self, error: BaseException | None, released: asyncio.Future[None] | None) -> None:
         """Wait for pending commits and releases, one session timeout in total; they continue without the loop."""
-        under_way = list(self._commits.under_way.items())
-        waited_for = [commit.done for commit, _ in under_way]
+        in_progress = list(self._commits.in_progress.items())
+        waited_for = [commit.done for commit, _ in in_progress]
         if released is not None:
             waited_for.append(released)
         if waited_for:
             await wait_settled(asyncio.gather(*waited_for, return_exceptions=True), limit=self._runtime.grace)
-        for commit, work in under_way:
+        for commit, work in in_progress:
             if not commit.settled and error is None:
                 raise unknown(work.id, f"no answer within {self._runtime.grace:g} s")
 
@@ -362,13 +362,13 @@ class _Commits:
         self._abandoned = False
         self.ended = -math.inf
         """When the last one ended, by the monotonic clock."""
-        self.under_way: dict[AtomicWrite, UnitOfWork] = {}
+        self.in_progress: dict[AtomicWrite, UnitOfWork] = {}
         self.failures: deque[tuple[UnitOfWork, BaseException]] = deque()
         self.landed = asyncio.Event()
 
     def land(self, commit: AtomicWrite) -> None:
         """Record that a commit has ended."""
-        work = self.under_way.pop(commit)
+        work = self.in_progress.pop(commit)
         self.ended = self._clock.monotonic()
         if commit.error is not None:
             self.failures.append((work, commit.error))

@@ -30,7 +30,7 @@ from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.history import HistoryHook, process_of
 from aiozkqueue.queue.commit.meter import Meter
 from aiozkqueue.queue.commit.puts import Puts, makes_bundles
-from aiozkqueue.queue.commit.unsent import Share
+from aiozkqueue.queue.commit.unsent import Contribution
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.affinity import node_hash
@@ -385,7 +385,7 @@ class SessionCore:
         """
         if makes_bundles(put.state):
             atomic_write = AtomicWrite(put.id)
-            self.committer.submit(atomic_write, Share(None, put, AT_ONCE))
+            self.committer.submit(atomic_write, Contribution(None, put, AT_ONCE))
         else:
             atomic_write = AtomicWrite(put.id, Puts((put,)))
             self.committer.submit(atomic_write)

@@ -43,7 +43,7 @@ from aiozkqueue.queue.commit.held import end_claims
 from aiozkqueue.queue.commit.puts import Puts, makes_bundles
 from aiozkqueue.queue.commit.release import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
-from aiozkqueue.queue.commit.unsent import new_share
+from aiozkqueue.queue.commit.unsent import new_contribution
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, joined
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import make_ready
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.alterations import TransactionalAlteration
     from aiozkqueue.queue.commit.capacity import Needs, Reservation
     from aiozkqueue.queue.commit.put import Put
-    from aiozkqueue.queue.commit.unsent import Share
+    from aiozkqueue.queue.commit.unsent import Contribution
     from aiozkqueue.queue.commit.write import Part
     from aiozkqueue.queue.state.claim import Claim
 
@@ -369,13 +369,13 @@ class UnitOfWork:
         dispositions = self._claims
         if len(dispositions) > 1:
             refuse_to_overtake(self.what, dispositions)
-        if (shared := self._share()) is not None:
+        if (shared := self._contribution()) is not None:
             atomic_write = AtomicWrite(self.id, None, self._commit_settled)
             runtime.committer.submit(atomic_write, shared)
         else:
             atomic_write = AtomicWrite(self.id, self._part(), self._commit_settled)
-            # A composition for trial would replace the changes of a write about the same bundle that is under way. The
-            # committer, which composes one at a time, refuses those that are too large.
+            # A trial composition would replace the changes of another write in progress about the same bundle. The
+            # committer composes one at a time, and refuses those that are too large.
             if atomic_write.part.weight > runtime.surely_small and not atomic_write.part.chains:
                 self._refuse_too_large(atomic_write)
             runtime.committer.submit(atomic_write)
@@ -390,7 +390,7 @@ class UnitOfWork:
             runtime.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
         return atomic_write
 
-    def _share(self) -> Share | None:
+    def _contribution(self) -> Contribution | None:
         """Return what it does as a member of a shared write; None: it may not be one."""
         claims, puts = self._claims, self._puts
         if len(claims) > 1 or len(puts) > 1 or self._alterations or self._reply or self._conditions:
@@ -405,7 +405,7 @@ class UnitOfWork:
             if put.plan is not None or not makes_bundles(put.state):
                 return None
             created = put
-        return new_share((ended, created, FOREVER))
+        return new_contribution((ended, created, FOREVER))
 
     def _part(self) -> Part:
         """Return what the commit does: it ends claims, then alters messages, then replies, then puts new ones.
@@ -453,7 +453,7 @@ class UnitOfWork:
         if self._state is _SETTLING:
             await self.decision(self.runtime.grace)
             if self._state is _SETTLING:
-                raise unknown(self.id, f"its commit is under way, with no answer within {self.runtime.grace:g} s")
+                raise unknown(self.id, f"its commit is in progress, with no answer within {self.runtime.grace:g} s")
         if self._state is _COMMITTED:
             self.require_open()
         if self._state is _OPEN:

@@ -247,19 +247,19 @@ def _id(name: str) -> str | None:
 
 async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[Found]:
     names = await _share(link, partition)
-    apart: dict[str, set[str]] = {}  # by sequence number, the messages that were read of bundles that others have left
+    partial: dict[str, set[str]] = {}  # by sequence number, the messages that were read of incomplete bundles
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
         async for rows in _singles(link, partition, layout, some):
             yield rows
-        async for found in _bundled(link, partition, layout, filter(is_bundle, some), apart):
+        async for found in _bundled(link, partition, layout, filter(is_bundle, some), partial):
             yield found
-    if apart:  # some of these messages may have become single items since the folder was listed
+    if partial:  # some of these messages may have become single items since the folder was listed
         known = set(names)
         late = [
             name
             for name in await _share(link, partition)
-            if name not in known and _order(name) in apart and _id(name) not in apart[_order(name)]
+            if name not in known and _order(name) in partial and _id(name) not in partial[_order(name)]
         ]
         async for rows in _singles(link, partition, layout, late):
             yield rows
@@ -276,12 +276,12 @@ async def _singles(
 
 
 async def _bundled(
-    link: Link, partition: FolderShare, layout: Layout, names: Iterable[str], apart: dict[str, set[str]]
+    link: Link, partition: FolderShare, layout: Layout, names: Iterable[str], partial: dict[str, set[str]]
 ) -> AsyncIterator[Found]:
-    """Read the messages that are left in bundles; if messages have left one, add those that were read of it."""
+    """Read the messages that are left in bundles; add to ``partial`` those read of a bundle that others have left."""
     lane = link.state.paths.place_of(partition.folder)
     whole = {ItemRef(lane, name).path: _order(name) for name in names}
-    apart.update({order: set() for order in whole.values()})
+    partial.update({order: set() for order in whole.values()})
     async for found in bundle_pages(QueueHandle(link.runtime, link.state), list(whole)):
         rows: list[dict[str, object]] = []
         parts: list[Alike] = []
@@ -289,14 +289,14 @@ async def _bundled(
             alike = _alike_of(state, layout) if partition.ids is None else None
             if alike is not None:
                 parts.append(alike)
-                del apart[whole[place]]
+                del partial[whole[place]]
                 continue
             messages = _messages_of(state)
             rows += bundled_values(state, messages, layout)
             if len(messages) == state.name.size:
-                del apart[whole[place]]
+                del partial[whole[place]]
             else:
-                apart[whole[place]] = {message.id for message, _ in messages}
+                partial[whole[place]] = {message.id for message, _ in messages}
         if parts:
             yield Columns(parts)
         if rows:

@@ -68,7 +68,7 @@ from aiozkqueue.zookeeper.interface import (
     new_delete,
 )
 from aiozkqueue.zookeeper.paths import parent_of
-from aiozkqueue.zookeeper.reading import PAGE, below, read_apart, read_latest, read_pages
+from aiozkqueue.zookeeper.reading import PAGE, below, read_latest, read_pages, read_separately
 from aiozkqueue.zookeeper.sending import apply_until_answered, until_answered
 from aiozkqueue.zookeeper.tls_files import RenewedContext, TlsFiles
 
@@ -124,9 +124,9 @@ __all__ = [
     "new_delete",
     "parent_of",
     "parse_hosts",
-    "read_apart",
     "read_latest",
     "read_pages",
+    "read_separately",
     "reads",
     "until_answered",
 ]

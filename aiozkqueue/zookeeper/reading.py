@@ -41,7 +41,7 @@ async def read_pages(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[Node | 
     return nodes
 
 
-async def read_apart(
+async def read_separately(
     zookeeper: ZooKeeper, sets: Sequence[Sequence[str]], *, generation: int | None = None
 ) -> list[list[Versioned | None] | NoAuthError]:
     """Read several sets of znodes, each set at one moment; an unreadable set is replaced by its error.

@@ -69,7 +69,7 @@ async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_sched
         assert (await jobs.pause("report")).paused
         paused_at = await reports.size()
         await asyncio.sleep(2.2)
-        assert await reports.size() <= paused_at + 1, "one may have been under way"
+        assert await reports.size() <= paused_at + 1, "one may have been in progress"
         resumed = await jobs.resume("report")
         dates = await occurrences(reports, paused_at + 3)
         assert not [one for one in dates[paused_at + 1 :] if one <= resumed.last], "nothing of the pause is made up for"

@@ -204,12 +204,12 @@ async def test_each_put_is_reported_once_when_it_is_stored(
 async def test_a_put_is_pending_until_the_server_stores_it(
     open_session: Opener, zookeeper_proxy: ZooKeeperProxy, path: str, server_view: Observer
 ) -> None:
-    """Their flush, which fails while a put is under way; here the put itself is waited for."""
+    """Their flush, which fails while a put is in progress; here the put itself is waited for."""
     session = await open_session(zookeeper_proxy.hosts, session_timeout=30)
     queue = session.curator_queue(path)
     await queue.put(b"before")
     fault = zookeeper_proxy.hold_request(lambda request: request.opcode == Opcode.MULTI)
-    put = asyncio.create_task(queue.put(b"under way"))
+    put = asyncio.create_task(queue.put(b"in progress"))
     await fault.struck(60)
     done, _ = await asyncio.wait({put}, timeout=0.2)
     assert not done
@@ -237,7 +237,7 @@ async def test_an_idle_consumer_gets_new_messages_after_its_session_expired(
 async def test_several_bounded_producers_and_consumers_keep_the_bound(
     session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    """Two producers of ours and a Java one, bounded to ten; the bound holds to within what may be under way at once."""
+    """Two producers of ours and a Java one, bounded to ten; the bound may be exceeded by the puts in progress."""
     most, each, locks = 10, 60, f"{path}-locks"
     queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
     await queues[0].configure(zq.QueueConfig(max_size=most))

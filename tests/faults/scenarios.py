@@ -258,7 +258,7 @@ class LoopOneByOne(Loop):
 
 
 class CrowdedLoop(Loop):
-    """As many commits under way as may be."""
+    """As many commits in progress as may be."""
 
     prefetch = 2
 

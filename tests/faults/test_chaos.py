@@ -115,10 +115,10 @@ class Chaos:
 
 
 async def settled(session: zq.QueueSession) -> None:
-    """Wait until nothing is under way in the background: claims that nobody waits for any more, and their return."""
+    """Wait until nothing is in progress in the background: claims that nobody waits for any more, and their return."""
     runtime = session._runtime
     async with asyncio.timeout(30):
-        while any(dispatcher.claims_under_way for dispatcher in runtime._dispatchers.values()):  # noqa: ASYNC110 -- no event reports it
+        while any(dispatcher.claims_in_progress for dispatcher in runtime._dispatchers.values()):  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
         await runtime.committer.drain()
 

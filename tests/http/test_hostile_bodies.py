@@ -39,7 +39,7 @@ async def nothing() -> None: ...
 async def never_held_up(work: Work, before: Work = nothing) -> None:
     """The loop turns all the time, whatever the server in it does.
 
-    A virtual machine that stands still for a moment counts that as CPU of the step under way. So a step that is too
+    A virtual machine that stands still for a moment counts that as CPU of the step in progress. So a step that is too
     long must be so each time: a parser that blocks the loop does it again.
     """
     seen: list[float] = []

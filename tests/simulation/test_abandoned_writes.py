@@ -29,9 +29,9 @@ def slow_cluster() -> Cluster:
 
 
 async def occupy_slots(queue: zq.Queue[bytes], puts: asyncio.TaskGroup) -> None:
-    """Have a multi under way under each commit slot."""
+    """Have a multi in progress under each commit slot."""
     for _ in range(SLOTS):
-        puts.create_task(queue.put(b"under way"))
+        puts.create_task(queue.put(b"in progress"))
         await asyncio.sleep(0.0001)
 
 
@@ -40,7 +40,7 @@ def test_a_commit_that_could_not_be_sent_in_time_uses_no_capacity() -> None:
     async def main() -> tuple[zq.Outcome, zq.Outcome, int]:
         async with slow_cluster().connect() as session:
             busy, small = session.queue("busy"), session.queue("small")
-            await small.configure(zq.QueueConfig(max_size=64))  # of which a session may have four under way
+            await small.configure(zq.QueueConfig(max_size=64))  # of which a session may have four in progress
             async with asyncio.TaskGroup() as puts:
                 await occupy_slots(busy, puts)  # the first time slots and queue are made
             async with asyncio.TaskGroup() as puts:
@@ -143,7 +143,7 @@ def test_claims_released_by_a_cancelled_take_are_not_committed_or_released_again
         async def consume(queue: zq.Queue[bytes]) -> None:
             async with queue.consume(settle="explicit") as deliveries:
                 async for delivery in deliveries:
-                    await asyncio.sleep(0.3)  # for whatever of the other session is under way
+                    await asyncio.sleep(0.3)  # for whatever of the other session is in progress
                     try:
                         await delivery.commit()
                     except zq.NotCommittedError as error:

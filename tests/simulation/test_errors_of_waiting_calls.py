@@ -155,9 +155,9 @@ def test_every_pending_call_reports_that_its_session_was_closed() -> None:
         cluster = Cluster(Ensemble(Random(0), delays=Delays(way, way, way, way)), 0)
         async with cluster.connect() as session:
             await session.queue("jobs").put(b"job")
-            under_way = [asyncio.create_task(ask(session, number)) for number in range(8)]
+            in_progress = [asyncio.create_task(ask(session, number)) for number in range(8)]
             await asyncio.sleep(millisecond / 1000)
-        ended, left = await asyncio.wait(under_way, timeout=60)
+        ended, left = await asyncio.wait(in_progress, timeout=60)
         assert not left
         return {type(error) for task in ended if (error := task.exception()) is not None}
 
@@ -208,14 +208,14 @@ def test_every_waiting_call_raises_when_a_task_of_its_session_is_cancelled() -> 
             await other.queue("jobs").put(b"1")
             await take()
             [resting] = [task for task in asyncio.all_tasks() if task.get_name().endswith(": claims")]
-            under_way = [asyncio.create_task(take()), asyncio.create_task(session.queue("small").put(b"2", timeout=60))]
+            waiting = [asyncio.create_task(take()), asyncio.create_task(session.queue("small").put(b"2", timeout=60))]
             await asyncio.sleep(0.1)
             putting = asyncio.create_task(other.queue("jobs").put(b"2"))
             for _ in range(turns):
                 await asyncio.sleep(0)
             resting.cancel()
             await putting
-            ended, hanging = await asyncio.wait([*under_way, asyncio.create_task(jobs.size())], timeout=30)
+            ended, hanging = await asyncio.wait([*waiting, asyncio.create_task(jobs.size())], timeout=30)
             assert not hanging
             with pytest.raises(zq.SessionClosedError, match=r"has failed.*cancelled by others"):
                 await jobs.put(b"3")

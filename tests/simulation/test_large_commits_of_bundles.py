@@ -1,4 +1,4 @@
-"""Large commits of messages of bundles, beside another commit about the same bundle that is under way."""
+"""Large commits of messages of bundles, beside another commit about the same bundle that is in progress."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def left_after(*, rejected: bool) -> tuple[zq.Outcome, zq.Outcome, list[by
                 large.put("results", LARGE)
                 large.put("results", LARGE)
                 committing = asyncio.create_task(small.commit())
-                await asyncio.sleep(0.001)  # it is under way
+                await asyncio.sleep(0.001)  # it is in progress
                 with suppress(zq.TransactionTooLargeError):
                     await large.commit()
                 await committing

@@ -201,7 +201,7 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_admitted(
             committed = sum(task.done() for task in committing)
             for task in committing:
                 task.cancel()
-            return committed, most, sum(room._under_way + len(room._waiters) for room in session._runtime._gates)
+            return committed, most, sum(room._in_progress + len(room._waiters) for room in session._runtime._gates)
 
     ends = {run_virtual(partial(main, milliseconds)) for milliseconds in range(0, 120, 7)}
     assert ends == {(len(orders), 2, 0)}
@@ -274,7 +274,7 @@ def test_a_wait_for_room_in_a_queue_without_a_size_ends_when_its_session_closes(
 
 
 def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied() -> None:
-    """It was refused because its queue had got a size: nothing of it is under way, and nothing of it comes later."""
+    """It was refused because its queue had got a size: nothing of it is in progress, and nothing of it comes later."""
 
     async def main(timeout: float) -> tuple[str, zq.Outcome, list[bytes], list[bytes], int]:
         cluster = cluster_of(0.002)
@@ -293,7 +293,7 @@ def test_a_commit_that_waits_for_room_again_past_its_timeout_reports_not_applied
                 async for _ in deliveries:
                     pass
             await asyncio.sleep(5)
-            left = sum(room._under_way + len(room._waiters) for room in session._runtime._gates)
+            left = sum(room._in_progress + len(room._waiters) for room in session._runtime._gates)
             return type(told.value).__name__, tx.outcome, bodies(cluster, "small"), bodies(cluster, "jobs"), left
 
     ends = {milliseconds: run_virtual(partial(main, milliseconds / 1000)) for milliseconds in range(3, 60)}

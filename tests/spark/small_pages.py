@@ -10,6 +10,6 @@ from tests.spark.test_unload import work
 pages: Any = making
 pages.PAGE = 2  # a batch of few messages has several pages, too
 removal: Any = acknowledge
-removal.UNDER_WAY = 1  # so that a driver is killed between two of them
+removal.MAX_CONCURRENT = 1  # so that a driver is killed between two of them
 
 __all__ = ["work"]

@@ -287,7 +287,7 @@ async def test_a_batch_with_an_interrupted_acknowledgement_is_never_returned_aga
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.batches.acknowledge.UNDER_WAY", 1)
+    monkeypatch.setattr("aiozkqueue.batches.acknowledge.MAX_CONCURRENT", 1)
     step, died = 0, True
     while died:
         step += 1
@@ -318,7 +318,7 @@ async def test_a_zombie_driver_gets_no_part_of_a_batch_that_is_being_removed(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.batches.making.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.batches.acknowledge.UNDER_WAY", 1)
+    monkeypatch.setattr("aiozkqueue.batches.acknowledge.MAX_CONCURRENT", 1)
     await fill(zookeeper, queue_root, 8)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
         batch = await zombie.next_batch(-1, None)

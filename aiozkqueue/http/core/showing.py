@@ -25,7 +25,7 @@ COMPARED: Final = 4_000
 
 async def everything(handle: QueueHandle[SessionCore], limit: int) -> list[ItemSnapshot]:
     """Return the first messages, including held ones. Raises: AccessDeniedError, PayloadError."""
-    await _take_apart(handle, 2 * limit)
+    await _dissolve_oldest(handle, 2 * limit)
     placed = await first_items(handle, await lanes(handle), 2 * limit)
     return await _read(handle, placed, limit, lambda _: True)
 
@@ -38,7 +38,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     config = await configuration(handle)
     if config is None:
         return []
-    await _take_apart(handle, 2 * limit)
+    await _dissolve_oldest(handle, 2 * limit)
     locked = await locked_ids(handle)
     async for ended in ended_locks(handle):
         locked.discard(ended)
@@ -60,7 +60,7 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
     return await _read(handle, placed, limit, lambda item: item.lock is None or (item.end or now + 1) <= now)
 
 
-async def _take_apart(handle: QueueHandle[SessionCore], messages: int) -> None:
+async def _dissolve_oldest(handle: QueueHandle[SessionCore], messages: int) -> None:
     """Dissolve the oldest bundles: this interface shows, claims and acknowledges single items."""
     config = await configuration(handle)
     if config is not None and config.bundled:

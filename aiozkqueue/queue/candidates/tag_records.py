@@ -24,7 +24,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SetData,
     below,
-    read_apart,
+    read_separately,
     until_answered,
 )
 
@@ -159,8 +159,8 @@ async def read_records(
     try:
         nodes = await zookeeper.read_many(records, generation=generation)
     except NoAuthError:
-        apart = await read_apart(zookeeper, [(path,) for path in records], generation=generation)
-        alone = [answer if isinstance(answer, NoAuthError) else answer[0] for answer in apart]
+        answers = await read_separately(zookeeper, [(path,) for path in records], generation=generation)
+        alone = [answer if isinstance(answer, NoAuthError) else answer[0] for answer in answers]
         return {
             digest: node if node is None or isinstance(node, NoAuthError) else node.data
             for digest, node in zip(digests, alone, strict=True)

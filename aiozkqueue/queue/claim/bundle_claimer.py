@@ -142,7 +142,7 @@ class BundleClaimer:
                 own = pending.pop(place)
                 if isinstance(refused.error, NoNodeError):  # it has ended
                     batch.ghosts.append(own)
-                elif await self._take_apart(place, own, generation):  # its holder has died, or was forced out
+                elif await self._try_to_dissolve(place, own, generation):  # its holder has died, or was forced out
                     batch.lost.append(own)
                 else:
                     batch.sealed.append(own)
@@ -181,7 +181,7 @@ class BundleClaimer:
         with suppress(MultiError):  # it was taken away meanwhile
             await apply_until_answered(self._zookeeper, operations, generation=generation)
 
-    async def _take_apart(self, place: str, own: str, generation: int) -> bool:
+    async def _try_to_dissolve(self, place: str, own: str, generation: int) -> bool:
         """Dissolve a bundle whose holder is gone; return False if it is to be left alone for a while."""
         try:
             return await self._dissolve(place, generation) not in (Dissolved.OBSTRUCTED, Dissolved.REFUSED)

@@ -27,7 +27,7 @@ from aiozkqueue.layout import (
     decode,
     read_table,
 )
-from aiozkqueue.queue.commit.bundles import ReturnRest
+from aiozkqueue.queue.commit.bundles import ReturnUndelivered
 from aiozkqueue.queue.commit.dispositions import Disposition, exhausted
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim, BundleHold
@@ -246,13 +246,13 @@ class HeldBundles:
 
     @property
     def low(self) -> bool:
-        """Whether `lacking` may return a number: fewer messages are at hand than half of those that should be."""
+        """Whether `missing` may return a number: fewer messages are at hand than half of those that should be."""
         return self._aim > 2 * self.at_hand
 
-    def lacking(self, promised: int) -> int:
+    def missing(self, promised: int) -> int:
         """Return how many messages to claim ahead of the takers, besides those in flight: many at a time."""
-        lacking = self._aim - self.at_hand - promised
-        return lacking if 2 * lacking > self._aim and self._candidates.has_more else 0
+        missing = self._aim - self.at_hand - promised
+        return missing if 2 * missing > self._aim and self._candidates.has_more else 0
 
     def stop_ahead(self) -> None:
         """Claim nothing ahead until more messages are finished: none of those listed can be claimed now."""
@@ -444,7 +444,7 @@ class HeldBundles:
 
     def _send_back(self, hold: BundleHold, claims: Sequence[BundledClaim]) -> list[AtomicWrite]:
         """Return messages of a bundle to all consumers, by this write; none: the session is closed."""
-        atomic_write = AtomicWrite(self._ids.next(), ReturnRest(hold, claims))
+        atomic_write = AtomicWrite(self._ids.next(), ReturnUndelivered(hold, claims))
         try:
             self._committer.submit(atomic_write)
         except SessionClosedError:  # the lock ends with the session

@@ -42,7 +42,7 @@ from aiozkqueue.zookeeper import (
     SessionExpiredError,
     ZooKeeperError,
     new_create,
-    read_apart,
+    read_separately,
 )
 
 from .orphan_locks import OrphanLocks, ReadFailedError, behind_locks
@@ -364,8 +364,8 @@ class Claimer:
         metas = (self._state.paths.meta(message_id) for message_id in ids)
         sets = list(zip(items, locks, metas, strict=True))
         with behind_locks():
-            apart = await read_apart(self._zookeeper, sets, generation=generation)
-        for index, nodes in enumerate(apart):
+            answers = await read_separately(self._zookeeper, sets, generation=generation)
+        for index, nodes in enumerate(answers):
             if isinstance(nodes, NoAuthError):
                 read.sealed[index] = nodes
             else:
@@ -437,8 +437,8 @@ class Claimer:
             try:
                 nodes = await self._zookeeper.read_versioned(paths, generation=generation)
             except NoAuthError:  # some are other users'
-                apart = await read_apart(self._zookeeper, [(path,) for path in paths], generation=generation)
-                nodes = [None if isinstance(each, NoAuthError) else each[0] for each in apart]
+                answers = await read_separately(self._zookeeper, [(path,) for path in paths], generation=generation)
+                nodes = [None if isinstance(each, NoAuthError) else each[0] for each in answers]
         except (SessionExpiredError, ClientClosedError):
             raise
         except ZooKeeperError as error:

@@ -67,7 +67,7 @@ class Demand(Protocol):
         ...
 
     @property
-    def claims_under_way(self) -> bool:
+    def claims_in_progress(self) -> bool:
         """Whether claims are in flight, or being released."""
         ...
 
@@ -224,7 +224,7 @@ class CandidateSource:
             return await self._look_by_urgency(limit, generation, ripe=ripe)
         if not level.must_list:
             places = await index.pop(level, limit)
-            if not places and self._demand.claims_under_way:
+            if not places and self._demand.claims_in_progress:
                 return PENDING
             if not places and ripe:
                 places = await self._take_over(level, limit, generation)
@@ -237,7 +237,7 @@ class CandidateSource:
 
     def _none_left(self) -> Looked:
         """Return the result of a look that found nothing: batches in flight may answer the takers that do not wait."""
-        return PENDING if self._demand.claims_under_way else NOTHING
+        return PENDING if self._demand.claims_in_progress else NOTHING
 
     async def _decide(self, selector: FilterSelector, generation: int) -> None:
         """Add the reported items that match this consumer's filter."""
@@ -255,7 +255,7 @@ class CandidateSource:
         empty: dict[PriorityLevel, bool] = {}  # of the levels checked in this look
         for level in self._levels:
             places = [] if level.must_list else await self._index.pop(level, limit)
-            if not places and ripe and not (level.must_list or self._demand.claims_under_way):
+            if not places and ripe and not (level.must_list or self._demand.claims_in_progress):
                 places = await self._take_over(level, limit, generation)
             looked = Looked(places) if places else await self._search(level, limit, generation, empty)
             if looked.pending:
@@ -273,7 +273,7 @@ class CandidateSource:
         ``empty`` has the levels that this look has checked, and whether they hold nothing.
         """
         if level.left and not (level.must_list or self._index.keeps_watch):
-            if self._demand.claims_under_way:
+            if self._demand.claims_in_progress:
                 return PENDING
             if places := await self._list_left(level, limit, generation):
                 return Looked(places)
@@ -283,7 +283,7 @@ class CandidateSource:
                 found = await self._skim([each for each in levels if each not in empty], generation)
                 empty.update((each, each in found) for each in levels if each not in empty)
             if not empty[level]:
-                if self._demand.claims_under_way:
+                if self._demand.claims_in_progress:
                     level.must_list = True
                     return PENDING
                 list_level = self._list_lanes if self._index.keeps_watch else self._list_filled

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Seconds for which a listener or a loop that ends waits for claims that are under way: they take a round trip.
+#: Seconds for which a listener or a loop that ends waits for claims that are in progress: they take a round trip.
 LEAVING: Final = 2.0
 
 
@@ -175,7 +175,7 @@ class ClaimDispatcher:
             fail=self._answer_failure,
         )
         self._generation = 0
-        self._lingering = False  # whether it waits, with nothing under way, because there are no takers
+        self._lingering = False  # whether it waits, with nothing in progress, because there are no takers
         self._closed = False
         self.users: int = 0
         """The listeners that use it, between two requests too."""
@@ -218,7 +218,7 @@ class ClaimDispatcher:
         if held.at_hand < limit or not self._waiters.empty or not self._current(generation):
             return []
         claims: list[Claim] = [*held.next(limit)]
-        if held.low and self._lacking:
+        if held.low and self._missing:
             self._candidates.wakeup.set()
         return claims
 
@@ -307,10 +307,10 @@ class ClaimDispatcher:
     def retire(self) -> bool:
         """End, if no taker and no claim needs this dispatcher now; return whether it has ended.
 
-        A taker that has no request under way gets another dispatcher for its next one.
+        A taker that has no request in progress gets another dispatcher for its next one.
         """
         held = self._group_locks.held or self._candidates.held
-        needed = self.users or not self._waiters.empty or self.claims_under_way or held
+        needed = self.users or not self._waiters.empty or self.claims_in_progress or held
         if needed or not self._lingering or self._held_bundles.any or self._delayed_releases.any:
             return False
         self._closed = True
@@ -397,7 +397,7 @@ class ClaimDispatcher:
             self._waiters.fail(failure)
 
     async def _await_waiters(self) -> None:
-        while not self._closed and self._waiters.empty and not self._lacking:
+        while not self._closed and self._waiters.empty and not self._missing:
             self._lingering = True
             try:
                 if not self._candidates.watched:
@@ -413,11 +413,11 @@ class ClaimDispatcher:
         self._candidates.wakeup.clear()
 
     @property
-    def _lacking(self) -> int:
+    def _missing(self) -> int:
         """The number of messages to claim ahead of the takers."""
         if not self.state.snapshot.config.bundled:
             return 0
-        return self._held_bundles.lacking(max(0, self._claim_batches.promised - self._waiters.missing))
+        return self._held_bundles.missing(max(0, self._claim_batches.promised - self._waiters.missing))
 
     async def _serve(self) -> None:
         """Do one step for the waiting takers."""
@@ -470,10 +470,10 @@ class ClaimDispatcher:
 
     async def _claim_ahead(self, generation: int) -> bool:
         """Claim listed bundles ahead of the takers; return whether any is."""
-        if not (lacking := self._lacking):
+        if not (missing := self._missing):
             return False
         room = max(0, self._claimer.room(generation))
-        places = await self._candidates.listed(lacking if room else 0)
+        places = await self._candidates.listed(missing if room else 0)
         self._candidates.put_back(places[room:])
         if bundles := self._enough(places[:room], 0):
             self._launch(bundles, generation)
@@ -560,7 +560,7 @@ class ClaimDispatcher:
 
     def _enough(self, places: list[str], wanted: int) -> list[str]:
         """Return the candidates for the wanted messages, and bundles for those to claim ahead; put the others back."""
-        ahead = self._lacking
+        ahead = self._missing
         for number, place in enumerate(places):
             if wanted + ahead <= 0 or (wanted <= 0 and not is_bundle_at(place)):
                 self._candidates.put_back(places[number:])
@@ -607,7 +607,7 @@ class ClaimDispatcher:
         return self._waiters.impatient
 
     @property
-    def claims_under_way(self) -> bool:
+    def claims_in_progress(self) -> bool:
         """Whether claims are in flight, or being released."""
         return self._claim_batches.any or self.releases.any or self._group_locks.reading > 0
 

@@ -14,7 +14,7 @@ from aiozkqueue.layout import LockRecord, id_at
 from aiozkqueue.queue.commit.orphan_locks import LockRef, RemoveOrphanLock
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.claim import Claim
-from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_apart
+from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_separately
 
 from .claimer import Batch, UnreadableError
 from .group_lock import GroupLock, Read
@@ -243,7 +243,7 @@ class GroupLocks:
         pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
         nodes: list[Versioned | None] = []
         for group_lock, pair in zip(
-            group_locks, await read_apart(self._zookeeper, pairs, generation=generation), strict=True
+            group_locks, await read_separately(self._zookeeper, pairs, generation=generation), strict=True
         ):
             if isinstance(pair, NoAuthError):
                 sealed[group_lock] = pair
@@ -278,7 +278,7 @@ class GroupLocks:
                 metas += await self._claimer.read_metas(ids, [item for _, item, _ in heads], generation)
             except UnreadableError:
                 each = [(self._state.paths.meta(message_id),) for message_id in ids]
-                answers = await read_apart(self._zookeeper, each, generation=generation)
+                answers = await read_separately(self._zookeeper, each, generation=generation)
                 for (_, _, group_lock), answer in zip(heads, answers, strict=True):
                     if isinstance(answer, NoAuthError):
                         sealed[group_lock] = answer

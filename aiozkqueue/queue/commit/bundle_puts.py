@@ -53,11 +53,11 @@ class _StoredPuts(SharedOps):
         self.members = members  # of each put of the multi
         self._stored = stored
 
-    def answering(self) -> list[tuple[AtomicWrite, RefusalHandler]]:
-        """Return the writes of these puts, which are apart, and what answers for each."""
+    def handlers(self) -> list[tuple[AtomicWrite, RefusalHandler]]:
+        """Return the writes of these puts, which are separate, and the handler of each."""
         members = self.members
         puts = [(*members[each], each - members.index(members[each])) for each in self._stored]
-        return list(dict.fromkeys(atomic_write.answering_at(part, offset) for atomic_write, part, offset in puts))
+        return list(dict.fromkeys(atomic_write.handler_at(part, offset) for atomic_write, part, offset in puts))
 
 
 class BundledPuts:

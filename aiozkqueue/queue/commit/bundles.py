@@ -67,7 +67,7 @@ def _leave(
     if claim.delivered:
         record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
     composition.count(claim.state, -1)
-    for operation in set_apart(claim, record, disposition.rewrite):
+    for operation in as_single_item(claim, record, disposition.rewrite):
         yield claim.state, operation
     if due is not None:
         lock = LockRecord(claim.id, claim.owner, due, disposition.leased)
@@ -86,7 +86,7 @@ def _undelivered(claim: BundledClaim, due: int | None = None) -> AttemptRecord |
     return AttemptRecord(attempts, claim.id, claim.error, due, claim.retries) if attempts else None
 
 
-def set_apart(claim: BundledClaim, record: AttemptRecord | None, rewrite: bytes | None = None) -> list[Operation]:
+def as_single_item(claim: BundledClaim, record: AttemptRecord | None, rewrite: bytes | None = None) -> list[Operation]:
     """Return the operations that store a message of a bundle as a single item.
 
     An item with a record of attempts has a version above 0, so that its next holder reads the record.
@@ -99,7 +99,7 @@ def set_apart(claim: BundledClaim, record: AttemptRecord | None, rewrite: bytes 
     return [Create(claim.path, data), SetData(claim.path, data, 0), Create(meta, record.encode())]
 
 
-class ReturnRest(Part):
+class ReturnUndelivered(Part):
     """The return of messages of one bundle that no taker has received.
 
     The whole bundle is unlocked if nothing has been sent about it. Otherwise the messages become single items.
@@ -130,7 +130,7 @@ class ReturnRest(Part):
             return
         composition.operations += hold.guard()
         for claim in self._claims:
-            composition.operations += set_apart(claim, _undelivered(claim))
+            composition.operations += as_single_item(claim, _undelivered(claim))
             hold.end(claim.position)
         composition.count(hold.state, -len(self._claims))
 

@@ -125,14 +125,14 @@ async def reserve(needs: Needs, deadline: Deadline, generation: int | None = Non
             room = acquired.pop()
             room.release(needs[room].more)
 
-    def on_wait(lacking: Limit, *, full: bool) -> None:
-        if full or any(room.queue > lacking.queue for room in acquired):
+    def on_wait(missing: Limit, *, full: bool) -> None:
+        if full or any(room.queue > missing.queue for room in acquired):
             release_all()
 
     try:
-        while (lacking := next((room for room in rooms if room not in acquired), None)) is not None:
-            await lacking.acquire(*needs[lacking], deadline, generation, partial(on_wait, lacking))
-            acquired.append(lacking)
+        while (missing := next((room for room in rooms if room not in acquired), None)) is not None:
+            await missing.acquire(*needs[missing], deadline, generation, partial(on_wait, missing))
+            acquired.append(missing)
     except BaseException:  # a cancelled commit keeps no room either
         release_all()
         raise

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .dispositions import Disposition
     from .write import Composition
 
-#: Changes under way at the same time.
-TOGETHER = 400
+#: Parts of changes that are sent together.
+MAX_PARTS = 400
 
 
 class Change(NamedTuple):
@@ -128,8 +128,8 @@ async def _settle(
     runtime: Runtime, changes: Iterable[Change], *, spared: type[QueueError] | tuple[()] = ()
 ) -> list[ConditionalPart]:
     parts = [ConditionalPart(change) for change in changes]
-    for start in range(0, len(parts), TOGETHER):
-        together = parts[start : start + TOGETHER]
+    for start in range(0, len(parts), MAX_PARTS):
+        together = parts[start : start + MAX_PARTS]
         await settle_together(runtime, [AtomicWrite(runtime.ids.next(), part) for part in together])
         for part in together:
             if part.error is not None and not part.left and not isinstance(part.error, spared):

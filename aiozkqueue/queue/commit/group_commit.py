@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
 
     from .slot import Sending, Sent
-    from .unsent import Share
+    from .unsent import Contribution
     from .write import AtomicWrite
 
 log: Final = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class _PendingMulti:
     def __init__(self, batch: list[AtomicWrite], clock: ServerClock, ids: IdSource) -> None:
         self.batch = batch
         self.writes: list[AtomicWrite] = []
-        """The writes as they were composed. In the batch, those that are shared may be apart later."""
+        """The writes as they were composed. In the batch, shared writes may be separated later."""
         self._ids = ids
         self.shared = 0
         """The index of the first operation that several writes share."""
@@ -139,24 +139,24 @@ class _PendingMulti:
         return sending
 
     def refused_by(self, index: int) -> tuple[AtomicWrite, RefusalHandler]:
-        """Return the write with a refused operation, and the handler of the refusal. All writes are apart."""
+        """Return the write with a refused operation, and the handler of the refusal. All writes are separate."""
         position = bisect.bisect_right(self.starts, index) - 1
         atomic_write = self.writes[position]
         start = self.starts[position] if index < self.shared else self.shared
         handler, first = self.composition.handler_of(index, start) or (atomic_write.part, start)
-        return atomic_write.answering_at(handler, index - first)
+        return atomic_write.handler_at(handler, index - first)
 
     def alike(self, index: int, error: ZooKeeperError) -> dict[AtomicWrite, tuple[RefusalHandler, Operation]]:
         """Return the writes that the cause of a refusal concerns: the first such operation of each, and its handler.
 
-        All writes are apart.
+        All writes are separate.
         """
         operations = self.composition.operations[: self.shared]
         concerned: dict[AtomicWrite, tuple[RefusalHandler, Operation]] = {}
         for each in refused_alike(operations, index, error):
             member, handler = self.refused_by(each)
             own = [(member, self.with_likely(each, error))]
-            members = handler.answering() if isinstance(handler, SharedOps) else own
+            members = handler.handlers() if isinstance(handler, SharedOps) else own
             for its_member, its_handler in members:
                 concerned.setdefault(its_member, (its_handler, operations[each]))
         return concerned
@@ -232,7 +232,7 @@ class GroupCommitter:
             slot = Slot(self._zookeeper, self._paths, number, self._clock, self._about)
             self._tasks.spawn(self._serve, slot, name=f"commit slot {number}")
 
-    def submit(self, atomic_write: AtomicWrite, share: Share | None = None) -> None:
+    def submit(self, atomic_write: AtomicWrite, contribution: Contribution | None = None) -> None:
         """Accept a write; the committer is responsible for its outcome from now on.
 
         ``share`` is what a write without a part does, as a member of a shared write.
@@ -248,11 +248,11 @@ class GroupCommitter:
             self._drained.clear()
         self._unsettled += 1
         unsent = self._unsent
-        if share is None:
+        if contribution is None:
             unsent.add(atomic_write)
             weight = atomic_write.part.weight
         else:
-            weight = unsent.share(atomic_write, share)
+            weight = unsent.share(atomic_write, contribution)
         if self._idle and (weight >= FULL_WEIGHT or unsent.arrived >= FULL_GROUP):
             self._send_now()
         elif not self._woken:
@@ -264,7 +264,7 @@ class GroupCommitter:
         self._wake()
 
     def withdraw(self, atomic_write: AtomicWrite) -> bool:
-        """Remove a write that is not under way, for its submitter to fail; return False if it is under way."""
+        """Remove a write that is not in progress, for its submitter to fail; return False if it is in progress."""
         return self._repairs.withdraw(atomic_write) or self._unsent.remove(atomic_write)
 
     async def drain(self) -> None:
@@ -442,7 +442,7 @@ class GroupCommitter:
             try:
                 sending = pending.sending
                 if sending is None:
-                    if not self._can_send(slot, batch):  # nothing of these is under way: they can be withdrawn again
+                    if not self._can_send(slot, batch):  # nothing of these is in progress: they can be withdrawn again
                         _separate(batch)
                         self._requeue(batch)
                         return
@@ -476,16 +476,16 @@ class GroupCommitter:
             return
         member, handler = pending.refused_by(index)
         alike = {} if isinstance(handler, SharedOps) else pending.alike(index, error)
-        if lacking := pending.lanes_missing_from(index, error):
-            (state, _), *further = lacking
+        if missing := pending.lanes_missing_from(index, error):
+            (state, _), *further = missing
             self._reopen(batch, state, operation, error, further)
         elif isinstance(handler, SharedOps):
-            for sharing, answering in handler.answering():
-                if sharing in batch:
-                    self._repairs.begin(batch, sharing, answering, operation, error)
+            for member, its_handler in handler.handlers():
+                if member in batch:
+                    self._repairs.begin(batch, member, its_handler, operation, error)
         elif len(alike) > 1:
-            for concerned, (answering, its_operation) in alike.items():
-                self._repairs.begin(batch, concerned, answering, its_operation, error)
+            for concerned, (its_handler, its_operation) in alike.items():
+                self._repairs.begin(batch, concerned, its_handler, its_operation, error)
         else:
             self._answer_refusal(batch, member, alike[member][0], operation, error)
 
@@ -587,8 +587,8 @@ class GroupCommitter:
 
 
 def _separate(batch: list[AtomicWrite]) -> None:
-    """Take the shared writes of a batch apart."""
-    batch[:] = [member for atomic_write in batch for member in atomic_write.apart()]
+    """Separate the shared writes of a batch into their members."""
+    batch[:] = [member for atomic_write in batch for member in atomic_write.separate()]
 
 
 def _queues_of(batch: list[AtomicWrite]) -> list[QueueState]:

@@ -1,6 +1,6 @@
 """The writes that were refused: each is repaired, reduced, sent again, or failed.
 
-A repair runs outside the slots, so that no other write waits for it. Nothing of its write is under way meanwhile, so
+A repair runs outside the slots, so that no other write waits for it. Nothing of its write is in progress meanwhile, so
 the write can be withdrawn until it is queued again.
 """
 
@@ -46,8 +46,8 @@ class RepairedTogether:
         """Repair all at the same time; see `RefusalHandler`."""
         repairs = [self._refused.repair(operation, error)]
         repairs += [handler.repair(its_operation, error) for handler, its_operation in self._further]
-        under_way = [repair for repair in repairs if repair is not None]
-        return _gathered(under_way) if under_way else None
+        in_progress = [repair for repair in repairs if repair is not None]
+        return _gathered(in_progress) if in_progress else None
 
 
 async def _gathered(repairs: Sequence[Coroutine[object, object, None]]) -> None:
@@ -60,7 +60,7 @@ class Repairs:
     def __init__(self, tasks: TaskOwner, resubmit: Callable[[AtomicWrite], None]) -> None:
         self._tasks = tasks
         self._resubmit = resubmit
-        self._under_way: dict[AtomicWrite, anyio.CancelScope] = {}
+        self._in_progress: dict[AtomicWrite, anyio.CancelScope] = {}
 
     def begin(
         self,
@@ -87,7 +87,7 @@ class Repairs:
 
     def withdraw(self, atomic_write: AtomicWrite) -> bool:
         """End the repair of a write; return False if it is not being repaired."""
-        scope = self._under_way.pop(atomic_write, None)
+        scope = self._in_progress.pop(atomic_write, None)
         if scope is None:
             return False
         scope.cancel()
@@ -113,7 +113,7 @@ class Repairs:
             self._resubmit(member)
 
     def _start(self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None]) -> None:
-        self._under_way[atomic_write] = scope = anyio.CancelScope()
+        self._in_progress[atomic_write] = scope = anyio.CancelScope()
         self._tasks.spawn(self._run, atomic_write, repair, scope, name="repair")
 
     async def _run(
@@ -134,4 +134,4 @@ class Repairs:
             if not scope.cancel_called and not atomic_write.settled:
                 self._resubmit(atomic_write)
         finally:
-            self._under_way.pop(atomic_write, None)
+            self._in_progress.pop(atomic_write, None)

@@ -1,12 +1,12 @@
-"""The writes that are not under way, in the order in which they are sent; pure.
+"""The writes that are not in progress, in the order in which they are sent; pure.
 
-At most one multi about a chain is under way (see `Chain`). A write whose chain is busy is parked, and later writes
-about the same chains are parked behind it, so writes about one chain keep their order. The others pass them.
+At most one multi about a chain is in progress (see `Chain`). A write whose chain is busy is blocked, and later writes
+about the same chains are blocked behind it, so writes about one chain keep their order. The others pass them.
 
-Puts to one queue, and ends of messages of one bundle, are sent as one *shared write*. Its members have no parts of
-their own: their operations are composed together, and they succeed together. This saves most of what each of them would
-cost. If the multi is not simply applied, or one of the members is withdrawn, the shared write is taken apart. Each
-member then gets its part, and is a write like any other.
+Puts to one queue, and ends of messages of one bundle, are sent as one *shared write*. Its members have no
+separate parts: their operations are composed together, and they succeed together. This saves most of the cost of
+each. If the multi is not simply applied, or one of the members is withdrawn, it is separated: each member gets its
+own part, and is a write like any other.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ MEMBERS: Final = 64
 SHARED_BYTES: Final = GROUP_BYTES // 4
 
 
-class Share(NamedTuple):
-    """The contribution of one member to a shared write: it ends a message, puts a message, or both."""
+class Contribution(NamedTuple):
+    """The operations that one member contributes to a shared write: it ends a message, puts a message, or both."""
 
     claim: BundledClaim | None
     """A processed message of a queue without end hooks."""
@@ -57,16 +57,16 @@ class Share(NamedTuple):
 
 
 #: Equal to the class itself, but implemented in C.
-new_share: Callable[[tuple[BundledClaim | None, Put | None, Deadline]], Share] = partial(
+new_contribution: Callable[[tuple[BundledClaim | None, Put | None, Deadline]], Contribution] = partial(
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
-    Share,
+    Contribution,
 )
 
 
 class SharedWrite(AtomicWrite):
     """Commits of several callers: each ends a message of the same bundle, or puts one to the same queue, or both.
 
-    It has the number of its first member, so it is sent at that one's turn.
+    It has the number of its first member, so it is sent in the turn of that member.
     """
 
     __slots__ = (
@@ -82,8 +82,8 @@ class SharedWrite(AtomicWrite):
         "hold",
     )
 
-    def __init__(self, member: AtomicWrite, share: Share) -> None:
-        claim, put, self._patience = share
+    def __init__(self, member: AtomicWrite, contribution: Contribution) -> None:
+        claim, put, self._patience = contribution
         self._members = [member]
         self.hold: BundleHold | None = None
         """The bundle of the messages that it ends."""
@@ -92,7 +92,7 @@ class SharedWrite(AtomicWrite):
         self._puts: list[Put] = []
         self._ended: ConsumeBundled | None = None
         self._created: Puts | None = None
-        self._own_ended: list[EndClaims] = []  # the parts of the members, once they are apart
+        self._own_ended: list[EndClaims] = []  # the parts of the members, once they are separate
         self._own_created: list[Puts] = []
         parts: list[Part] = []
         if claim is not None:
@@ -110,9 +110,9 @@ class SharedWrite(AtomicWrite):
         self.number = member.number
         self.committer = member.committer
 
-    def add(self, member: AtomicWrite, share: Share, more: int) -> bool:
+    def add(self, member: AtomicWrite, contribution: Contribution, more: int) -> bool:
         """Add a member, whose operations have ``more`` bytes; return False if it does not fit."""
-        claim, put, patience = share
+        claim, put, patience = contribution
         part = self.part
         if (
             (None if claim is None else claim.bundle) is not self.hold
@@ -143,7 +143,7 @@ class SharedWrite(AtomicWrite):
             return False
         return self._created is None or self._created.plain
 
-    def apart(self) -> Sequence[AtomicWrite]:
+    def separate(self) -> Sequence[AtomicWrite]:
         """Give each member its own part; return the members, in order."""
         self._own_ended = [
             end_claims(member.transaction_id, {claim: CONSUME}, claim.generation)
@@ -154,14 +154,14 @@ class SharedWrite(AtomicWrite):
             member.part = joined([*self._own_ended[index : index + 1], *self._own_created[index : index + 1]])
         return self._members
 
-    def answering(self, handler: RefusalHandler) -> list[tuple[AtomicWrite, RefusalHandler]]:
-        """Return the members, which are apart, each with what answers a refusal that concerns all of them."""
+    def handlers_for(self, handler: RefusalHandler) -> list[tuple[AtomicWrite, RefusalHandler]]:
+        """Return the members, which are separate, each with its handler of a refusal that concerns all of them."""
         if handler is self._ended:
             return [*zip(self._members, self._own_ended, strict=True)]
         return [(member, handler) for member in self._members]
 
-    def answering_at(self, handler: RefusalHandler, offset: int) -> tuple[AtomicWrite, RefusalHandler]:
-        """Return the member, which is apart, of a create; all other operations are shared."""
+    def handler_at(self, handler: RefusalHandler, offset: int) -> tuple[AtomicWrite, RefusalHandler]:
+        """Return the member that a create belongs to, and its handler; all other operations are shared."""
         if handler is self._created:
             return self._members[offset], self._own_created[offset]
         return self, handler
@@ -180,9 +180,9 @@ class SharedWrite(AtomicWrite):
 
 
 class UnsentWrites:
-    """Writes ordered by their number: those that are ready, and those that are parked until a chain is free."""
+    """Writes ordered by their number: those that are ready, and those that are blocked until a chain is free."""
 
-    __slots__ = ("_busy", "_ends", "_parked", "_reserved", "arrived", "ready")
+    __slots__ = ("_blocked", "_busy", "_ends", "_reserved", "arrived", "ready")
 
     def __init__(self) -> None:
         self.ready: deque[AtomicWrite] = deque()
@@ -190,19 +190,19 @@ class UnsentWrites:
         self.arrived: int = 0
         """The number of writes that were added since the last batch."""
         self._ends: dict[BundleHold, SharedWrite] = {}  # without puts, that take more members
-        self._parked: list[AtomicWrite] = []
-        self._busy: set[Chain] = set()  # chains of the multis under way
-        self._reserved: set[Chain] = set()  # chains of the parked writes
+        self._blocked: list[AtomicWrite] = []
+        self._busy: set[Chain] = set()  # chains of the multis in progress
+        self._reserved: set[Chain] = set()  # chains of the blocked writes
 
     def add(self, atomic_write: AtomicWrite) -> None:
         """Add a new write."""
         self.arrived += 1
         self.ready.append(atomic_write)
 
-    def share(self, member: AtomicWrite, share: Share) -> int:
+    def share(self, member: AtomicWrite, contribution: Contribution) -> int:
         """Add a new write without a part to a shared write; return the approximate size of its operations, in bytes."""
         self.arrived += 1
-        claim, put, _ = share
+        claim, put, _ = contribution
         weight = 0
         shared: AtomicWrite | None = None
         if claim is not None:
@@ -211,8 +211,8 @@ class UnsentWrites:
         if put is not None:
             weight += PUT_WEIGHT + len(put.data)
             shared = self.ready[-1] if self.ready else None  # a put passes no put of another write
-        if type(shared) is not SharedWrite or not shared.add(member, share, weight):
-            shared = SharedWrite(member, share)
+        if type(shared) is not SharedWrite or not shared.add(member, contribution, weight):
+            shared = SharedWrite(member, contribution)
             self.ready.append(shared)
             if claim is not None and put is None:
                 self._ends[claim.bundle] = shared
@@ -224,12 +224,12 @@ class UnsentWrites:
 
     def remove(self, atomic_write: AtomicWrite) -> bool:
         """Remove a write; return False if it is not here."""
-        for writes in (self.ready, self._parked):
+        for writes in (self.ready, self._blocked):
             for position, leader in enumerate(writes):
                 if atomic_write in leader.members:
                     del writes[position]
                     self._close(leader)
-                    for member in leader.apart():
+                    for member in leader.separate():
                         if member is not atomic_write:
                             bisect.insort(writes, member, key=_number_of)
                     return True
@@ -237,12 +237,12 @@ class UnsentWrites:
 
     def pop(self) -> AtomicWrite | None:
         """Remove the write with the lowest number, even if its chains are busy; return None if all are removed."""
-        self._unpark()
+        self._unblock()
         if not self.ready:
             return None
         leader = self.ready.popleft()
         self._close(leader)
-        first, *rest = leader.apart()
+        first, *rest = leader.separate()
         self.ready.extendleft(reversed(rest))
         return first
 
@@ -258,7 +258,7 @@ class UnsentWrites:
         weight = number = self.arrived = 0
         while ready and number < GROUP:
             atomic_write = ready[0]
-            if atomic_write.part.chains and self._must_park(atomic_write):
+            if atomic_write.part.chains and self._block_if_busy(atomic_write):
                 continue
             more = atomic_write.part.weight
             if batch and (atomic_write.alone or weight + more > most):
@@ -275,30 +275,30 @@ class UnsentWrites:
         return batch
 
     def free(self, chains: set[Chain]) -> None:
-        """Record that the multi about these chains is no longer under way; parked writes are ready again."""
+        """Record that the multi about these chains is no longer in progress; blocked writes are ready again."""
         if chains:
             self._busy -= chains
-            self._unpark()
+            self._unblock()
 
     def _close(self, leader: AtomicWrite) -> None:
         """Record that a write gets no more members."""
         if type(leader) is SharedWrite and leader.hold is not None and self._ends.get(leader.hold) is leader:
             del self._ends[leader.hold]
 
-    def _must_park(self, atomic_write: AtomicWrite) -> bool:
-        """Park the first ready write if a chain of it is busy, or is wanted by an earlier parked write."""
+    def _block_if_busy(self, atomic_write: AtomicWrite) -> bool:
+        """Block the first ready write if one of its chains is busy, or is reserved by an earlier blocked write."""
         chains = atomic_write.part.chains
         if self._busy.isdisjoint(chains) and self._reserved.isdisjoint(chains):
             return False
-        self._parked.append(self.ready.popleft())
+        self._blocked.append(self.ready.popleft())
         self._reserved.update(chains)
         return True
 
-    def _unpark(self) -> None:
+    def _unblock(self) -> None:
         self._reserved = set()  # also if the writes that reserved chains have been removed
-        if self._parked:
-            self.ready = deque(sorted([*self._parked, *self.ready], key=_number_of))
-            self._parked = []
+        if self._blocked:
+            self.ready = deque(sorted([*self._blocked, *self.ready], key=_number_of))
+            self._blocked = []
 
 
 def _number_of(atomic_write: AtomicWrite) -> int:

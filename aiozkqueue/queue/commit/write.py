@@ -58,9 +58,9 @@ class SharedOps:
         self.members: list[tuple[AtomicWrite, RefusalHandler]] = []
         """The writes, and what answers for each."""
 
-    def answering(self) -> list[tuple[AtomicWrite, RefusalHandler]]:
-        """Return the writes that a refusal concerns, which are apart, and what answers for each."""
-        return [answering for atomic_write, handler in self.members for answering in atomic_write.answering(handler)]
+    def handlers(self) -> list[tuple[AtomicWrite, RefusalHandler]]:
+        """Return the writes that a refusal concerns, which are separate, and the handler of each."""
+        return [pair for atomic_write, handler in self.members for pair in atomic_write.handlers_for(handler)]
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Raise an error: the committer asks the handlers of the members."""
@@ -70,7 +70,7 @@ class SharedOps:
 class Chain(Protocol):
     """A znode that each multi about one subject writes at the version that the one before has left.
 
-    At most one such multi is under way, so each is composed from the outcome of all earlier ones.
+    At most one such multi is in progress, so each is composed from the outcome of all earlier ones.
     """
 
     def begin(self) -> None:
@@ -350,7 +350,7 @@ class Committer(Protocol):
 
     @property
     def grace(self) -> float:
-        """Seconds for which a cancelled caller waits for a write under way."""
+        """Seconds for which a cancelled caller waits for a write in progress."""
         ...
 
     def count_settled(self, number: int) -> None:
@@ -391,7 +391,7 @@ class AtomicWrite:
     )
 
     part: Part
-    """Its operations, and what acts on their outcome. A member of a `SharedWrite` gets it when that is taken apart."""
+    """Its operations, and what acts on their outcome. A member of a `SharedWrite` gets a part when it is separated."""
 
     def __init__(
         self, transaction_id: str, part: Part | None = None, watcher: Callable[[AtomicWrite], None] | None = None
@@ -426,16 +426,16 @@ class AtomicWrite:
         """Whether its members may be composed together."""
         return True
 
-    def apart(self) -> Sequence[AtomicWrite]:
+    def separate(self) -> Sequence[AtomicWrite]:
         """Return its members, each of which has its own part from now on."""
         return (self,)
 
-    def answering(self, handler: RefusalHandler) -> list[tuple[AtomicWrite, RefusalHandler]]:
-        """Return its members, which are apart, each with what answers a refusal that concerns all of them."""
+    def handlers_for(self, handler: RefusalHandler) -> list[tuple[AtomicWrite, RefusalHandler]]:
+        """Return its members, which are separate, each with its handler of a refusal that concerns all of them."""
         return [(self, handler)]
 
-    def answering_at(self, handler: RefusalHandler, offset: int) -> tuple[AtomicWrite, RefusalHandler]:  # noqa: ARG002 - a `SharedWrite` needs it
-        """Return the member, which is apart, of one operation, and what answers a refusal; itself, if it is shared.
+    def handler_at(self, handler: RefusalHandler, offset: int) -> tuple[AtomicWrite, RefusalHandler]:  # noqa: ARG002 - a `SharedWrite` needs it
+        """Return the member that an operation belongs to, and its handler; the write itself if the operation is shared.
 
         ``offset`` is the number of operations before it that have the same handler.
         """
@@ -519,7 +519,7 @@ class AtomicWrite:
             waiter.set_result(None)
 
     async def _leave(self, committer: Committer, grace: float) -> None:
-        """Withdraw the write for a cancelled caller, or wait until it is settled if it is under way."""
+        """Withdraw the write for a cancelled caller, or wait until it is settled if it is in progress."""
         with suppress(asyncio.CancelledError):  # the caller raises the first one
             await wait_settled(self.done, limit=PROMPT)
         if self.settled:

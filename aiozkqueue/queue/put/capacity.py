@@ -117,7 +117,7 @@ class CapacityGate:
         self._budgets = budgets
         self._credits = 0
         self._looked = 0.0
-        self._under_way = 0
+        self._in_progress = 0
         self._bound: dict[AtomicWrite, int] = {}
         self._waiters: deque[_Entry] = deque()
         self._arrivals = 0
@@ -140,7 +140,7 @@ class CapacityGate:
         if count > self._credits or self._waiters or self._clock.monotonic() - self._looked > FRESH:
             return False
         self._credits -= count
-        self._under_way += count
+        self._in_progress += count
         return True
 
     async def acquire(
@@ -184,7 +184,7 @@ class CapacityGate:
 
     def release(self, count: int) -> None:
         """Release acquired room: the messages have been stored, and are counted in the queue, or never will be."""
-        self._under_way -= count
+        self._in_progress -= count
         if self._waiters:
             self._wakeup.set()
 
@@ -245,7 +245,7 @@ class CapacityGate:
         if not self._prune_waiters():
             return
         self._wakeup.clear()
-        arrivals, before = self._arrivals, self._under_way
+        arrivals, before = self._arrivals, self._in_progress
         if not await self._look(limit, generation) or self._admit(limit):
             return
         seen = [entry for entry in self._waiters if entry.arrival <= arrivals]
@@ -265,7 +265,7 @@ class CapacityGate:
     async def _look(self, limit: int, generation: int) -> bool:
         """Count the messages and grant credits for the free room; return False if the configuration has changed."""
         self._credits = 0
-        outstanding = self._under_way  # read before the count: a put stored meanwhile counts twice, never zero times
+        outstanding = self._in_progress  # read before the count: a put stored meanwhile counts twice, never zero times
         size = await self._size(generation)
         if size is None:
             self._state.invalidate()
@@ -289,7 +289,7 @@ class CapacityGate:
                 continue
             if limit is not None:
                 self._credits -= entry.count
-            self._under_way += entry.count
+            self._in_progress += entry.count
             entry.future.set_result(None)
             admitted = True
         self._prune_waiters()
@@ -393,7 +393,7 @@ class CapacityGate:
                 f"{name} is full (max_size {self._state.config.max_size}){waited}; "
                 "the message was not stored; use a longer timeout, or take messages first"
             )
-        else:  # disconnected, or messages under way are not answered yet
+        else:  # disconnected, or messages in progress are not answered yet
             msg = (
                 f"{name}: the check for room took longer than {entry.seconds:g} s; "
                 "the message was not stored; use a longer timeout"

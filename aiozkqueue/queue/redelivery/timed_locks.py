@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import ItemName, ItemRef, LockRecord, is_lane, lane_at, priority_of
 from aiozkqueue.queue.candidates.groups import is_group
-from aiozkqueue.zookeeper import Check, Delete, MultiError, NoAuthError, SetData, read_apart
+from aiozkqueue.zookeeper import Check, Delete, MultiError, NoAuthError, SetData, read_separately
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -96,8 +96,8 @@ async def _read(zookeeper: ZooKeeper, paths: Sequence[str], generation: int) -> 
     try:
         return list(await zookeeper.read_versioned(paths, generation=generation))
     except NoAuthError:
-        apart = await read_apart(zookeeper, [(path,) for path in paths], generation=generation)
-        return [node if isinstance(node, NoAuthError) else node[0] for node in apart]
+        answers = await read_separately(zookeeper, [(path,) for path in paths], generation=generation)
+        return [node if isinstance(node, NoAuthError) else node[0] for node in answers]
 
 
 def _readable(node: Versioned | NoAuthError | None) -> Versioned | None:

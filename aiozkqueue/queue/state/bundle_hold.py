@@ -1,7 +1,7 @@
 """A bundle that this session has claimed, and the claims on its messages. Pure.
 
 The record of a bundle exists from the claim to its end. **Every multi about the bundle writes or deletes the record at
-the version that the multi before it has left**, and at most one such multi is under way. So all of them are in one
+the version that the multi before it has left**, and at most one such multi is in progress. So all of them are in one
 order, each is composed from the outcome of all earlier ones, and a late or repeated one is refused. A session that
 takes the lock away writes the record as well, so everything that the old holder sends after it is refused.
 

@@ -102,7 +102,7 @@ async def _remove(zookeeper: ZooKeeper, guard: Check, path: str) -> None:
             await zookeeper.multi([guard, Delete(path)])
         except MultiError as error:
             if isinstance(error.error, NotEmptyError):
-                continue  # an operation that was under way has created a znode
+                continue  # an operation that was in progress has created a znode
             if not _is_gone(error):
                 raise
         return

@@ -238,7 +238,7 @@ class Ensemble:
         """Return a copy of the tree with the committed writes: each server has or will have them."""
         first = self.servers[0]
         tree = first.tree.copy()
-        for transaction in first.from_leader.under_way:
+        for transaction in first.from_leader.in_progress:
             tree.replay(transaction.changes, transaction.zxid, transaction.time)
         return tree
 

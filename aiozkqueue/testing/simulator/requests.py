@@ -132,7 +132,7 @@ class Pipe(Generic[T]):
         self._loop.call_at(at, self._next, context=self._context)
 
     @property
-    def under_way(self) -> tuple[T, ...]:
+    def in_progress(self) -> tuple[T, ...]:
         """The number of bytes sent that have not arrived."""
         return tuple(self._queue)
 

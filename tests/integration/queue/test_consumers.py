@@ -269,7 +269,7 @@ async def test_a_fast_loop_never_holds_more_than_its_prefetch(
             if seen % 20 == 0:
                 most = max(most, len(await locks("many")))
     assert seen == 300
-    # Claimed ahead, in hand, and those whose commit is under way: at most 4, 1 and 4.
+    # Claimed ahead, in hand, and those whose commit is in progress: at most 4, 1 and 4.
     assert most <= 9
 
 

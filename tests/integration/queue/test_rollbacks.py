@@ -238,7 +238,7 @@ async def test_a_rollback_after_an_unanswered_commit_raises_after_one_session_ti
     with pytest.raises(zq.OutcomeUnknownError):
         await tx.commit(timeout=0.1)
     async with asyncio.timeout(30):
-        with pytest.raises(zq.OutcomeUnknownError, match="under way"):
+        with pytest.raises(zq.OutcomeUnknownError, match="in progress"):
             await tx.rollback()
     zookeeper_proxy.heal()
     await no_locks(locks)

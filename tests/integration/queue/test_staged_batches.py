@@ -361,7 +361,7 @@ async def test_clean_up_removes_abandoned_batches_and_records_of_old_writers(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, janitor=False) as session:
-        done, dead, under_way = Writer(session, name="done"), Writer(session, name="dead"), Writer(session, name="busy")
+        done, dead, busy = Writer(session, name="done"), Writer(session, name="dead"), Writer(session, name="busy")
         await done.put(await done.begin(), "a")
         await done.staging.complete(0)
         fence = await dead.begin()
@@ -371,14 +371,14 @@ async def test_clean_up_removes_abandoned_batches_and_records_of_old_writers(
         assert record is not None
         half = replace(record, stage=None, aborted=(fence.stage,))  # who gave it up died here
         await core_of(session).zookeeper.multi([SetData(fence.path, half.encode())])
-        await under_way.put(await under_way.begin(), "d")
+        await busy.put(await busy.begin(), "d")
         await session.admin.clean("orders")
         assert await session.queue("orders").size() == 2
         assert await done.staging.begin(0, "again") is None
         monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITERS_KEPT", -60_000)
         await session.admin.clean("orders")
         left = await core_of(session).zookeeper.children(done.state.paths.sinks)
-        assert set(left) == {dead.staging.writer, under_way.staging.writer}
+        assert set(left) == {dead.staging.writer, busy.staging.writer}
 
 
 async def test_a_write_that_no_run_can_continue_is_abandoned_after_a_day_without_progress(

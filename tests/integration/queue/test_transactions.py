@@ -127,7 +127,7 @@ async def test_a_cancelled_take_does_not_release_the_claims_of_a_commit_in_progr
         assert first is not None
         [claim] = work_of(tx).claims
         committing = asyncio.create_task(tx.commit())
-        await asyncio.sleep(0)  # the commit is under way
+        await asyncio.sleep(0)  # the commit is in progress
         await work_of(tx).release_unseen([claim])
         await committing
     assert tx.outcome is zq.Outcome.COMMITTED

@@ -70,7 +70,7 @@ def refused_member_left_among_the_ended(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(bundled)
 def several_multis_of_one_bundle_under_way(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(UnsentWrites, "_must_park", lambda *_: False)
+    patch.setattr(UnsentWrites, "_block_if_busy", lambda *_: False)
     replace_where(
         patch, lambda one: is_record(one) and isinstance(one, SetData | Delete), lambda one: one._replace(version=-1)
     )
@@ -196,26 +196,26 @@ def ends_adopted_before_they_are_applied(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(struck("return_the_rest"))
 def returned_messages_stay_in_the_bundle(patch: pytest.MonkeyPatch) -> None:
-    compose = commit_bundles.ReturnRest.compose
+    compose = commit_bundles.ReturnUndelivered.compose
 
-    def undecided(self: commit_bundles.ReturnRest, composition: Any) -> None:
+    def undecided(self: commit_bundles.ReturnUndelivered, composition: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(bundle_hold.BundleHold, "end", lambda *_: None)
             compose(self, composition)
 
-    patch.setattr(commit_bundles.ReturnRest, "compose", undecided)
+    patch.setattr(commit_bundles.ReturnUndelivered, "compose", undecided)
 
 
 @mutation(struck("return_recorded"))
 def attempt_of_a_returned_message_counts(patch: pytest.MonkeyPatch) -> None:
-    compose = commit_bundles.ReturnRest.compose
+    compose = commit_bundles.ReturnUndelivered.compose
 
-    def counted(self: commit_bundles.ReturnRest, composition: Any) -> None:
+    def counted(self: commit_bundles.ReturnUndelivered, composition: Any) -> None:
         for claim in self._claims:
             claim.recorded = False
         compose(self, composition)
 
-    patch.setattr(commit_bundles.ReturnRest, "compose", counted)
+    patch.setattr(commit_bundles.ReturnUndelivered, "compose", counted)
 
 
 @mutation(bundled)
@@ -238,11 +238,11 @@ def attempt_recorded_for_the_whole_bundle(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(bundled)
 def single_item_left_at_version_0(patch: pytest.MonkeyPatch) -> None:
-    set_apart = commit_bundles.set_apart
+    as_single_item = commit_bundles.as_single_item
     patch.setattr(
         commit_bundles,
-        "set_apart",
-        lambda *args: [one for one in set_apart(*args) if not isinstance(one, SetData)],
+        "as_single_item",
+        lambda *args: [one for one in as_single_item(*args) if not isinstance(one, SetData)],
     )
 
 
@@ -270,14 +270,14 @@ def move_judges_messages_by_the_creation_of_their_items(patch: pytest.MonkeyPatc
 
 @mutation(bundled)
 def bundle_of_a_parked_write_reserved_for_ever(patch: pytest.MonkeyPatch) -> None:
-    unpark = UnsentWrites._unpark
+    unpark = UnsentWrites._unblock
 
     def reserved(self: UnsentWrites) -> None:
         kept = self._reserved
         unpark(self)
         self._reserved = kept
 
-    patch.setattr(UnsentWrites, "_unpark", reserved)
+    patch.setattr(UnsentWrites, "_unblock", reserved)
 
 
 @mutation(a_queue_is_counted_while_a_bundle_ends)

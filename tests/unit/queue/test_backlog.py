@@ -96,7 +96,7 @@ def test_an_item_reported_before_a_listing_is_offered_once() -> None:
     backlog = listed()
     backlog.hear("items", {name(1): "ID1"}, 0)
     backlog.begin_listing("items")
-    backlog.hear("items", {name(2): "ID2"}, 0)  # while the listing is under way
+    backlog.hear("items", {name(2): "ID2"}, 0)  # while the listing is in progress
     fill(backlog, [name(1)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2)]
 

@@ -44,7 +44,7 @@ class Account(RuleBasedStateMachine):
         self.now = 0.0
         self.items: list[Item] = []
         self.lane: str | None = None  # being listed
-        self.answer: tuple[list[str], set[str]] | None = None  # as the server gave it, and under way
+        self.answer: tuple[list[str], set[str]] | None = None  # as the server gave it, and in progress
         self.seen = True  # nothing is left of the last listing, which the next one replaces
         self.settled: set[str] = set()  # ours, since the listing was begun
 

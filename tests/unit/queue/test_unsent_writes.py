@@ -1,4 +1,4 @@
-"""The order in which writes are sent, and those that are parked until a multi about their chain has ended."""
+"""The order in which writes are sent, and those that are blocked until a multi about their chain has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.commit.put import Put
 from aiozkqueue.queue.commit.register import FixedOperations
-from aiozkqueue.queue.commit.unsent import GROUP, GROUP_BYTES, MEMBERS, SHARED_BYTES, Share, UnsentWrites
+from aiozkqueue.queue.commit.unsent import GROUP, GROUP_BYTES, MEMBERS, SHARED_BYTES, Contribution, UnsentWrites
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import AT_ONCE, FOREVER
@@ -104,7 +104,7 @@ def test_a_write_is_not_sent_before_an_earlier_one_about_the_same_chain(unsent: 
     fill(unsent, write(0, JOBS))
     assert numbers(unsent) == [0]
     fill(unsent, write(1, JOBS, MAILS), write(2, MAILS), write(3))
-    assert numbers(unsent) == [3]  # mails are free, but the parked write is to change them first
+    assert numbers(unsent) == [3]  # mails are free, but the blocked write is to change them first
     unsent.free({JOBS})
     assert numbers(unsent) == [1, 2]
 
@@ -119,13 +119,13 @@ def test_a_chain_stays_busy_when_another_one_becomes_free(unsent: UnsentWrites) 
 
 
 def test_a_write_can_be_removed_until_it_is_in_a_batch(unsent: UnsentWrites) -> None:
-    sent, parked, ready = write(0, JOBS), write(1, JOBS), write(2)
+    sent, blocked, ready = write(0, JOBS), write(1, JOBS), write(2)
     fill(unsent, sent)
     assert numbers(unsent) == [0]
-    fill(unsent, parked)
+    fill(unsent, blocked)
     assert numbers(unsent) == []
     fill(unsent, ready)
-    assert [unsent.remove(one) for one in (sent, parked, ready)] == [False, True, True]
+    assert [unsent.remove(one) for one in (sent, blocked, ready)] == [False, True, True]
     unsent.free({JOBS})
     assert numbers(unsent) == []
 
@@ -133,10 +133,10 @@ def test_a_write_can_be_removed_until_it_is_in_a_batch(unsent: UnsentWrites) -> 
 def test_a_removed_write_leaves_its_chain_to_the_next_one(unsent: UnsentWrites) -> None:
     fill(unsent, write(0, JOBS))
     assert numbers(unsent) == [0]
-    parked = write(1, JOBS)
-    fill(unsent, parked)
+    blocked = write(1, JOBS)
+    fill(unsent, blocked)
     assert numbers(unsent) == []
-    assert unsent.remove(parked)
+    assert unsent.remove(blocked)
     unsent.free({JOBS})
     fill(unsent, write(2, JOBS))
     assert numbers(unsent) == [2]
@@ -164,7 +164,7 @@ def put(unsent: UnsentWrites, number: int, queue: str = "q", *, patient: bool = 
     atomic_write = member(number)
     state = cast("QueueState", queue)
     put = Put(state, f"id{number}", f"p{number}-", b"x")
-    unsent.share(atomic_write, Share(None, put, FOREVER if patient else AT_ONCE))
+    unsent.share(atomic_write, Contribution(None, put, FOREVER if patient else AT_ONCE))
     return atomic_write
 
 
@@ -174,7 +174,7 @@ def end(unsent: UnsentWrites, number: int, bundle: Chain = JOBS, *, result: str 
     hold = HOLDS.setdefault(bundle, Hold())
     claim = BundledClaim(cast("BundleHold", hold), f"id{number}", b"x", number)
     put = Put(cast("QueueState", result), f"id{number}", f"p{number}-", b"x") if result else None
-    unsent.share(atomic_write, Share(claim, put, FOREVER))
+    unsent.share(atomic_write, Contribution(claim, put, FOREVER))
     return atomic_write
 
 
@@ -234,11 +234,11 @@ def test_each_member_answers_for_its_own_operations(unsent: UnsentWrites) -> Non
     ended, created, another = composed._ended, composed._created, FixedOperations("t", (), NotCommittedError)
     assert ended is not None
     assert created is not None
-    assert list(shared.apart()) == writes
-    assert [part for _, part in shared.answering(ended)] == composed._own_ended
+    assert list(shared.separate()) == writes
+    assert [part for _, part in shared.handlers_for(ended)] == composed._own_ended
     own_created = list(zip(writes, composed._own_created, strict=True))
-    assert [shared.answering_at(created, number) for number in range(3)] == own_created
-    assert shared.answering(another) == [(atomic_write, another) for atomic_write in writes]
+    assert [shared.handler_at(created, number) for number in range(3)] == own_created
+    assert shared.handlers_for(another) == [(atomic_write, another) for atomic_write in writes]
     assert [atomic_write.part.queues for atomic_write in writes] == [("q",)] * 3
     assert len({chain for atomic_write in writes for chain in atomic_write.part.chains}) == 1
 
@@ -250,12 +250,12 @@ def test_a_shared_write_is_as_large_as_its_members_and_is_sent_at_the_turn_of_th
     unsent.restore(write(3))
     first, shared = unsent.next_batch(MAX_REQUEST)
     assert (first.number, shared.number) == (3, 5)
-    assert shared.part.weight == sum(atomic_write.part.weight for atomic_write in shared.apart())
+    assert shared.part.weight == sum(atomic_write.part.weight for atomic_write in shared.separate())
 
 
 def test_a_shared_write_is_composed_separately_if_its_queue_has_no_bundles_any_more(unsent: UnsentWrites) -> None:
     state = SimpleNamespace(snapshot=SimpleNamespace(bundle=2, transform_put=None))
-    unsent.share(member(0), Share(None, Put(cast("QueueState", state), "id", "p-", b"x"), AT_ONCE))
+    unsent.share(member(0), Contribution(None, Put(cast("QueueState", state), "id", "p-", b"x"), AT_ONCE))
     (shared,) = unsent.next_batch(MAX_REQUEST)
     assert shared.uniform
     state.snapshot.bundle = 1
@@ -302,7 +302,7 @@ def test_the_others_keep_their_turn_when_a_member_is_removed(
     _, removed, _ = (add(unsent, number) for number in range(3))
     unsent.add(write(3))
     unsent.remove(removed)
-    add(unsent, 4)  # it is no member of the write that was taken apart
+    add(unsent, 4)  # it is not a member of the write that was separated
     assert members(unsent) == [[0], [2], [3], [4]]
 
 
@@ -310,7 +310,7 @@ def test_large_puts_are_not_collected_without_limit(unsent: UnsentWrites) -> Non
     state = cast("QueueState", "q")
     for number in range(6):
         put = Put(state, f"id{number}", f"p{number}-", bytes(SHARED_BYTES // 2))
-        unsent.share(member(number), Share(None, put, AT_ONCE))
+        unsent.share(member(number), Contribution(None, put, AT_ONCE))
     groups = members(unsent)
     assert groups == [[number] for number in range(len(groups))]
 

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def test_at_most_the_given_number_of_tasks_run_and_results_are_in_order() -> None:
-    under_way, most = 0, 0
+    in_progress, most = 0, 0
 
     async def work(number: int) -> int:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+        nonlocal in_progress, most
+        in_progress += 1
+        most = max(most, in_progress)
         await asyncio.sleep(0)
-        under_way -= 1
+        in_progress -= 1
         return number
 
     assert await run_limited(3, [partial(work, number) for number in range(10)]) == list(range(10))
