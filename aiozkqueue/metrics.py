@@ -93,7 +93,7 @@ class SessionCollector(Collector):
         """
         if self._runtime.zookeeper.state is State.CONNECTED and not self._runtime.closed:
             try:
-                await self._sampler.look(FRESH)
+                await self._sampler.sample_all(FRESH)
             except (QueueError, ZooKeeperError, TimeoutError) as error:
                 if self._runtime.zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
                     log.warning("the queues could not be sampled: %s", error)

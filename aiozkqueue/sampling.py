@@ -115,16 +115,16 @@ class Sampler:
         self._listed: dict[tuple[str, str], tuple[float, int]] = {}
         self._oldest: dict[str, tuple[float, Oldest | None]] = {}
         self._bundles: dict[str, _Bundles] = {}
-        self._looked = float("-inf")
+        self._sampled_at = float("-inf")
         self._kept = float("-inf")
-        self._looking = asyncio.Lock()
+        self._sampling = asyncio.Lock()
 
     async def run(self) -> None:
         """Sample all queues repeatedly. A reason why that fails is logged once."""
         logged = ""
         while True:
             try:
-                await self.look(0.0)
+                await self.sample_all(0.0)
                 logged = ""
             except (QueueError, ZooKeeperError, TimeoutError) as error:
                 # Without a connection, the session logs the outage.
@@ -133,14 +133,14 @@ class Sampler:
                     log.warning("the queues could not be sampled: %s", logged)
             await asyncio.sleep(EVERY)
 
-    async def look(self, age: float) -> None:
+    async def sample_all(self, age: float) -> None:
         """Sample all queues, unless the last sample is younger than ``age`` seconds; unread queues go to `unreadable`.
 
         Raises: QueueError, ZooKeeperError; TimeoutError: ZooKeeper does not answer.
         """
-        async with self._looking:
+        async with self._sampling:
             start = time.monotonic()
-            if start - self._looked < age:
+            if start - self._sampled_at < age:
                 return
             names = await self._names()
             samples: dict[str, Sample] = {}
@@ -157,7 +157,7 @@ class Sampler:
             self._oldest = {name: oldest for name, oldest in self._oldest.items() if name in samples}
             self._bundles = {name: bundles for name, bundles in self._bundles.items() if name in samples}
             self._slow = {name: at for name, at in self._slow.items() if name in unreadable}
-            self._looked = time.monotonic()
+            self._sampled_at = time.monotonic()
             if start - self._kept < EVERY / 2:
                 return
             self._kept = start
@@ -165,8 +165,8 @@ class Sampler:
             for name, sample in self._latest.items():
                 self._history[name].append(sample)
 
-    async def look_at(self, name: str) -> None:
-        """Sample one queue now. Raises: UnreadableError; as `look`."""
+    async def sample(self, name: str) -> None:
+        """Sample one queue now. Raises: UnreadableError; as `sample_all`."""
         self._latest[name] = await self._try(name)
 
     def forget(self, name: str) -> None:
@@ -179,9 +179,9 @@ class Sampler:
         return self._latest
 
     @property
-    def looked_at(self) -> float:
+    def sampled_at(self) -> float:
         """The time of the last samples, in seconds since 1970; 0: never."""
-        return max(0.0, time.time() - (time.monotonic() - self._looked))
+        return max(0.0, time.time() - (time.monotonic() - self._sampled_at))
 
     @property
     def unreadable(self) -> dict[str, str]:
@@ -212,9 +212,9 @@ class Sampler:
         return [name for name in names if _is_queue(name)][:MOST_QUEUES]
 
     async def _try(self, name: str) -> Sample:
-        """Return a sample of a queue. Raises: UnreadableError; as `look` if ZooKeeper is unreachable."""
+        """Return a sample of a queue. Raises: UnreadableError; as `sample_all` if ZooKeeper is unreachable."""
         if time.monotonic() - self._slow.get(name, float("-inf")) < RETRY:
-            raise UnreadableError(self._unreadable.get(name, f"queue {name!r} took too long to look at"))
+            raise UnreadableError(self._unreadable.get(name, f"queue {name!r} took too long to read"))
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self._sample(name)
@@ -301,10 +301,10 @@ class Sampler:
     ) -> int | None:
         """Return since when the oldest waiting message waits, ms; None if no message waits, or if it is unknown.
 
-        The last known one is looked for again if it is taken, or if an older one may have been released; in a deep
+        The last known one is searched for again if it is taken, or if an older one may have been released; in a deep
         queue only once a minute.
         """
-        looked, oldest = self._oldest.pop(handle.name, (float("-inf"), None))
+        searched_at, oldest = self._oldest.pop(handle.name, (float("-inf"), None))
         if not sample.waiting:
             return None
         znodes = sum(counts.values())
@@ -312,13 +312,13 @@ class Sampler:
         if znodes <= LISTED:
             again = taken or locks > 0
         else:
-            again = taken and znodes <= MOST_LISTED and time.monotonic() - looked > RETRY
+            again = taken and znodes <= MOST_LISTED and time.monotonic() - searched_at > RETRY
         if again:
-            looked = time.monotonic()
+            searched_at = time.monotonic()
             oldest = await oldest_waiting(handle, config, [folder for folder, number in counts.items() if number])
-        elif taken and time.monotonic() - looked > RETRY:
+        elif taken and time.monotonic() - searched_at > RETRY:
             oldest = None
-        self._oldest[handle.name] = looked, oldest
+        self._oldest[handle.name] = searched_at, oldest
         return None if oldest is None else oldest.since
 
     async def _is_taken(self, handle: QueueHandle[Runtime], oldest: Oldest) -> bool:

@@ -111,7 +111,7 @@ def counts_of(session: zq.QueueSession, queue: str) -> ClaimCounts:
 
 def sums(counts: list[ClaimCounts]) -> dict[str, int]:
     """Add two results."""
-    names = ("batches", "contended", "locks_in_vain", "ghosts")
+    names = ("batches", "contended", "contended_locks", "gone")
     return {name: sum(getattr(each, name) for each in counts) for name in names}
 
 

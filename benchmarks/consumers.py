@@ -70,10 +70,10 @@ class Consumers:
 
 
 def failed(answers: list[dict[str, Any]], messages: int) -> dict[str, float]:
-    """Failed lock attempts per message: refused claims and ghosts; and the total number of locks in refused claims."""
+    """Failed lock attempts per message: refused claims and vanished items; and all locks of refused claims."""
     counts = {name: sum(answer["counts"][name] for answer in answers) for name in answers[0]["counts"]}
     return {
-        "failed": (counts["contended"] + counts["ghosts"]) / messages,
-        "in_vain": (counts["locks_in_vain"] + counts["ghosts"]) / messages,
+        "failed": (counts["contended"] + counts["gone"]) / messages,
+        "in_vain": (counts["contended_locks"] + counts["gone"]) / messages,
         "batch": messages / max(1, counts["batches"]),
     }

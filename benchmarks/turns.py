@@ -192,8 +192,8 @@ def _reads(bench: Bench, queue: zq.Queue[bytes]) -> list[Call]:
         Call("consumers", queue.admin.consumers),
         Call("clean", lambda: session.admin.clean(name)),
         Call("diagnose", lambda: session.admin.diagnose(name, budget=120)),
-        Call("sample", lambda: sampler.look(0)),
-        Call("sample again", lambda: sampler.look(0)),
+        Call("sample", lambda: sampler.sample_all(0)),
+        Call("sample again", lambda: sampler.sample_all(0)),
         Call("lease", lambda: queue.leases.take(10)),
     ]
 

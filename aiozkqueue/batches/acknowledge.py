@@ -161,7 +161,7 @@ class Removing(Manifests):
                 settled = await settle(self._runtime, fenced)
             for snapshot, change in zip(held, settled, strict=True):
                 if change.obstacle is not None:
-                    self._obstacles.tell_kept(snapshot, change.obstacle)
+                    self._obstacles.log_kept(snapshot, change.obstacle)
             places = [
                 snapshot.place
                 for snapshot, change in zip(held, settled, strict=True)

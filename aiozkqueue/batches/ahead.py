@@ -37,7 +37,7 @@ class Ahead(Making):
             return
         await self._extend(numbers[0] if numbers else None, limit)
 
-    async def give_back(self) -> int:
+    async def release_unsealed(self) -> int:
         """Release the messages of the batches that are not sealed; return how many.
 
         This does nothing if this process has not begun to fill one.
@@ -50,12 +50,14 @@ class Ahead(Making):
         for number in await self.batches() if self._unsealed else ():
             if not (await self._read(number)).sealed:
                 pages = await self._pages_of(number)
-                released += sum(await run_limited(MAX_CONCURRENT, [partial(self._give_back, page) for page in pages]))
+                released += sum(
+                    await run_limited(MAX_CONCURRENT, [partial(self._release_page, page) for page in pages])
+                )
                 await self._delete(self._manifest(number))
         self._begun, self._unsealed = None, False
         return released
 
-    async def _give_back(self, page: str) -> int:
+    async def _release_page(self, page: str) -> int:
         """Remove a page and the locks that it names, except locks that were forced open; return how many messages."""
         paths = self._state.paths
         entries, wakeup = await self._entries(page), [SetData(paths.items, b"")]  # wakes idle consumers
@@ -74,7 +76,7 @@ class Ahead(Making):
                     del entries[parts[refusal.index - 1][0]]  # it was forced open, and is no longer ours
                     await self._change([SetData(page, write_page(entries))], self._never)
                 elif refusal.index > len(parts) and isinstance(refusal.error, NoAuthError):
-                    wakeup = []  # without the right to wake consumers: they look again by themselves
+                    wakeup = []  # without the right to wake consumers: they also poll
                 else:
                     raise self._refused(refusal) from refusal
             else:

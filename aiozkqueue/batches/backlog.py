@@ -101,7 +101,7 @@ class Backlog:
 
         Items of a batch that was incomplete when the locks were listed are left to a later list. A batch begun since
         then is found among the last items, because it was put last. A folder of scheduled items is listed if it has a
-        due one, but not while there are other items, unless the list before has not looked there.
+        due one, but not while there are other items, unless the previous listing has left it out.
         """
         handle, paths = self._handle, self._handle.paths
         now = await handle.runtime.server_clock.learned(paths.due)
@@ -123,8 +123,8 @@ class Backlog:
             if later and free and not self._later_postponed:
                 self._later_postponed = True
                 return free
-            look = self._scheduled if later else self._list
-            free += wanted(await look(folder, children, limit - len(free), now))
+            list_folder = self._scheduled if later else self._list
+            free += wanted(await list_folder(folder, children, limit - len(free), now))
             if len(free) >= limit:
                 break
         self._later_postponed = False

@@ -74,7 +74,7 @@ class Making(Removing):
         self._begun, self._unsealed = None, True
         if begun is None or begun.messages < most:
             if not self._left:
-                await self._look(limit)
+                await self._list_free(limit)
             if begun is None and not self._left:
                 self._unsealed = False
                 return None
@@ -116,7 +116,7 @@ class Making(Removing):
         after = int(name_at(pages[-1].path)) + 1 if pages else 0
         return Begun(number, sum(page.items for page in pages), after)
 
-    async def _look(self, limit: int | None) -> None:
+    async def _list_free(self, limit: int | None) -> None:
         """List free messages."""
         await self._reopen()
         if not self._state.config.paused:
@@ -238,7 +238,7 @@ class Making(Removing):
         """
         paths = self._state.paths
         stats = await asyncio.gather(
-            *(self._obstacles.look(self._zookeeper, paths.at(entry.place)) for entry in entries)
+            *(self._obstacles.read(self._zookeeper, paths.at(entry.place)) for entry in entries)
         )
         locked = await locked_ids(self._handle)
         chosen, free = set[str](), list[Entry]()

@@ -23,7 +23,7 @@ class Obstacles:
         self._group = group
         self._sealed: set[str] = set()
 
-    async def look(self, zookeeper: ZooKeeper, path: str) -> Stat | None:
+    async def read(self, zookeeper: ZooKeeper, path: str) -> Stat | None:
         """Read an item; an item that this user may not read is skipped, as if it did not exist."""
         try:
             return await zookeeper.exists(path)
@@ -46,7 +46,7 @@ class Obstacles:
             return places
         return [place for place in places if self._state.paths.at(place) not in self._sealed]
 
-    def tell_kept(self, found: ItemSnapshot, path: str) -> None:
+    def log_kept(self, found: ItemSnapshot, path: str) -> None:
         """Log a message that has been handled and cannot be deleted. It stays locked, and is not delivered again."""
         log.error(
             "queue %s: stream %r has handled message %s, which cannot be removed, because there are znodes below %s: "

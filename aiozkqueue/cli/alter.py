@@ -36,7 +36,7 @@ async def cancel(
     $ aiozkqueue cancel orders gx8YSxIzUYf8000002 --running
     $ aiozkqueue cancel reminders --key invoice-7[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         outcome = await (
             target.cancel(key=message, running=running) if by_key else target.cancel(id=message, running=running)
         )
@@ -61,7 +61,7 @@ async def update(
     Example:
     [dim]$ aiozkqueue update orders gx8YSxIzUYf8000002 '{"id": 2}'[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         data = os.fsencode(body)
         outcome = await (target.update(data, key=message) if by_key else target.update(data, id=message))
     return _report(queue, message, "updated", outcome, by_key=by_key, as_json=as_json)

@@ -108,7 +108,7 @@ class Connection:
         return tls
 
     @asynccontextmanager
-    async def look_at(self, queue: AskedQueue | str, *, node: str | None = None) -> AsyncIterator[zq.Queue[bytes]]:
+    async def open_queue(self, queue: AskedQueue | str, *, node: str | None = None) -> AsyncIterator[zq.Queue[bytes]]:
         """Open a session for a request about one queue. Raises: CommandFailedError: it does not exist."""
         async with self.open(node=node) as session:
             yield await self.existing(session, queue)

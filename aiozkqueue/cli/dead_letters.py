@@ -45,7 +45,7 @@ async def list_(
     [dim]$ aiozkqueue dlq list orders --limit 100
     $ aiozkqueue dlq list orders --reason 'out of stock'[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         letters = await _found(target, reason, search, limit)
         total = await target.dead_letters.size()
     if as_json:
@@ -82,7 +82,7 @@ async def redrive(
     [dim]$ aiozkqueue dlq redrive orders --limit 1
     $ aiozkqueue dlq redrive orders --reason 'out of stock' --into backorders[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         chosen = await _chosen(target, ids, reason, search)
         letters = target.dead_letters
         moved = 0
@@ -114,7 +114,7 @@ async def purge(
     Example:
     [dim]$ aiozkqueue dlq purge orders --yes[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         letters, chosen = target.dead_letters, await _chosen(target, ids, reason, search)
         total = await letters.size() if chosen is None else len(chosen)
         output.confirm(f"Delete {counted(total, 'dead letter')} of {queue.name}?", yes=yes)

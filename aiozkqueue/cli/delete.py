@@ -35,7 +35,7 @@ async def delete(
     [dim]$ aiozkqueue delete orders-old --yes
     $ aiozkqueue delete orders --force[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         if not yes:
             lost = f" and {counted(await target.size(), 'message')}" if force else ""
             output.confirm(f"Delete queue {queue}{lost}?", yes=yes)

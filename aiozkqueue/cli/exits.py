@@ -1,4 +1,4 @@
-"""What the command tells scripts: exit statuses, and the one line of an error."""
+"""The interface of the command for scripts: exit statuses, and the one line of an error."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ async def list_(connection: Connection, queue: QueueName, as_json: AsJson = Fals
     Example:
     [dim]$ aiozkqueue ledgers list orders[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         found, unfinished = await target.admin.ledgers(), await target.admin.unfinished()
     if as_json:
         for ledger in found:

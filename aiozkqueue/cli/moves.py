@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiozkqueue import QueueSession
     from aiozkqueue.admin import MoveStatus
 
-LOOK = 0.2
+POLL = 0.2
 """Seconds between two reads of a move's progress."""
 
 
@@ -97,7 +97,7 @@ async def _watched(session: QueueSession, reference: str, total: int) -> MoveSta
         while (status := await session.admin.moves.status(reference)).state == "running":
             bar.advance(status.moved - shown)
             shown = status.moved
-            await anyio.sleep(LOOK)
+            await anyio.sleep(POLL)
     return status
 
 

@@ -244,7 +244,7 @@ class Bar:
         """Set the completed work, and the total known so far."""
         self._progress.update(self._task, completed=done, total=total)
 
-    def tell(self, text: str) -> None:
+    def describe(self, text: str) -> None:
         """Set the description of the current step."""
         self._progress.update(self._task, description=text)
 

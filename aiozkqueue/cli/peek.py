@@ -50,7 +50,7 @@ async def peek(
     wanted = {"key": key, "group": group, "status": status}
     filters = {name: value for name, value in wanted.items() if value is not None}
     with_tags = parse_tags(tags or ()) or {}
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         messages = await target.peek(max(limit, EXAMINED) if filters or with_tags else limit)
         held = {message for consumer in await target.admin.consumers() for message in consumer.messages}
     statuses = _statuses(messages, held)

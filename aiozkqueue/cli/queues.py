@@ -85,7 +85,7 @@ async def stats(
     async with connection.open() as session:
         asked = [(name, name.of(session)) for name in names or map(AskedQueue, await session.queues())]
         with output.waiting("reading the queues"):
-            seen = await _look_at(asked, Budget(budget))
+            seen = await _read_figures(asked, Budget(budget))
         for name in seen.absent:
             await connection.note_absent(session, name)
     if not asked:
@@ -114,7 +114,7 @@ class _Seen:
     """The number of queues that were not read because the time budget ran out."""
 
 
-async def _look_at(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], budget: Budget) -> _Seen:
+async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], budget: Budget) -> _Seen:
     """Read the figures of queues until the time is up."""
     seen = _Seen()
     for number, (name, queue) in enumerate(asked):
@@ -233,7 +233,7 @@ async def purge(
     Example:
     [dim]$ aiozkqueue purge orders --yes[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         total = await target.size()
         output.confirm(f"Delete {counted(total, 'message')} of {queue.name}?", yes=yes)
         purged = await output.watched(f"purge {queue.name}", target.purge(), total, target.size)

@@ -37,7 +37,7 @@ async def state(
     Example:
     [dim]$ aiozkqueue state orders 3FqzK1TXnNzR0000Ab[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         found = await target.state(message_id)
     record: dict[str, Json] = {
         "id": found.id,
@@ -80,7 +80,7 @@ async def history(
     Example:
     [dim]$ aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         history_records = target.history(since=_aware(since), until=_aware(until), limit=limit, newest_first=True)
         records = [record async for record in history_records]
     if not records:
@@ -133,7 +133,7 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
     Example:
     [dim]$ aiozkqueue consumers orders[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         found = await target.admin.consumers()
     if as_json:
         for consumer in found:
@@ -243,7 +243,7 @@ async def reap(
     Example:
     [dim]$ aiozkqueue reap invoices --limit 100[/dim]
     """
-    async with connection.look_at(queue, node=_OPERATOR) as target:
+    async with connection.open_queue(queue, node=_OPERATOR) as target:
         reaped = await target.admin.reap(limit=limit)
     output.print_count("reaped", reaped, queue, as_json=as_json)
     return Exit.OK if reaped else Exit.NOTHING

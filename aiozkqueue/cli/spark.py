@@ -53,7 +53,7 @@ _ON_THIS_MACHINE: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
 }
-_LOOK: Final = 0.2
+_POLL: Final = 0.2
 
 #: A path that is not on this machine: one with a scheme.
 ELSEWHERE: Final = re.compile(r"\w[\w+.-]*:")
@@ -187,7 +187,7 @@ def watched(spark: SparkSession, text: str) -> Iterator[output.Bar]:
 def _watch(spark: SparkSession, bar: output.Bar, over: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
     progress: dict[int, tuple[int, int]] = {}
-    while not over.wait(_LOOK):
+    while not over.wait(_POLL):
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)
             if info is not None:

@@ -118,17 +118,17 @@ class _Figures:
         self._session = session
         self._queues = queues
         self._before: Mapping[str, QueueStats | str] = {}
-        self._looked = time.monotonic()
+        self._read_at = time.monotonic()
 
     async def read(self) -> list[dict[str, Json]]:
-        found = await _look(self._session, self._queues)
+        found = await _read_stats(self._session, self._queues)
         now = time.monotonic()
-        rows = [_row(name, stats, self._before.get(name), now - self._looked) for name, stats in found.items()]
-        self._before, self._looked = found, now
+        rows = [_row(name, stats, self._before.get(name), now - self._read_at) for name, stats in found.items()]
+        self._before, self._read_at = found, now
         return rows
 
 
-async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[str, QueueStats | str]:
+async def _read_stats(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[str, QueueStats | str]:
     """Return the figures of each queue, or the reason why it cannot be read."""
     found: dict[str, QueueStats | str] = {}
     for name in queues or await session.queues():

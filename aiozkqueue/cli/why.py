@@ -14,7 +14,7 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.operations.history import records_of
-from aiozkqueue.operations.story import name_process, tell
+from aiozkqueue.operations.story import events_of, name_process
 from aiozkqueue.session.internals import handle_of
 from aiozkqueue.wording import counted
 
@@ -36,12 +36,12 @@ async def why(
     Example:
     [dim]$ aiozkqueue why orders 3FqzK1TXnNzR0000Ab[/dim]
     """
-    async with connection.look_at(queue) as target:
+    async with connection.open_queue(queue) as target:
         state = await target.state(message_id)
         stats = await target.stats()
         known = state.status is not zq.Status.UNKNOWN
         records = await records_of(handle_of(target), message_id) if known else []
-    events, now = tell(state, records), _now(state, stats)
+    events, now = events_of(state, records), _now(state, stats)
     if as_json:
         output.print_json(
             {

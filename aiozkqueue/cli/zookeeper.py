@@ -16,7 +16,7 @@ from aiozkqueue.cli.signals import drain_on_signals
 from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper
 
 # Seconds between two checks that the servers still run.
-_LOOK: Final = 0.5
+_POLL: Final = 0.5
 
 
 def zookeeper(
@@ -58,7 +58,7 @@ async def _serve(servers: EmbeddedEnsemble, *, as_json: bool) -> Exit:
             sys.stdout.flush()
         while all(node.running for node in servers.nodes):
             try:
-                await asyncio.wait_for(stop.wait(), _LOOK)
+                await asyncio.wait_for(stop.wait(), _POLL)
             except TimeoutError:
                 continue
             return Exit.OK

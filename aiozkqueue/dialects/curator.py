@@ -50,7 +50,7 @@ class _Curators(Dialect):
 
 @dataclass(frozen=True, slots=True)
 class _Framed(_Curators):
-    """The part that all kinds except the simple queue share. Frames and gzip are told apart by their first bytes."""
+    """The part that all kinds except the simple queue share. Frames and gzip differ in their first bytes."""
 
     kind: ClassVar[CuratorKind] = "queue"
     prefix: ClassVar[str] = "queue-"

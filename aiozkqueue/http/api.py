@@ -111,15 +111,15 @@ class Api:
         query = request.query_params
         ttl = parameters.integer(query, "ttl", DEFAULT_TTL)
         limit = parameters.integer(query, "limit", DEFAULT_LIMIT)
-        wait, looks = parameters.integer(query, "wait", 0), methods.only_looks(request)
+        wait, read_only = parameters.integer(query, "wait", 0), methods.is_read_only(request)
         polling = self._service.poll(
             parameters.check_name(queue),
-            lifetime=0 if looks else parameters.check_ttl(ttl),
+            lifetime=0 if read_only else parameters.check_ttl(ttl),
             limit=parameters.check_limit(limit),
-            wait=0 if looks else parameters.check_wait(wait),
+            wait=0 if read_only else parameters.check_wait(wait),
         )
         polled = (
-            await while_wanted(request, self.backend.leaving, polling) if wait and not looks else await polling
+            await while_wanted(request, self.backend.leaving, polling) if wait and not read_only else await polling
         ) or []
 
         async def release() -> None:

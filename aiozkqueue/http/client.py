@@ -119,7 +119,7 @@ class Discovery(Protocol):
     async def urls(self, kind: Kind) -> Sequence[str]:
         """Return the services' addresses. Each ends with ``/queue/1`` or ``/dedupq/1``.
 
-        Raises: ServiceUnavailableError: the look-up failed; the client tries again.
+        Raises: ServiceUnavailableError: the lookup failed; the client tries again.
         """
         ...
 

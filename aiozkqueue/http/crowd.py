@@ -39,12 +39,12 @@ class Crowd(Generic[C]):
         elif len(self._peers) > self.most:
             crowded = max(self._idle, key=self._numbers.__getitem__, default=peer)
         else:
-            self.rest(connection)
+            self.idle(connection)
             return True, None
         victim = next(iter(self._idle.get(crowded, ())), None)
         if victim is not None:
             self.leave(victim)
-        self.rest(connection)
+        self.idle(connection)
         return victim is not None, victim
 
     def leave(self, connection: C) -> None:
@@ -56,14 +56,14 @@ class Crowd(Generic[C]):
             if not self._numbers[peer]:
                 del self._numbers[peer]
 
-    def rest(self, connection: C) -> None:
+    def idle(self, connection: C) -> None:
         """Record that a connection is idle from now on."""
         if connection in self._peers:
             self._idle.setdefault(self._peers[connection], OrderedDict()).setdefault(connection)
 
     def finish(self, connection: C) -> None:
         """Record that a connection has its last response, and is closed before all others."""
-        self.rest(connection)
+        self.idle(connection)
         if connection in self._peers:
             self._idle[self._peers[connection]].move_to_end(connection, last=False)
 

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from starlette.types import Message, Scope, Send
 
 _METHODS: Final = ("DELETE", "GET", "POST")
-_ONLY_LOOKS: Final = "aiozkqueue.head"
+_READ_ONLY: Final = "aiozkqueue.head"
 #: Browsers must not guess a content type, and caches must not store a response: a poll changes the queue.
 _SAFE: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
 def as_routed(scope: Scope) -> Scope:
     """Return a HEAD as a GET that changes nothing. The server omits the body of the response."""
-    return {**scope, "method": "GET", _ONLY_LOOKS: True} if scope["method"] == "HEAD" else scope
+    return {**scope, "method": "GET", _READ_ONLY: True} if scope["method"] == "HEAD" else scope
 
 
-def only_looks(request: Request) -> bool:
+def is_read_only(request: Request) -> bool:
     """Whether the request is a HEAD, which must change nothing."""
-    return _ONLY_LOOKS in request.scope
+    return _READ_ONLY in request.scope
 
 
 def allowed(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
@@ -61,7 +61,7 @@ def with_safe_headers(send: Send, routes: Sequence[BaseRoute], scope: Scope) -> 
                 allow = ", ".join(allowed(routes, scope)).encode()
                 headers = [header for header in headers if header[0].lower() != b"allow"] + [(b"allow", allow)]
             message = {**message, "headers": headers}
-        elif _ONLY_LOOKS in scope and message["type"] == "http.response.body":
+        elif _READ_ONLY in scope and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await send(message)
 

@@ -87,12 +87,12 @@ class PatientProtocol(H11Protocol):
         self.app = self._serving(app if has_room else _full(app))
         if not has_room and len(self.crowd) > self.crowd.most + SPARE_CONNECTIONS:
             transport.abort()
-        self._look()
+        self._update()
 
     def data_received(self, data: bytes) -> None:
         """Process received data."""
         super().data_received(data)
-        self._look()
+        self._update()
 
     def eof_received(self) -> None:
         """Treat the end of the client's data as its disconnection from now on, as uvicorn does."""
@@ -112,32 +112,32 @@ class PatientProtocol(H11Protocol):
         """Wait until the client has read more."""
         super().pause_writing()
         self._blocked = True
-        self._look()
+        self._update()
 
     def resume_writing(self) -> None:
         """Continue, because the client has read."""
         self._blocked = False
         super().resume_writing()
-        self._look()
+        self._update()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
-        self._look()
+        self._update()
 
     def shutdown(self) -> None:
         """Close the connection, after the current request if there is one."""
         super().shutdown()
-        self._look()
+        self._update()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection, because no request came."""
         super().timeout_keep_alive_handler()
-        self._look()
+        self._update()
 
     # -- deadlines
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Update the state of the connection and its deadline."""
         at = self._state()
         if at is self._at:
@@ -146,7 +146,7 @@ class PatientProtocol(H11Protocol):
         if at is _At.REQUEST:
             self.crowd.work(self)
         else:
-            self.crowd.rest(self)
+            self.crowd.idle(self)
         # Idle connections have uvicorn's timer, and requests have the time limits of their handlers.
         if at is _At.HEAD:
             self._watch(HEAD_PATIENCE)

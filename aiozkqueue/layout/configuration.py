@@ -102,7 +102,7 @@ class StoredConfig(QueueConfig):
     )
     """The generations of each priority in use except 0; consumers visit them all."""
     scheduled: bool = field(default=False, repr=False, compare=False)
-    """Whether a message has ever been put with a delay; consumers look for delayed messages."""
+    """Whether a message has ever been put with a delay; consumers search for delayed messages."""
     counted: bool = field(default=False, repr=False, compare=False)
     """Whether an earlier policy counted attempts, so that an item at version 0 may have an attempt record."""
     staged: bool = field(default=False, repr=False, compare=False)

@@ -211,7 +211,8 @@ class ItemName:
 class ItemRef(NamedTuple):
     """A place or path of an item, split into its lane and its name.
 
-    The name may end before the sequence. A tuple, because consumers split the places of all items that they hear of.
+    The name may end before the sequence. A tuple, because consumers split the place of each item that is reported to
+    them.
     """
 
     lane: str

@@ -142,7 +142,7 @@ async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
         return Cleaned(queue=handle.name)
     cleaning = _Cleaning(handle, late)
     with translate_denials(handle.name):
-        await cleaning.look_at_the_clock()
+        await cleaning.check_clock()
         return Cleaned(
             queue=handle.name,
             claims=await cleaning.ended_locks(),
@@ -256,7 +256,7 @@ class _Cleaning:
         self._now = 0
         self._counts: dict[str, int] = {}
 
-    async def look_at_the_clock(self) -> None:
+    async def check_clock(self) -> None:
         """Learn ZooKeeper's time.
 
         The estimate is never ahead of the server's clock, so no deadline is judged over too early.

@@ -75,7 +75,7 @@ async def _mark(handle: QueueHandle[Runtime], *, force: bool) -> int:
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise access_denied(handle.name, refusal.error) from refusal
-            continue  # another client has used or changed it meanwhile: look again
+            continue  # another client has used or changed it meanwhile: read it again
         return stat.version + 1
     msg = f"queue {handle.name!r}: other clients kept changing it; nothing was deleted; delete it again"
     raise NotCommittedError(msg)

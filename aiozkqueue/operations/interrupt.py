@@ -1,4 +1,4 @@
-"""The cancellation of messages in hand: one multi removes a message with its lock, and tells its holder.
+"""The cancellation of messages in hand: one multi removes a message with its lock, and notifies its holder.
 
 The holder's commit is refused from then on. The multi for a message of a bundle makes the other messages single items.
 """

@@ -49,7 +49,7 @@ CLEAN_EVERY: Final = 300.0
 #: Seconds between two clean-ups of the slots of clients that no longer exist, and of deleted queues.
 SLOTS_EVERY: Final = 3600.0
 #: Maximum seconds until a session notices that another session has changed an interval.
-LOOK_EVERY: Final = 60.0
+CHECK_EVERY: Final = 60.0
 #: Seconds until a pass that had more to do is followed by the next.
 SOON: Final = 1.0
 #: A session waits up to this random share of an interval longer, so that not all sessions check at once.
@@ -120,7 +120,7 @@ class Janitor:
                 continue
             wait = self._wait(duty)
             try:
-                wait = await self._look(duty)
+                wait = await self._check(duty)
             except (QueueError, ZooKeeperError) as error:
                 log.info("%s could not be cleaned: %s", duty.path, error, extra=duty.extra)  # tried again later
             duty.at = clock.monotonic() + min(wait, self._wait(duty))  # the interval may have changed meanwhile
@@ -133,9 +133,9 @@ class Janitor:
         self._wakeup.set()
 
     def _wait(self, duty: Duty) -> float:
-        return min(LOOK_EVERY, duty.interval()) * (1 + SPREAD * self._runtime.random.random())
+        return min(CHECK_EVERY, duty.interval()) * (1 + SPREAD * self._runtime.random.random())
 
-    async def _look(self, duty: Duty) -> float:
+    async def _check(self, duty: Duty) -> float:
         """Clean if it is time and no other session does; return the seconds until the next check."""
         record = await self._record(duty)
         if record is None:
@@ -145,7 +145,7 @@ class Janitor:
         if duty.node is not None and made_by(record.data) == duty.node:
             left += YIELD * duty.interval()  # a pass of another node covers the messages that the last one left out
         if left > 0 and not duty.soon:
-            return min(left, LOOK_EVERY) * (1 + SPREAD * self._runtime.random.random())
+            return min(left, CHECK_EVERY) * (1 + SPREAD * self._runtime.random.random())
         token = self._runtime.ids.next().encode()
         generation = await self._runtime.zookeeper.wait_connected()
         if not await self._lock(duty, record.stat.version, token, generation):

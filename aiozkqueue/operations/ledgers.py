@@ -73,13 +73,13 @@ async def ledgers(handle: QueueHandle[Runtime]) -> list[LedgerInfo]:
         groups = sorted(await below(handle.zookeeper, handle.paths.ledgers))
         nodes = await read_pages(handle.zookeeper, [f"{handle.paths.ledgers}/{group}" for group in groups])
         return [
-            await _look_at(handle.zookeeper, f"{handle.paths.ledgers}/{group}", group, node)
+            await _read_ledger(handle.zookeeper, f"{handle.paths.ledgers}/{group}", group, node)
             for group, node in zip(groups, nodes, strict=True)
             if node is not None
         ]
 
 
-async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> LedgerInfo:
+async def _read_ledger(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> LedgerInfo:
     manifests = await below(zookeeper, path)
     messages, changed = 0, node.stat.mtime
     for name in manifests:
@@ -151,7 +151,7 @@ class _Releasing:
         while (unmarked := await self._unmarked(manifest)) is not None:
             names = await below(self._zookeeper, manifest)
             if pages := sorted(filter(is_page, names)):
-                released += sum([await self._give_back(manifest, f"{manifest}/{page}") for page in pages])
+                released += sum([await self._release_page(manifest, f"{manifest}/{page}") for page in pages])
                 continue
             marks = [Delete(f"{manifest}/{mark}") for mark in names]
             with suppress(_RefusedError):
@@ -192,7 +192,7 @@ class _Releasing:
             return None
         return None if Manifest.decode(node.data).done else Check(manifest, node.stat.version)
 
-    async def _give_back(self, manifest: str, page: str) -> int:
+    async def _release_page(self, manifest: str, page: str) -> int:
         """Remove a page and the locks that it names, unless its batch is done; return the number of messages released.
 
         The record of a bundle goes with the lock, so that consumers claim the bundle as one that was never claimed.

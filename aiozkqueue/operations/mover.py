@@ -64,10 +64,10 @@ MOST_PATIENCE = 2.0
 FOREIGN_PATIENCE: Final = 1.0
 #: Bytes of messages that the multi of one item puts.
 MOST_AT_ONCE: Final = 512 * 1024
-#: The bytes of the rest of that multi: the slot, the lock, the attempts.
+#: The bytes of the other operations of that multi: the slot, the lock, the attempts.
 _OVERHEAD: Final = 8 * 1024
 #: After these errors the outcome is unknown, or nothing was applied: the item is read again.
-_LOOK_AGAIN: Final = (SessionExpiredError, OutcomeUnknownError, QueueFullError)
+_RETRIED: Final = (SessionExpiredError, OutcomeUnknownError, QueueFullError)
 
 
 class _Part(NamedTuple):
@@ -102,7 +102,7 @@ class Mover:
         Raises: AccessDeniedError, SessionClosedError, and the errors of the zookeeper package.
         """
         patience = FIRST_PATIENCE
-        while await self._source.open_latest():  # a configuration of before the move may not tell of bundles
+        while await self._source.open_latest():  # a configuration from before the move may not mention bundles
             before = self.moved
             await self._target.open_or_create()
             if self._between_layouts:
@@ -174,8 +174,8 @@ class Mover:
         again = len(mine) - len(waiting)
         while waiting:
             batch: list[tuple[ItemSnapshot, _Part]] = []
-            rest = iter(waiting)
-            for snapshot in rest:
+            remaining = iter(waiting)
+            for snapshot in remaining:
                 part = await self._part_or_failure(snapshot, items[snapshot.place], generation)
                 if part is not None and part.transfer.puts:
                     batch.append((snapshot, part))
@@ -183,7 +183,7 @@ class Mover:
                     again += not await self._drop(part.transfer)
                 if part is not None and not part.last:
                     break  # its other messages precede the following items
-            waiting = list(rest)
+            waiting = list(remaining)
             outcomes = await self._send([part.transfer for _, part in batch])
             again += outcomes.count(False)
             if batch and not batch[-1][1].last and outcomes[-1]:
@@ -212,7 +212,7 @@ class Mover:
         """Remove an item without messages; return whether it is gone. Raises: QueueError."""
         try:
             (removed,) = await apply(self._runtime, [transfer.change])
-        except _LOOK_AGAIN:
+        except _RETRIED:
             return False
         return removed
 
@@ -222,7 +222,7 @@ class Mover:
         for sent, outcome in zip(transfers, await transfer(self._runtime, transfers, self._patience()), strict=True):
             if isinstance(outcome, SessionClosedError):
                 raise outcome
-            if isinstance(outcome, QueueError) and not isinstance(outcome, _LOOK_AGAIN):
+            if isinstance(outcome, QueueError) and not isinstance(outcome, _RETRIED):
                 self.failed[sent.id] = outcome
                 made.append(None)
             else:
@@ -250,10 +250,10 @@ class Mover:
                 converted = convert(runtime, source, target, item, found.item)
                 puts = [converted.put(body) for body in converted.bodies]
         else:
-            puts, rest = self._first_of(source.dialect, found, item)
-            last = rest is None
-            if rest is not None:
-                change = shortening(runtime, source, found, rest)
+            puts, remaining = self._first_of(source.dialect, found, item)
+            last = remaining is None
+            if remaining is not None:
+                change = shortening(runtime, source, found, remaining)
             change = change._replace(generation=generation)
         change = as_configured(found, change)
         for put in puts:
@@ -262,7 +262,7 @@ class Mover:
         return _Part(Transfer(found.id, puts, change), last)
 
     def _first_of(self, dialect: Dialect, found: ItemSnapshot, item: ItemName) -> tuple[list[Put], bytes | None]:
-        """Put as many messages of an item as fit together; return the rest of the item. None: nothing is left."""
+        """Put as many messages of an item as fit together; return the remainder, or None if nothing is left."""
         runtime, target = self._runtime, self._target
         converted = convert(runtime, self._source, target, item, found.item)
         bodies, size = converted.bodies, target.config.max_size
@@ -275,9 +275,9 @@ class Mover:
                 break
             puts.append(put)
         while len(puts) < len(bodies):
-            rest = dialect.item(bodies[len(puts) :])
-            if sum(weigh_puts(puts)) + len(rest) + _OVERHEAD <= runtime.zookeeper.max_request:
-                return puts, rest
+            remaining = dialect.item(bodies[len(puts) :])
+            if sum(weigh_puts(puts)) + len(remaining) + _OVERHEAD <= runtime.zookeeper.max_request:
+                return puts, remaining
             if len(puts) == 1:
                 msg = (
                     f"item {found.name} of queue {self._source.name!r} fills its znode, so a request cannot hold its "

@@ -47,13 +47,13 @@ async def oldest_waiting(
     held = await locked_ids(handle)
     async for lock in ended_locks(handle):
         held.discard(lock)
-    look = _Look(handle, config, held)
-    dated = [first for folder in folders if (first := await look.oldest_in(folder)) is not None]
+    reader = _OldestReader(handle, config, held)
+    dated = [first for folder in folders if (first := await reader.oldest_in(folder)) is not None]
     await shed(*held.parts)
     return min(dated, default=None)
 
 
-class _Look:
+class _OldestReader:
     """Finds the first message of a folder that no lock holds, and that this user may read."""
 
     def __init__(self, handle: QueueHandle[Runtime], config: StoredConfig | None, held: Strings) -> None:

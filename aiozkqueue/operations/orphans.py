@@ -62,8 +62,8 @@ async def bad_locks(
 
 
 def _pages(names: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(names)
-    while page := list(islice(rest, PAGE)):
+    remaining = iter(names)
+    while page := list(islice(remaining, PAGE)):
         yield page
 
 

@@ -259,41 +259,41 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
     counts = await asyncio.gather(*(count(handle, path) for path in folders))
     locks, due, dead, consumers, waiting, keys, tags = counts
     config = await configuration(handle)
-    look = _Look(handle, config)
+    reader = _FigureReader(handle, config)
     incomplete: set[str] = set()
-    for read, figures in look.parts(timed_locks=bool(due)):
+    for read, figures in reader.parts(timed_locks=bool(due)):
         if not await budget.allows(read()):
             incomplete.update(figures)
     return QueueStats(
         queue=handle.name,
-        size=sum(look.held.values()),
-        in_flight=max(0, locks - due - look.staged + look.bundled.in_flight),
-        retrying=max(0, due - look.ended),
-        scheduled=look.scheduled,
+        size=sum(reader.held.values()),
+        in_flight=max(0, locks - due - reader.staged + reader.bundled.in_flight),
+        retrying=max(0, due - reader.ended),
+        scheduled=reader.scheduled,
         dead_letters=dead,
         consumers=consumers,
-        oldest=look.oldest,
-        groups=look.named.groups,
-        groups_held=look.named.groups_held,
+        oldest=reader.oldest,
+        groups=reader.named.groups,
+        groups_held=reader.named.groups_held,
         unique_keys=keys,
-        duplicates=look.named.duplicates,
-        expired=look.named.expired,
+        duplicates=reader.named.duplicates,
+        expired=reader.named.expired,
         max_size=None if config is None else config.max_size or None,
         waiting_producers=waiting,
-        put=look.put,
-        removed=max(0, look.put - sum(look.held.values())),
+        put=reader.put,
+        removed=max(0, reader.put - sum(reader.held.values())),
         paused=config is not None and bool(config.paused),
-        ledgers=look.ledgers,
-        staged=look.staged,
-        priorities=_by_priority(look.held, f"{paths.later}/"),
-        bound=look.named.bound,
+        ledgers=reader.ledgers,
+        staged=reader.staged,
+        priorities=_by_priority(reader.held, f"{paths.later}/"),
+        bound=reader.named.bound,
         tags=tags,
-        records=look.records,
+        records=reader.records,
         incomplete=tuple(figure.name for figure in fields(QueueStats) if figure.name in incomplete),
     )
 
 
-class _Look:
+class _FigureReader:
     """Reads the figures from the lanes, history and ledgers of a queue; each part can be cut short."""
 
     def __init__(self, handle: QueueHandle[Runtime], config: StoredConfig | None) -> None:

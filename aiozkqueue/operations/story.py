@@ -24,7 +24,7 @@ class Event(NamedTuple):
     what: str
 
 
-def tell(state: MessageState, records: Sequence[HistoryRecord]) -> list[Event]:
+def events_of(state: MessageState, records: Sequence[HistoryRecord]) -> list[Event]:
     """Return the events of a message, given the records of its ends, in order."""
     events: list[Event] = []
     if state.put_at is not None:

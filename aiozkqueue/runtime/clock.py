@@ -247,12 +247,12 @@ class SharedTimer(Generic[E]):
         self._expire = expire
         self._newcomers = newcomers
         self._entries: list[E] = []  # those unfinished when the timer last fired, by deadline
-        self._look_limit = SLACK
+        self._prune_limit = SLACK
         self._timer: Timer | None = None
         self.due: float = inf
-        """When the timer fires. A new entry with an earlier deadline must call `ring_by`."""
+        """When the timer fires. A new entry with an earlier deadline must call `fire_by`."""
 
-    def ring_by(self, due: float) -> None:
+    def fire_by(self, due: float) -> None:
         """Move the timer to a deadline earlier than all others."""
         if self._timer is not None:
             self._timer.cancel()
@@ -288,7 +288,7 @@ class SharedTimer(Generic[E]):
             if not entry.over:
                 self._expire(entry)
         if self._entries and self._entries[0].due < self.due:
-            self.ring_by(self._entries[0].due)
+            self.fire_by(self._entries[0].due)
 
     def _add(self, entry: E) -> None:
         entries = self._entries
@@ -296,9 +296,9 @@ class SharedTimer(Generic[E]):
             entries.append(entry)
         else:
             insort(entries, entry, key=_due_of)
-        if len(entries) > self._look_limit:
+        if len(entries) > self._prune_limit:
             self._entries = [entry for entry in entries if not entry.over]
-            self._look_limit = 2 * len(self._entries) + SLACK
+            self._prune_limit = 2 * len(self._entries) + SLACK
 
 
 K = TypeVar("K", bound="Hashable")
@@ -316,29 +316,29 @@ class EqualDeadlines(Generic[K]):
         self._seconds = seconds
         self._expire = expire
         self._entries: dict[K, float] = {}
-        self._ringing = False
+        self._armed = False
 
     def add(self, entry: K) -> None:
         """Add an entry."""
         self._entries[entry] = self._loop.time() + self._seconds
-        if not self._ringing:
-            self._ring_in(self._seconds)
+        if not self._armed:
+            self._fire_in(self._seconds)
 
     def remove(self, entry: K) -> None:
         """Remove an entry, if it has not expired."""
         self._entries.pop(entry, None)
 
-    def _ring_in(self, seconds: float) -> None:
-        self._ringing = True
+    def _fire_in(self, seconds: float) -> None:
+        self._armed = True
         self._loop.call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._ringing = False
+        self._armed = False
         now = self._loop.time()
         while self._entries:
             entry, due = next(iter(self._entries.items()))
             if due > now:
-                self._ring_in(due - now)
+                self._fire_in(due - now)
                 return
             del self._entries[entry]
             self._expire(entry)

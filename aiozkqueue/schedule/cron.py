@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout.jobs import Missed
 
-#: How far `Cron.latest` first looks back, milliseconds; whenever it finds too few occurrences, four times as far.
-FIRST_LOOK: Final = 60_000
+#: How far back `Cron.latest` searches first, milliseconds; if it finds too few occurrences, four times as far.
+FIRST_SPAN: Final = 60_000
 #: Maximum number of occurrences decided at a time that are not late; the rest follows when these have been put.
 MOST_AT_ONCE: Final = 1000
 #: The latest moment considered: date arithmetic must not overflow.
@@ -90,13 +90,13 @@ class Cron:
 
         The cost depends on the number of results, not on how long ago ``after`` is.
         """
-        look = FIRST_LOOK
+        span = FIRST_SPAN
         while True:
-            start = max(after, until - look)
+            start = max(after, until - span)
             found = deque(takewhile(lambda moment: moment <= until, self.after(start)), maxlen=most)
             if len(found) == most or start == after:
                 return list(found)
-            look *= 4
+            span *= 4
 
 
 async def load(expression: str, zone: str) -> Cron:

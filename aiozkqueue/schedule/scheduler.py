@@ -67,7 +67,7 @@ class Scheduler:
         self._paths = SchedulePaths(core_of(session).root)
         self._jobs: dict[str, tuple[JobRecord, int]] = {}
         self._due: dict[str, int] = {}
-        """When to look at each job again, milliseconds of ZooKeeper's time; no entry for a job that was just read."""
+        """When to check each job again, milliseconds of ZooKeeper's time; no entry for a job that was just read."""
         self._changed: set[str] | None = None
         """Jobs to read again; None: all."""
         self._removals: Operation = Check(self._paths.base)
@@ -133,11 +133,11 @@ class Scheduler:
         self._changed = None
         await ensure_folder(runtime, JOBS, self._paths.base)
         with readable(JOBS, self._paths.base):
-            watch = await runtime.zookeeper.watch(self._paths.base, self._hear, recursive=True)
+            watch = await runtime.zookeeper.watch(self._paths.base, self._on_event, recursive=True)
         try:
             while not self._stopped:
                 self._wake.clear()
-                pause = await self._look()
+                pause = await self._check()
                 timer = runtime.clock.call_later(pause, self._wake.set)
                 try:
                     await self._wake.wait()
@@ -146,7 +146,7 @@ class Scheduler:
         finally:
             watch.cancel()
 
-    def _hear(self, event: WatchEvent) -> None:
+    def _on_event(self, event: WatchEvent) -> None:
         if event == (EventKind.CHANGED, self._paths.base):
             return  # by a removal, which is reported itself
         if parent_of(event.path) != self._paths.base:
@@ -155,7 +155,7 @@ class Scheduler:
             self._changed.add(name_at(event.path))
         self._wake.set()
 
-    async def _look(self) -> float:
+    async def _check(self) -> float:
         """Put the due messages; return the seconds until the next check."""
         runtime = core_of(self._session)
         # Before the names are taken: the watch has reported every removal that this check does not refuse.

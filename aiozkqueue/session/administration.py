@@ -232,7 +232,7 @@ class SessionAdmin:
 
         It writes only one ephemeral znode, for a few moments. It lists every queue it examines. After about ``budget``
         seconds (or a timedelta) it ends with what it has read: `Diagnosis.complete` is False then, and
-        `Diagnosis.unexamined` and `QueueFacts.complete` say where it has not looked.
+        `Diagnosis.unexamined` and `QueueFacts.complete` state the parts that were not examined.
 
         Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError; AccessDeniedError: it may not
         even list the queues;

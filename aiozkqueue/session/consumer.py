@@ -231,7 +231,7 @@ class Consumer(Generic[T]):
                 if prefetcher.ready:
                     return prefetcher.ready.popleft()
                 if self._until_idle and self._idle_timer is None:
-                    self._idle_timer = self._runtime.clock.call_later(self._until_idle, self._look_if_idle)
+                    self._idle_timer = self._runtime.clock.call_later(self._until_idle, self._end_if_idle)
                 prefetcher.changed.clear()
                 if not prefetcher.answered:
                     await self._await_change()
@@ -252,7 +252,7 @@ class Consumer(Generic[T]):
                 slower.cancel()
 
     async def _may_have_more(self) -> bool:
-        """Wait for pending commits; return whether the queue may hold messages that the loop has not looked for yet."""
+        """Wait for pending commits; return whether the queue may hold messages that the loop has not found yet."""
         if self._stopped:
             return False
         commits = self._commits
@@ -264,12 +264,12 @@ class Consumer(Generic[T]):
             await work.rollback()  # it has begun, and ends once its message can be taken
         return bool(commits.failures) or outdated
 
-    def _look_if_idle(self) -> None:
+    def _end_if_idle(self) -> None:
         """End the wait for a message, unless a commit has ended during it, which may have put one into this queue."""
         clock, seconds = self._runtime.clock, self._until_idle or 0
         left = self._commits.ended + seconds - clock.monotonic()
         if left > 0:
-            self._idle_timer = clock.call_later(left, self._look_if_idle)
+            self._idle_timer = clock.call_later(left, self._end_if_idle)
         else:
             self._became_idle()
 

@@ -365,15 +365,15 @@ class SessionCore:
         self.operation_timeout: float = seconds
         """Seconds for which a call waits for a server that does not answer."""
         self._deadlines: EqualDeadlines[AtomicWrite] = EqualDeadlines(loop, seconds, AtomicWrite.stop_waiting)
-        self.looks: EqualDeadlines[Waiter] = EqualDeadlines(loop, seconds, self._end_look)
-        """The takers that look at a queue once: they wait for a server, but for no message."""
+        self.searches: EqualDeadlines[Waiter] = EqualDeadlines(loop, seconds, self._end_search)
+        """The takers that search a queue once: they wait for a server, but for no message."""
 
-    def _end_look(self, waiter: Waiter) -> None:
-        """End the look of a taker at a queue, unless a server has been heard meanwhile."""
+    def _end_search(self, waiter: Waiter) -> None:
+        """End the search of a taker, unless a server has answered meanwhile."""
         loop = self.committer.loop
-        left = self.zookeeper.last_heard + self.operation_timeout - loop.time()
+        left = self.zookeeper.last_received + self.operation_timeout - loop.time()
         if left > 0:
-            loop.call_later(left, self._end_look, waiter)
+            loop.call_later(left, self._end_search, waiter)
         elif not waiter.future.done():
             waiter.late = True
             waiter.future.cancel()

@@ -28,7 +28,7 @@ class Interruptions:
         self.running: dict[Claim, asyncio.Task[Any] | None] = {}
         """The tasks whose handlers run, by their messages."""
         self.cancelled: frozenset[str] = frozenset()
-        """The messages that had been cancelled at the last look."""
+        """The messages that had been cancelled at the last read."""
 
     def forestall(self, claim: Claim) -> bool:
         """Return whether a message was cancelled before its handler could begin, which is then not called."""
@@ -51,7 +51,7 @@ class Interruptions:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                await self._look()
+                await self._read_cancelled()
         except NoAuthError as error:
             log.warning("handlers are not cancelled with their messages, because of an ACL: %s", error)
         except ClientClosedError:
@@ -60,7 +60,7 @@ class Interruptions:
             if watch is not None:
                 watch.cancel()
 
-    async def _look(self) -> None:
+    async def _read_cancelled(self) -> None:
         """Read which messages have been cancelled."""
         try:
             node = await self._zookeeper.read(self._path)

@@ -82,7 +82,7 @@ class Leases(Generic[T]):
     async def take(self, limit: int = 1, *, lifetime: Seconds = 30, timeout: Seconds | None = 0) -> list[Lease[T]]:
         """Lease up to ``limit`` messages for ``lifetime`` seconds; return as soon as any are available.
 
-        Returns an empty list if there is none within ``timeout`` seconds (0: look once; None: no limit). Each lease
+        Returns an empty list if there is none within ``timeout`` seconds (0: search once; None: no limit). Each lease
         counts as an attempt.
 
         Raises:
@@ -190,7 +190,7 @@ class Leases(Generic[T]):
                 for message in messages:
                     work.end(message.queue, message.id, Disposition("release", delay=duration, leased=True))
                 leases = [Lease(message, lease_token(self._state.name, places[message.id])) for message in messages]
-                silent = loop.time() - max(began, self._runtime.zookeeper.last_heard)
+                silent = loop.time() - max(began, self._runtime.zookeeper.last_received)
                 await transaction.commit(timeout=max(0.0, self._runtime.operation_timeout - silent))
         except BaseException:  # cancelled during the commit, which continues
             if transaction is not None and leases:

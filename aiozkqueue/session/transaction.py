@@ -82,7 +82,7 @@ class Transaction:
     ) -> Message[T] | None:
         """Lock one message, which the commit removes; return None if there is none within ``timeout`` seconds.
 
-        A timeout of 0 looks once; None has no limit. ``filters`` is a condition that the tags of the message must
+        A timeout of 0 searches once; None has no limit. ``filters`` is a condition that the tags of the message must
         match.
 
         Raises:
@@ -376,10 +376,10 @@ async def _claim_available(
     while left > 0:
         claims = dispatcher.at_hand(limit, work.generation)
         if not claims:
-            if left >= silence:  # `SessionCore.looks` limits it, at a fraction of the cost
+            if left >= silence:  # `SessionCore.searches` limits it, at a fraction of the cost
                 claims = await _next(dispatcher, work, limit, 0)
             else:
-                claims = await _look(dispatcher, work, limit, left)
+                claims = await _search_once(dispatcher, work, limit, left)
         if not claims:
             if work.runtime.zookeeper.state is not State.CONNECTED:
                 raise _no_connection(queue)
@@ -438,14 +438,14 @@ async def _deliver(work: UnitOfWork, queue: Destination[Any], claims: list[Claim
 
 
 def _time_for_more(runtime: SessionCore, timeout: float | None, began: float) -> float:
-    """Return how long a take that has some messages may look for more, seconds."""
+    """Return how long a take that has some messages may search for more, seconds."""
     longest = runtime.operation_timeout
     waited = runtime.committer.loop.time() - began
     return longest if timeout is None else min(longest, (timeout or longest) - waited)
 
 
-async def _look(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, longest: float) -> list[Claim]:
-    """Look once for claims. Raises: ConnectionLostError: no server has answered within ``longest`` seconds."""
+async def _search_once(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, longest: float) -> list[Claim]:
+    """Search once for claims. Raises: ConnectionLostError: no server has answered within ``longest`` seconds."""
     limited = asyncio.timeout(longest)
     try:
         async with limited:
@@ -457,14 +457,14 @@ async def _look(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, longe
 
 
 async def _next(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeout: float | None) -> list[Claim]:
-    """Wait in line for claims; return none after ``timeout`` seconds (None: no limit; 0: after one look).
+    """Wait in line for claims; return none after ``timeout`` seconds (None: no limit; 0: after one search).
 
-    Raises: ConnectionLostError: no server has answered the look within ``operation_timeout``.
+    Raises: ConnectionLostError: no server has answered the search within ``operation_timeout``.
     """
     waiter = dispatcher.request(limit, timeout, generation=work.generation, owner=work)
-    looks = work.runtime.looks if timeout == 0 else None
-    if looks is not None:
-        looks.add(waiter)
+    searches = work.runtime.searches if timeout == 0 else None
+    if searches is not None:
+        searches.add(waiter)
     try:
         return await waiter.future
     except asyncio.CancelledError:
@@ -474,8 +474,8 @@ async def _next(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeo
             raise _no_answer(dispatcher, work.runtime.operation_timeout) from None
         raise
     finally:
-        if looks is not None:
-            looks.remove(waiter)
+        if searches is not None:
+            searches.remove(waiter)
 
 
 def _no_answer(dispatcher: ClaimDispatcher, longest: float) -> ConnectionLostError:
@@ -487,7 +487,7 @@ def _no_answer(dispatcher: ClaimDispatcher, longest: float) -> ConnectionLostErr
 
 
 def _no_connection(queue: Destination[Any]) -> ConnectionLostError:
-    """Return the error of a take that has found nothing, because it could not look."""
+    """Return the error of a take that has found nothing, because it could not search."""
     return ConnectionLostError(
         f"queue {queue.name!r}: there is no connection to ZooKeeper, so whether it holds messages is not known; "
         "try again when a server is available"

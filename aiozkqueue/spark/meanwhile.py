@@ -44,7 +44,7 @@ class Meanwhile:
     def stop(self, seconds: float) -> None:
         """Release a prepared batch, and wait up to some seconds for all of it. Errors are left to the next driver."""
         self._ledger.halt()
-        self._start(self._ledger.give_back)
+        self._start(self._ledger.release_unsealed)
         wait(self._started, seconds)
         self._started.clear()
 

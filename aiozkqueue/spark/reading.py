@@ -382,7 +382,7 @@ def item_values(snapshot: ItemSnapshot, now: int, layout: Layout) -> dict[str, o
     if not layout.reads_locks:
         return values
     item = ItemName.parse(snapshot.name)
-    assert item is not None  # noqa: S101 - only such are looked for
+    assert item is not None  # noqa: S101 - only such messages are searched for
     due = due_of(item, snapshot.lock)
     later = due is not None and due > now
     values["attempt"] = attempts_of(snapshot.meta)

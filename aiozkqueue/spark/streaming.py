@@ -342,7 +342,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
 
 
 async def _read_share(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[Page]:
-    """Read the messages of a share. The sync prevents that a message looks acknowledged on a lagging server."""
+    """Read the messages of a share. The sync prevents a lagging server from showing a message as acknowledged."""
     zookeeper, state = link.runtime.zookeeper, link.state
     await zookeeper.sync(state.paths.base)
     paths = list(dict.fromkeys(path for path, _, _ in share.parts))

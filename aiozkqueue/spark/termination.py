@@ -1,6 +1,6 @@
 """The end of the process of a stream's source: Spark sends it SIGTERM twice when the query ends, and does not wait.
 
-By default the signal would end the process at once, and leave messages held that Spark has not been told of. Here it
+By default the signal would end the process at once, and leave messages held that Spark does not know. Here it
 ends Spark's loop, which then stops the reader. That takes a few seconds at most.
 """
 

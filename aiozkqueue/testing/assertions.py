@@ -51,13 +51,13 @@ async def assert_put(
     __tracebackhide__ = True
     wanted = dict(headers or {})
 
-    async def look() -> Message[T] | None:
+    async def search() -> Message[T] | None:
         for message in await queue.peek(MOST):
             if _is(message, value) and key in (None, message.key) and wanted.items() <= message.headers.items():
                 return message
         return None
 
-    if found := await _within(timeout, look):
+    if found := await _within(timeout, search):
         return found
     sought = _sought(value, {"key": key, "headers": wanted or None})
     raise AssertionError(f"queue {queue.name!r} has no message{sought}; {await _describe(queue)}")
@@ -74,10 +74,10 @@ async def assert_empty(queue: Queue[Any], *, timeout: Seconds = 0) -> None:
     """
     __tracebackhide__ = True
 
-    async def look() -> bool:
+    async def search() -> bool:
         return await queue.size() == 0
 
-    if not await _within(timeout, look):
+    if not await _within(timeout, search):
         raise AssertionError(f"queue {queue.name!r} is not empty; {await _describe(queue)}")
 
 
@@ -98,23 +98,23 @@ async def assert_dead_lettered(
     """
     __tracebackhide__ = True
 
-    async def look() -> DeadLetter[T] | None:
+    async def search() -> DeadLetter[T] | None:
         for dead in await queue.dead_letters.peek(MOST):
             if _is(dead, value) and (reason is None or reason in dead.reason):
                 return dead
         return None
 
-    if found := await _within(timeout, look):
+    if found := await _within(timeout, search):
         return found
     sought = _sought(value, {"reason": reason})
     raise AssertionError(f"queue {queue.name!r} has no dead letter{sought}; {await _describe(queue)}")
 
 
-async def _within(timeout: Seconds, look: Callable[[], Awaitable[R]]) -> R:
-    """Call ``look`` until its result is true or the timeout has passed, and return the result."""
+async def _within(timeout: Seconds, search: Callable[[], Awaitable[R]]) -> R:
+    """Call ``search`` until its result is true or the timeout has passed, and return the result."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + required_seconds(timeout, "timeout")
-    while not (found := await look()) and loop.time() < deadline:  # noqa: ASYNC110 - others put there, unseen from here
+    while not (found := await search()) and loop.time() < deadline:  # noqa: ASYNC110 - others put there, unseen from here
         await asyncio.sleep(_POLL)
     return found
 

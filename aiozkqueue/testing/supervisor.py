@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 #: The interval of checks of the parent's pid, seconds: a fork of the caller may keep its end of the pipe open.
-_LOOK = 0.5
+_POLL = 0.5
 
 
 def _die_with_the_supervisor() -> None:
@@ -40,7 +40,7 @@ def supervise(parent: int, folder: str, command: list[str]) -> int:
     print(child.pid, flush=True)  # noqa: T201 -- this is the protocol
     orphaned = False
     while not orphaned:
-        ready, _, _ = select.select([sys.stdin, life], [], [], _LOOK)
+        ready, _, _ = select.select([sys.stdin, life], [], [], _POLL)
         if life in ready:
             return child.wait()
         orphaned = sys.stdin in ready or os.getppid() != parent

@@ -18,7 +18,7 @@ from typing import Final
 from aiozkqueue.errors import NotFoundError, QueueError
 
 _END: Final = b"\0"
-_LOOK: Final = 0.05
+_POLL: Final = 0.05
 
 
 def ask(pid: int, *, timeout: float) -> str:
@@ -46,7 +46,7 @@ def ask(pid: int, *, timeout: float) -> str:
                     "stderr"
                 )
                 raise QueueError(msg)
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
         return dump.removesuffix(_END).decode()
     finally:
         os.close(descriptor)

@@ -1,6 +1,7 @@
-"""The end of a call while no server answers, and the error that tells whether anything of it may have been applied.
+"""The end of a call while no server answers, and the error that states whether any part may have been applied.
 
-A call may take long if there is much to do. Its limit is the time for which the client has heard nothing from a server.
+A call may take long if there is much to do. Its limit is the time since the client last received anything from a
+server.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ current_call: ContextVar[CallLimit | None] = ContextVar("aiozkqueue_call", defau
 
 
 class CallLimit:
-    """Cancels its block when no server has been heard for ``seconds`` since the block began, and raises an error then.
+    """Cancels its block and raises an error when no server has answered for ``seconds`` since the block began.
 
     The error is the one of a read, unless the block is marked as one that ``writes``.
     """
@@ -62,7 +63,7 @@ class CallLimit:
         self.sent = False
         """Whether a change was sent, which may have been applied."""
         self.expired = False
-        """Whether no server was heard in time."""
+        """Whether no server answered in time."""
 
     async def __aenter__(self) -> Self:
         self._task = task = asyncio.current_task()
@@ -85,7 +86,7 @@ class CallLimit:
 
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        left = max(self._began, self._zookeeper.last_heard) + self.seconds - loop.time()
+        left = max(self._began, self._zookeeper.last_received) + self.seconds - loop.time()
         if left > 0:
             self._timer = loop.call_later(left, self._on_timer)
             return
@@ -95,7 +96,7 @@ class CallLimit:
 
     def _error(self) -> QueueError:
         why = f"{self._what}: no answer from ZooKeeper within {self.seconds:g} s"
-        if self._zookeeper.resting:
+        if self._zookeeper.throttled:
             why += ", because the server has too much to do and drops requests"
         if not self.writes:
             return ConnectionLostError(f"{why}; try again when a server is available")

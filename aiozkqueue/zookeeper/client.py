@@ -105,14 +105,14 @@ class ZooKeeperClient:
         return self._session.last_zxid
 
     @property
-    def last_heard(self) -> float:
+    def last_received(self) -> float:
         """See `ZooKeeper`."""
-        return self._session.last_heard
+        return self._session.last_received
 
     @property
-    def resting(self) -> bool:
+    def throttled(self) -> bool:
         """See `ZooKeeper`."""
-        return self._session.rest > 0
+        return self._session.pause > 0
 
     @property
     def max_request(self) -> int:

@@ -1,4 +1,4 @@
-"""The rests of a client whose server drops requests because it has too much to do (``throttledOpWaitTime``).
+"""The pauses of a client whose server drops requests because it is overloaded (``throttledOpWaitTime``).
 
 Such a server answers each request, and pings too, but does nothing. If the client sent the requests again at once, the
 server would have even more to do.
@@ -25,7 +25,7 @@ class Dropping:
         self._pause = 0.0
 
     def dropped(self, now: float) -> None:
-        """Note a dropped request: rest for longer than before if this one was sent after the last rest."""
+        """Note a dropped request: pause for longer than before if this one was sent after the last pause."""
         if self.since is None:
             self.since, self._pause = now, _FIRST
         elif now >= self.until:

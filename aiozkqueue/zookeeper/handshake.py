@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ANY_PORT = 0
 _PATIENCE = 2.0  # for a four-letter command, seconds
 _LONGEST_ANSWER = 64 * 1024
-# The server has accepted a connection, and closed it before the loop looks at the socket.
+# The server has accepted a connection, and closed it before the loop polls the socket.
 _CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 
 

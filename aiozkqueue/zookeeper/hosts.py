@@ -41,12 +41,12 @@ def parse_hosts(hosts: object) -> Ensemble:
     """
     if not isinstance(hosts, str):
         raise InvalidOptionError(f"hosts must be a string such as 'h1:2181,h2:2181/chroot', not {type(hosts).__name__}")
-    scheme, address, rest = hosts.partition("://")
+    scheme, address, remainder = hosts.partition("://")
     if address:
         raise _refused(hosts, "an address of ZooKeeper is no URL", f"leave out {scheme + address!r}")
-    listed, slash, rest = hosts.partition("/")
+    listed, slash, remainder = hosts.partition("/")
     servers = tuple(_server(part.strip(), hosts) for part in listed.split(","))
-    return Ensemble(servers, _chroot(slash + rest, hosts))
+    return Ensemble(servers, _chroot(slash + remainder, hosts))
 
 
 def _server(part: str, hosts: str) -> Server:

@@ -189,7 +189,7 @@ class ZooKeeper(Protocol):
         ...
 
     @property
-    def last_heard(self) -> float:
+    def last_received(self) -> float:
         """When anything last arrived from a server, by the event loop's time; 0 if nothing has.
 
         While the server drops requests because it has too much to do, this is the time of the first one.
@@ -197,7 +197,7 @@ class ZooKeeper(Protocol):
         ...
 
     @property
-    def resting(self) -> bool:
+    def throttled(self) -> bool:
         """Whether `wait_connected` waits before a request that was dropped is sent again."""
         ...
 

@@ -49,7 +49,7 @@ class Listing(Generic[T]):
         self._result = result
         self._count: int | None = None
         """The number of names left; None: not known yet."""
-        self._rest = bytearray()
+        self._remainder = bytearray()
         """The beginning of an incomplete name."""
         self._needed = _INT.size
         """The number of bytes from that position that are needed to continue."""
@@ -60,21 +60,21 @@ class Listing(Generic[T]):
         if self._count == 0:
             return
         data: bytes | bytearray = piece
-        if self._rest:
-            self._rest += piece
-            if len(self._rest) < self._needed:
+        if self._remainder:
+            self._remainder += piece
+            if len(self._remainder) < self._needed:
                 return
-            data, self._rest = self._rest, bytearray()
+            data, self._remainder = self._remainder, bytearray()
         offset = 0
         if self._count is None:
             if len(data) < _INT.size:
-                self._rest += data
+                self._remainder += data
                 return
             self._count, offset = self._counted(data), _INT.size
         names, offset = self._names(data, offset, self._count)
         self._count -= len(names)
         if self._count:
-            self._rest += memoryview(data)[offset:]
+            self._remainder += memoryview(data)[offset:]
         if names:
             self._take(names)
 

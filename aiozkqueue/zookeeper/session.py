@@ -92,7 +92,7 @@ class Session:
         self._connection: Connection | None = None
         self._resumable: wire.Connected | None = None
         self._zxid = 0
-        self._heard = 0.0
+        self._last_received = 0.0
         self._closing = False
         self._disowned = False
         self._failure: ZooKeeperError | None = None
@@ -134,16 +134,16 @@ class Session:
         return max(self._zxid, self._connection.last_zxid) if self._connection else self._zxid
 
     @property
-    def last_heard(self) -> float:
+    def last_received(self) -> float:
         """When anything last arrived, by the loop's time, except answers that a request was dropped."""
         connection = self._connection
         if connection is None:
-            return self._heard
+            return self._last_received
         since = connection.dropping.since
         return connection.last_received if since is None else min(connection.last_received, since)
 
     @property
-    def rest(self) -> float:
+    def pause(self) -> float:
         """Seconds until a request may be sent again to a server that drops requests."""
         until = 0.0 if self._connection is None else self._connection.dropping.until
         return max(0.0, until - asyncio.get_running_loop().time()) if until else 0.0
@@ -155,10 +155,10 @@ class Session:
             refusal = self._refusal(generation)
             if refusal is not None and not isinstance(refusal, NotConnectedError):
                 raise refusal
-            rest = self.rest
-            if refusal is None and not rest and (after is None or states.generation > after):
+            pause = self.pause
+            if refusal is None and not pause and (after is None or states.generation > after):
                 return states.generation
-            with anyio.move_on_after(rest or None):
+            with anyio.move_on_after(pause or None):
                 await states.changed()
 
     def _refusal(self, generation: int | None) -> ZooKeeperError | None:
@@ -197,7 +197,7 @@ class Session:
     async def call(self, request: wire.Request[T], *, generation: int | None = None) -> T:
         """Send, and send again after a lost connection: for requests that change nothing when repeated."""
         while True:
-            if self.states.state is not State.CONNECTED or self.rest:
+            if self.states.state is not State.CONNECTED or self.pause:
                 await self.wait_connected(generation=generation)
             try:
                 return await self.submit(request, generation=generation)
@@ -432,14 +432,14 @@ class Session:
         first = self.states.generation == 0
         self.states.move(State.CONNECTED, new_session=new_session)
         if not first:
-            self.watches.tell_missed()
+            self.watches.notify_missed()
 
     def _lost(self, connection: Connection) -> None:
         self.limit.in_doubt = self.limit.in_doubt or connection.cut_off > 0
         if connection is not self._connection:
             return
         self._outages.begin(connection.loss)
-        self._zxid, self._heard = self.last_zxid, self.last_heard
+        self._zxid, self._last_received = self.last_zxid, self.last_received
         self._connection = None
         self.watches.lost()
         self.states.move(State.SUSPENDED)

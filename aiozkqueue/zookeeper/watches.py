@@ -23,7 +23,7 @@ Created = Callable[[str, list[str]], None]
 _KINDS = {kind.value: kind for kind in EventKind}
 _CREATED = EventKind.CREATED.value
 _SET_WATCHES_BYTES = 128 * 1024  # the limit of one SetWatches2, so that any number of watches can be re-armed
-_MOST_FOLDERS = 1024  # the parents of znodes whose watches above are kept
+_MOST_FOLDERS = 1024  # the folders whose ancestor watches are kept
 
 
 class Mode(enum.Enum):
@@ -43,7 +43,7 @@ class Registration:
         self.recursive = recursive
         self.removed = False
 
-    def tell(self, event: WatchEvent) -> None:
+    def notify(self, event: WatchEvent) -> None:
         """Call back, unless it was removed. An error is logged: the other callbacks must still receive the event."""
         if self.removed:
             return
@@ -52,20 +52,20 @@ class Registration:
         except Exception:  # noqa: BLE001 - as said
             _log.exception("a watch callback failed at %s", event.path)
 
-    def tell_created(self, folder: str, names: list[str]) -> None:
+    def notify_created(self, folder: str, names: list[str]) -> None:
         """Report znodes created in one folder, one after the other."""
         if self.created is None:
             for name in names:
-                self.tell(WatchEvent(EventKind.CREATED, f"{folder}/{name}"))
+                self.notify(WatchEvent(EventKind.CREATED, f"{folder}/{name}"))
         elif not self.removed:
             try:
                 self.created(folder, names)
-            except Exception:  # noqa: BLE001 - as in `tell`
+            except Exception:  # noqa: BLE001 - as in `notify`
                 _log.exception("a watch callback failed at %s", folder)
 
 
-class _Above(NamedTuple):
-    """The watches that hear of the children of one folder."""
+class _AncestorWatches(NamedTuple):
+    """The watches that receive events about the children of one folder."""
 
     recursive: tuple[Registration, ...]
     children: tuple[Registration, ...]
@@ -78,15 +78,17 @@ class WatchRegistry:
     def __init__(self) -> None:
         self._persistent: defaultdict[str, list[Registration]] = defaultdict(list)
         self._recursive = 0
-        self._above: dict[str, _Above] = {}  # by folder: consumers hear of each message of their queue
-        self._gap = False  # whether events may have been missed, which persistent watches have not been told
+        self._ancestors: dict[
+            str, _AncestorWatches
+        ] = {}  # by folder: a consumer gets an event for each message of its queue
+        self._gap = False  # whether missed events have not been reported to persistent watches yet
         self.standard: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
 
     def add(self, registration: Registration) -> None:
         """Add a watch."""
         self._persistent[registration.path].append(registration)
         self._recursive += registration.recursive
-        self._above.clear()
+        self._ancestors.clear()
 
     def remove(self, registration: Registration) -> None:
         """Remove a watch. Idempotent."""
@@ -95,7 +97,7 @@ class WatchRegistry:
             registrations.remove(registration)
             registration.removed = True
             self._recursive -= registration.recursive
-            self._above.clear()
+            self._ancestors.clear()
             if not registrations:
                 del self._persistent[registration.path]
 
@@ -109,12 +111,12 @@ class WatchRegistry:
     def dispatch(self, events: Iterable[Event]) -> None:
         """Pass notifications to all matching watches, in their order.
 
-        Those of a new connection wait for `tell_missed`: a watch that hears of an event takes it for the next one. It
-        tells the watches that anything may have happened, so earlier events need not be kept.
+        Those of a new connection wait for `notify_missed`: a watch assumes that it has missed no event before the one
+        that it gets. After `notify_missed` watches assume any change, so earlier events need not be kept.
         """
         if self._gap:
             for event in events:
-                self._tell_standard(event)
+                self._notify_standard(event)
             return
         folder, names = "", list[str]()  # of znodes created one after the other in one folder
         for event in events:
@@ -123,21 +125,21 @@ class WatchRegistry:
             if created and names and parent == folder:
                 names.append(name)
                 continue
-            self._tell_created(folder, names)
+            self._notify_created(folder, names)
             folder, names = "", []
             if created and self._takes_names(parent):
                 folder, names = parent, [name]
             else:
                 self._dispatch(event)
-        self._tell_created(folder, names)
+        self._notify_created(folder, names)
 
-    def _tell_standard(self, event: Event) -> None:
+    def _notify_standard(self, event: Event) -> None:
         if self.standard:
             for callback in tuple(self.standard.get((event.kind, event.path), ())):
                 asyncio.get_running_loop().call_soon(callback, event.path)
 
     def _dispatch(self, event: Event) -> None:
-        self._tell_standard(event)
+        self._notify_standard(event)
         kind = _KINDS.get(event.kind)
         if kind is None:  # "watch removed" and events of later servers
             return
@@ -145,20 +147,20 @@ class WatchRegistry:
         if registrations := self._persistent.get(event.path):
             for registration in tuple(registrations):
                 if not (registration.recursive and kind is EventKind.CHILDREN):
-                    registration.tell(watch_event)
+                    registration.notify(watch_event)
         if self._recursive and kind is not EventKind.CHILDREN and event.path != "/":
-            self._tell_above(watch_event)
+            self._notify_ancestors(watch_event)
 
     def lost(self) -> None:
         """Record that the connection was lost."""
         self._gap = True
 
-    def tell_missed(self) -> None:
-        """Notify every persistent watch that the connection was lost. They hear of all events from now on."""
+    def notify_missed(self) -> None:
+        """Notify every persistent watch that the connection was lost. They get all events from now on."""
         self._gap = False
         for registrations in tuple(self._persistent.values()):
             for registration in tuple(registrations):
-                registration.tell(WatchEvent(EventKind.MISSED, registration.path))
+                registration.notify(WatchEvent(EventKind.MISSED, registration.path))
 
     def wanted(self, max_request: int) -> Iterator[WatchSet]:
         """Return all watches to arm on a new connection, in portions that fit into requests of this size, bytes.
@@ -188,43 +190,43 @@ class WatchRegistry:
             yield fields.index(by_event.get(EventKind(event), "data")), path
 
     def _takes_names(self, folder: str) -> bool:
-        """Whether the watches above take the names of several znodes created in this folder at once."""
+        """Whether the ancestor watches take the names of several znodes created in this folder at once."""
         if not folder or self.standard:
             return False
-        above = self._watches_above(folder)
-        return not above.children and any(registration.created for registration in above.recursive)
+        ancestors = self._ancestor_watches(folder)
+        return not ancestors.children and any(registration.created for registration in ancestors.recursive)
 
-    def _tell_created(self, folder: str, names: list[str]) -> None:
+    def _notify_created(self, folder: str, names: list[str]) -> None:
         if not names:
             return
-        for registration in self._watches_above(folder).recursive:
-            registration.tell_created(folder, names)
+        for registration in self._ancestor_watches(folder).recursive:
+            registration.notify_created(folder, names)
 
-    def _tell_above(self, event: WatchEvent) -> None:
+    def _notify_ancestors(self, event: WatchEvent) -> None:
         folder = parent_of(event.path)
-        above = self._watches_above(folder)
-        if above.children and event.kind is not EventKind.CHANGED:
-            for registration in above.children:
-                registration.tell(WatchEvent(EventKind.CHILDREN, folder))
-        for registration in above.recursive:
-            registration.tell(event)
+        ancestors = self._ancestor_watches(folder)
+        if ancestors.children and event.kind is not EventKind.CHANGED:
+            for registration in ancestors.children:
+                registration.notify(WatchEvent(EventKind.CHILDREN, folder))
+        for registration in ancestors.recursive:
+            registration.notify(event)
 
-    def _watches_above(self, folder: str) -> _Above:
-        above = self._above.get(folder)
-        if above is None:
-            if len(self._above) >= _MOST_FOLDERS:
-                self._above.clear()
-            above = self._above[folder] = self._find_above(folder)
-        return above
+    def _ancestor_watches(self, folder: str) -> _AncestorWatches:
+        ancestors = self._ancestors.get(folder)
+        if ancestors is None:
+            if len(self._ancestors) >= _MOST_FOLDERS:
+                self._ancestors.clear()
+            ancestors = self._ancestors[folder] = self._find_ancestor_watches(folder)
+        return ancestors
 
-    def _find_above(self, folder: str) -> _Above:
+    def _find_ancestor_watches(self, folder: str) -> _AncestorWatches:
         replaced = self.mode(folder) is Mode.RECURSIVE
         children = tuple(watch for watch in self._persistent[folder] if not watch.recursive) if replaced else ()
         recursive = list[Registration]()
         while True:
             recursive += [watch for watch in self._persistent.get(folder, ()) if watch.recursive]
             if folder == "/":
-                return _Above(tuple(recursive), children)
+                return _AncestorWatches(tuple(recursive), children)
             folder = parent_of(folder)
 
 

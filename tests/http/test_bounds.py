@@ -57,7 +57,7 @@ async def test_ended_claims_are_not_counted_and_hide_no_message_without_a_poll(
     shown = (await service.get(f"/{kind}/1/q/poll", params={"ttl": 0})).json()
     assert sorted(one["payload"] for one in shown) == [2, 3]
     sampler = Sampler(session)
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     assert (sampler.latest[native].in_flight, sampler.latest[native].retrying) == (0, 1)
     assert (await session.queue(native).stats()).retrying == 1
 
@@ -210,7 +210,7 @@ async def test_large_dead_letters_are_searched_a_few_megabytes_at_a_time(session
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (len(found.ids), found.looked, found.more) == (1, 60, False)
+    assert (len(found.ids), found.examined, found.more) == (1, 60, False)
     assert peak < 20_000_000
 
 
@@ -218,7 +218,7 @@ async def test_a_search_ends_at_its_byte_limit_and_reports_that_there_is_more(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await buried(session, 20, 400_000)
-    monkeypatch.setattr(letters, "LOOKED_BYTES", 1_000_000)
+    monkeypatch.setattr(letters, "EXAMINED_BYTES", 1_000_000)
     found = await letters.search(queue, letters.Sought(), payloads=True)
     assert found.more
-    assert 0 < found.looked == len(found.ids) < 20
+    assert 0 < found.examined == len(found.ids) < 20

@@ -33,8 +33,8 @@ class Sampled:
         """Take a sample at a time, and keep it if it is due."""
         self.sampler._kept = float("-inf")
         with self._patch.context() as patch:
-            await self.sampler.look(0.0)
-            patch.setattr(Sampler, "looked_at", float(moment))
+            await self.sampler.sample_all(0.0)
+            patch.setattr(Sampler, "sampled_at", float(moment))
             await self.charts.keep()
 
 

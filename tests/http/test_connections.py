@@ -216,7 +216,7 @@ class TestCrowd:
             crowd.work(one)
         assert crowd.enter(3, "b") == (False, None)
         crowd.leave(3)
-        crowd.rest(2)
+        crowd.idle(2)
         assert crowd.enter(4, "b") == (True, 2)
 
 

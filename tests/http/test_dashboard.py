@@ -328,15 +328,15 @@ async def test_the_metrics_endpoint_counts_requests_and_queues(service: Service,
 
 async def test_the_figures_count_puts_and_finished_messages(session: zq.QueueSession) -> None:
     sampler, jobs = Sampler(session), session.queue("jobs")
-    await sampler.look(0)
+    await sampler.sample_all(0)
     await jobs.put_many([b"1"] * 10)
-    await sampler.look(0)
+    await sampler.sample_all(0)
     first = sampler.latest["jobs"]
     assert (first.size, first.in_flight, first.dead, first.put) == (10, 0, 0, 10)
     assert first.oldest is not None
     async with session.transaction() as tx:
         await tx.take_many(jobs, 4)
-    await sampler.look(0)
+    await sampler.sample_all(0)
     second = sampler.latest["jobs"]
     assert (second.size, second.put) == (6, 10)
     moved = rates_between(first, second._replace(at=first.at + 2))

@@ -113,7 +113,7 @@ async def test_a_queue_of_a_quarter_million_lanes_creates_no_znode_and_blocks_no
     await server_view.set(f"{queue_root}/huge", HUGE)
     begun = time.monotonic()
     sampler = Sampler(session)
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     assert time.monotonic() - begun < 5
     assert (sampler.latest["good"].size, list(sampler.unreadable)) == (1, ["huge"])
     assert "262144 lanes, more than 4096" in sampler.unreadable["huge"]
@@ -132,7 +132,7 @@ async def test_a_queue_with_too_many_folders_is_shown_as_unreadable(
     for hour in range(30):
         await server_view.create(f"{queue_root}/hours/later/{hour}")
     sampler = Sampler(session)
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     assert (sampler.latest["good"].size, list(sampler.unreadable)) == (1, ["hours"])
     assert "`aiozkqueue clean hours`" in sampler.unreadable["hours"]
 
@@ -144,11 +144,11 @@ async def test_a_queue_that_takes_too_long_to_sample_is_skipped_for_a_while(
     await session.queue("slow").put(b"1")
     monkeypatch.setattr("aiozkqueue.sampling.PATIENCE", 0.0)
     sampler = Sampler(session, lambda: ["slow"])
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     assert list(sampler.unreadable) == ["slow"]
     monkeypatch.setattr("aiozkqueue.sampling.PATIENCE", 30.0)
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     assert list(sampler.unreadable) == ["slow"]
     monkeypatch.setattr("aiozkqueue.sampling.RETRY", 0.0)
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     assert (sampler.unreadable, sampler.latest["slow"].size) == ({}, 1)

@@ -34,7 +34,7 @@ class _Hanging:
 def test_an_idle_consumer_takes_messages_beyond_its_memory_limit_that_others_leave(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backlog, "HEARD_LIMIT", KEPT)
+    monkeypatch.setattr(backlog, "REPORTED_LIMIT", KEPT)
 
     async def main() -> None:
         async with simulated() as cluster, AsyncExitStack() as stack:

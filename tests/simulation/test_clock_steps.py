@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.claim.discovery import LONGEST_REST
+from aiozkqueue.queue.claim.discovery import LONGEST_SLEEP
 from aiozkqueue.runtime.clock import SAMPLE_LIFETIME
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
@@ -81,7 +81,7 @@ def test_a_delay_that_begins_after_a_step_of_the_clock_does_not_end_early_and_no
 ) -> None:
     async def main() -> None:
         late = await delay_seen(make_cluster(), make, step) - 30
-        assert -AT_ONCE <= late <= min(max(0.0, step), LONGEST_REST) + AT_ONCE
+        assert -AT_ONCE <= late <= min(max(0.0, step), LONGEST_SLEEP) + AT_ONCE
 
     run_virtual(main, limit=20 * HOUR)
 

@@ -45,6 +45,6 @@ def test_a_take_from_a_queue_that_others_have_emptied_needs_few_requests(
             core, before = core_of(consumer), cluster.ensemble.arrivals
             assert await take(consumer, 1, timeout) == 0
             assert cluster.ensemble.arrivals - before <= FEW
-            assert core.dispatcher(core.queue_state("jobs")).counts.ghosts <= FEWEST
+            assert core.dispatcher(core.queue_state("jobs")).counts.gone <= FEWEST
 
     run_virtual(main, limit=100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import aiozkqueue as zq
-from aiozkqueue.operations.janitor import LOOK_EVERY, Janitor
+from aiozkqueue.operations.janitor import CHECK_EVERY, Janitor
 from aiozkqueue.session.internals import core_of, state_of
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import Cluster, make_cluster
@@ -17,12 +17,12 @@ async def size_after_cleaning(cluster: Cluster) -> int:
     """Let one message expire, and return the number of messages when the janitor of a new session had time to clean."""
     async with cluster.connect() as session:
         jobs = session.queue("jobs")
-        await jobs.configure(zq.QueueConfig(clean_every=LOOK_EVERY))
+        await jobs.configure(zq.QueueConfig(clean_every=CHECK_EVERY))
         await jobs.put(b"x", ttl=1)
         janitor = Janitor(core_of(session))
         janitor.follow(state_of(jobs))
         core_of(session).tasks.spawn(janitor.run, name="janitor")
-        await asyncio.sleep(4 * LOOK_EVERY)
+        await asyncio.sleep(4 * CHECK_EVERY)
         return await jobs.size()
 
 

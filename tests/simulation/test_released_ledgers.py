@@ -81,7 +81,7 @@ def test_a_bundle_whose_record_an_earlier_program_has_left_at_version_0_is_relea
             ledger = Ledger(core_of(session).handle("jobs"), "A")
             if by == "driver":
                 await ledger.prepare(-1, None)
-                assert await ledger.give_back() == 40
+                assert await ledger.release_unsealed() == 40
             elif by == "operator":
                 await ledger.next_batch(-1, None)
                 assert await jobs.admin.release_ledger("A") == 40

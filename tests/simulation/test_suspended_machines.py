@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.claim.discovery import LONGEST_REST
+from aiozkqueue.queue.claim.discovery import LONGEST_SLEEP
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.testing.simulator.cluster import make_cluster
 from aiozkqueue.testing.simulator.loop import LoopClock
@@ -93,7 +93,7 @@ def test_an_idle_consumer_notices_that_a_delay_has_ended_during_its_suspension(
             suspend(cluster, clock, 2 * HOUR, ends_session=False)
             began = loop.time()
             assert await taking is not None
-            assert loop.time() - began <= LONGEST_REST + AT_ONCE
+            assert loop.time() - began <= LONGEST_SLEEP + AT_ONCE
 
     run_virtual(main, limit=3 * HOUR)
 

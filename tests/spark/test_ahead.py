@@ -49,7 +49,7 @@ async def test_nothing_is_prepared_if_no_message_is_free(zookeeper: str, queue_r
         client = Mortal(ledger._zookeeper, None, applied=True)
         ledger._zookeeper = client  # type: ignore[assignment]
         await ledger.prepare(first, 4)
-        assert await ledger.give_back() == 0
+        assert await ledger.release_unsealed() == 0
         assert client.steps == 0
         assert await ledger.batches() == [first]
 
@@ -97,7 +97,7 @@ async def test_a_driver_killed_at_any_write_while_it_gives_back_loses_and_duplic
             await ledger.prepare(stream.offsets[0], 8)
             ledger._zookeeper = Mortal(ledger._zookeeper, step, applied=applied)  # type: ignore[assignment]
             try:
-                assert await ledger.give_back() == 8
+                assert await ledger.release_unsealed() == 8
             except _DriverKilledError:
                 died = True
         async with zq.connect(zookeeper, root=root) as session:
@@ -126,7 +126,7 @@ async def test_only_batches_of_which_no_query_has_been_told_are_given_back(zooke
         second = await ledger.next_batch(heir, 4)
         await ledger.prepare(second, 4)
         assert len(await ledger.batches()) == 4
-        assert await ledger.give_back() == 4
+        assert await ledger.release_unsealed() == 4
         assert await ledger.batches() == [first, heir, second]
         assert [await held(ledger, number) for number in (first, heir, second)] == [1, 3, 4]
         async with session.transaction() as tx:
@@ -174,7 +174,7 @@ async def test_a_replaced_driver_can_neither_prepare_nor_give_back(zookeeper: st
         await zombie.prepare(first, 4)
         await successor.open()
         with pytest.raises(zq.ClaimLostError):
-            await zombie.give_back()
+            await zombie.release_unsealed()
         ahead = await successor.next_batch(first, 4)
         with pytest.raises(zq.ClaimLostError):
             await zombie.next_batch(ahead, 4)
@@ -201,7 +201,7 @@ async def test_the_locks_of_consumers_that_claimed_prepared_messages_stay(
 
             client: Any = Overtaken(ledger._zookeeper, force_open_and_take)
             ledger._zookeeper = client
-            assert await ledger.give_back() == 0
+            assert await ledger.release_unsealed() == 0
             assert await ledger.batches() == [first]
             assert (await orders.stats()).claimed == 16
             await holder.commit()
@@ -219,7 +219,7 @@ async def test_a_user_who_may_not_wake_consumers_gives_messages_back(
         everything_else = make_acl("world", "anyone", read=True, create=True, delete=True)
         owner = make_digest_acl("somebody", "else", all=True)
         await server_view._ask(lambda: server_view._client.set_acls(items, [everything_else, owner]))
-        assert await ledger.give_back() == 4
+        assert await ledger.release_unsealed() == 4
         async with session.transaction() as tx:
             assert len(await tx.take_many(session.queue("orders"), 20)) == 4
 

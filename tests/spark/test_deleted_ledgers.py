@@ -47,11 +47,11 @@ async def test_a_stream_that_starts_while_its_queue_is_deleted_ends_or_uses_the_
     pytest.fail("the call never ends")
 
 
-async def give_back(ledger: Ledger) -> None:
-    await ledger.give_back()
+async def release_unsealed(ledger: Ledger) -> None:
+    await ledger.release_unsealed()
 
 
-@pytest.mark.parametrize("call", [advance, hand_out, prepare, give_back])
+@pytest.mark.parametrize("call", [advance, hand_out, prepare, release_unsealed])
 async def test_a_driver_from_before_the_deletion_does_not_share_the_epoch_of_its_successor(
     call: Callable[[Ledger], Awaitable[object]], zookeeper: str, queue_root: str
 ) -> None:

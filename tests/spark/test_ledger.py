@@ -413,14 +413,14 @@ async def test_a_driver_that_takes_the_ledger_over_during_a_release_fails_once_i
     ):
         batch = await dead.next_batch(-1, None)
         reached, go_on = asyncio.Event(), asyncio.Event()
-        give_back = _Releasing._give_back
+        release_page = _Releasing._release_page
 
         async def later(self: _Releasing, manifest: str, page: str) -> int:
             reached.set()
             await go_on.wait()
-            return await give_back(self, manifest, page)
+            return await release_page(self, manifest, page)
 
-        monkeypatch.setattr(_Releasing, "_give_back", later)
+        monkeypatch.setattr(_Releasing, "_release_page", later)
         releasing: list[asyncio.Task[int]] = []
 
         async def begin_to_release() -> None:

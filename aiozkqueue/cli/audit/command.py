@@ -79,8 +79,8 @@ def audit(
         from aiozkqueue.spark.folder import Folder  # noqa: PLC0415 - so too
 
         with watched(spark, "audit") as bar:
-            moved = move(spark, to, options, queues=queues, on_step=lambda step: bar.tell(_STEPS[step]))
-            bar.tell("reading files")
+            moved = move(spark, to, options, queues=queues, on_step=lambda step: bar.describe(_STEPS[step]))
+            bar.describe("reading files")
             summary = report(spark, to, since=_aware(since), until=_aware(until), queues=queues)
         local = Folder(spark, to).local
     if html is None and local is not None:

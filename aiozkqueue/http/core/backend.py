@@ -78,7 +78,7 @@ log: Final = logging.getLogger(__name__)
 #: Seconds without a connection to ZooKeeper after which requests are refused at once.
 BLIP: Final = 1.0
 #: Seconds between two checks for moves of servers that no longer exist.
-MOVES_LOOK: Final = 5.0
+POLL_MOVES: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,4 +338,4 @@ async def _take_up_moves(session: QueueSession) -> None:
         except (QueueError, ZooKeeperError) as error:
             if core_of(session).zookeeper.state is State.CONNECTED:  # otherwise the session logs the outage
                 log.warning("unfinished moves are not continued: %s", error)
-        await asyncio.sleep(MOVES_LOOK)
+        await asyncio.sleep(POLL_MOVES)

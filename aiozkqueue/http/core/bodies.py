@@ -62,8 +62,8 @@ async def _take(splitter: Splitter, text: str, take: Take, pace: Pace) -> None:
     for start in range(0, len(text), STEP):
         for name, value in splitter.feed(text[start : start + STEP]):
             take(name, value)
-            await pace.rest()
-        await pace.rest()
+            await pace.pause()
+        await pace.pause()
 
 
 async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:

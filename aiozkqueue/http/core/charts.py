@@ -36,7 +36,7 @@ log: Final = logging.getLogger(__name__)
 #: Seconds between two stored samples.
 EVERY: Final = 30
 #: Seconds between two checks whether a sample is due.
-LOOK: Final = 5.0
+POLL: Final = 5.0
 
 
 class Point(NamedTuple):
@@ -73,7 +73,7 @@ class Charts:
                 if str(error) != last_error:
                     log.warning("the samples of the queues are not stored: %s", error)
                 last_error = str(error)
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL)
 
     async def load(self) -> None:
         """Read all stored samples. Raises: ZooKeeperError."""
@@ -84,7 +84,7 @@ class Charts:
 
     async def keep(self) -> None:
         """Add the last sample if that is due and no other server has done it. Raises: ZooKeeperError."""
-        at = int(self._sampler.looked_at)
+        at = int(self._sampler.sampled_at)
         if not self._is_due(self._records.get(at - at % SPAN), at):
             return
         record, version = await self._current(at)
@@ -138,7 +138,7 @@ class Charts:
         self._records[record.begin] = record
 
     async def _write(self, operation: Operation) -> bool:
-        """Write, and return whether that was applied. If the reply is lost, the next look shows the outcome."""
+        """Write, and return whether that was applied. If the reply is lost, the next read shows the outcome."""
         zookeeper = self._runtime.zookeeper
         if isinstance(operation, Create):
             await zookeeper.ensure(self._paths.base)

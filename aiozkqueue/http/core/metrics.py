@@ -74,5 +74,5 @@ class _Queues(Collector):
             yield GaugeMetricFamily(
                 "aiozkqueue_queues_looked_at_timestamp_seconds",
                 "Time of the last sample of the queues, seconds since 1970; 0: never.",
-                sampler.looked_at,
+                sampler.sampled_at,
             )

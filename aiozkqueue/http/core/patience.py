@@ -89,12 +89,12 @@ class Pace:
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            await self.rest()
+            await self.pause()
         finally:
             self._left = time.perf_counter()
             self._turn.release()
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Leave the event loop to other tasks for the duration of the work, if it was long enough to matter."""
         now = time.perf_counter()
         self._worked += now - self._begun

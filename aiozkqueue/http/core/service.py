@@ -199,14 +199,14 @@ class QueueService:
         """Wait up to this many seconds for a queue; return whether it exists. Raises: AccessDeniedError."""
         if not wait or name in self._existing:
             return await self._exists(name)
-        runtime, heard = core_of(self._session), asyncio.Event()
+        runtime, changed = core_of(self._session), asyncio.Event()
         base = QueuePaths(runtime.root, native_name(self.kind, name)).base
-        watch = await runtime.zookeeper.watch(base, lambda _: heard.set())
+        watch = await runtime.zookeeper.watch(base, lambda _: changed.set())
         try:
             async with asyncio.timeout(wait):
                 while not await self._exists(name):
-                    await heard.wait()
-                    heard.clear()
+                    await changed.wait()
+                    changed.clear()
         except TimeoutError:
             return False
         finally:

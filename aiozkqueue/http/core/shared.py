@@ -24,7 +24,7 @@ SHARE: Final = 20
 PATIENCE: Final = 0.3
 #: The maximum number of readings that are kept.
 KEPT: Final = 64
-#: Seconds after which a reading is dropped that no visitor looks at.
+#: Seconds after which a reading is dropped if no visitor requests it.
 UNUSED: Final = 60.0
 
 

@@ -53,15 +53,15 @@ async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: b
             and lock_id(config, name) not in locked
         )
 
-    looked = COMPARED if collapse else 2 * limit
-    placed = await first_items(handle, await lanes(handle), looked, passes)
+    examined = COMPARED if collapse else 2 * limit
+    placed = await first_items(handle, await lanes(handle), examined, passes)
     if collapse:
         placed = _newest(placed)[: 2 * limit]
     return await _read(handle, placed, limit, lambda item: item.lock is None or (item.end or now + 1) <= now)
 
 
 async def _dissolve_oldest(handle: QueueHandle[SessionCore], messages: int) -> None:
-    """Dissolve the oldest bundles: this interface shows, claims and acknowledges single items."""
+    """Dissolve the oldest bundles: the HTTP interface shows, claims and acknowledges single items."""
     config = await configuration(handle)
     if config is not None and config.bundled:
         await dissolve_first(handle, await lanes(handle), messages)

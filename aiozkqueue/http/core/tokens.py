@@ -126,7 +126,7 @@ class MessageIds:
     async def _lease_token(self, queue: str, text: str) -> str:
         place, signed_by, signature = ("", "", *text.rsplit("~", 2))[-3:]
         secret = (await self._secrets()).by_id(signed_by)
-        if secret is None:  # another server may sign with a new one; a request with a forged id costs this one look
+        if secret is None:  # another server may sign with a new one; a request with a forged id costs this one read
             await self._runtime.zookeeper.sync(self._path)
             secret = (await self._refreshed()).by_id(signed_by)
         place = place.replace("~", "/")

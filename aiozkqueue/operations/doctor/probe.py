@@ -117,10 +117,10 @@ class _Examination:
     async def _clients(self) -> _Clients:
         """Check the commit slots of all clients in up to a quarter of the time."""
         found = _Clients()
-        found.complete = await self._budget.share(4).allows(self._look_at_clients(found))
+        found.complete = await self._budget.share(4).allows(self._examine_clients(found))
         return found
 
-    async def _look_at_clients(self, found: _Clients) -> None:
+    async def _examine_clients(self, found: _Clients) -> None:
         zookeeper, clients = self._zookeeper, ClientPaths(self._root, "-").clients
         folders = [f"{clients}/{name}" for name in (await below(zookeeper, clients))[:ACL_SAMPLE]]
         slots = [f"{folder}/{slot}" for folder in folders for slot in await below(zookeeper, folder)]

@@ -35,7 +35,7 @@ REFILL = 4096
 #: Listed names that `Backlog.pop` examines at a time: a few milliseconds of work.
 PASSED_OVER = 4096
 #: Candidates reported by watches that are kept until they are taken.
-HEARD_LIMIT = 10_000
+REPORTED_LIMIT = 10_000
 #: Other consumers' items that are examined one by one for stealing; if there are more, a listing is used instead.
 STEALABLE_LIMIT = 2_000
 #: Seconds after which even a consumer with enough own items takes others' items; each further consumer in line
@@ -61,7 +61,7 @@ class Backlog:
         self._listed: list[str] = []  # names, newest first, so that the oldest is popped
         self._more: Iterator[str] = iter(())  # names after those, oldest first
         self._front: deque[str] = deque()  # places that were put back
-        self._heard: deque[str] = deque()  # places reported by watches
+        self._reported: deque[str] = deque()  # places reported by watches
         self._locked = Strings()  # ids
         self._freed: set[str] | None = None  # ids whose locks ended while a listing is running
         self._peer_items: dict[str, dict[str, float]] = {}  # by lane: others' items, and when each was first seen
@@ -79,7 +79,7 @@ class Backlog:
         """Forget everything."""
         self.forget_listed()
         self._front.clear()
-        self._heard.clear()
+        self._reported.clear()
         self.replaced += self._locked.parts
         self._locked = Strings()
         self._freed = None
@@ -106,14 +106,14 @@ class Backlog:
         self._share = share
         self._offsets.clear()
 
-    def looked(self, began: float) -> None:
+    def checked(self, began: float) -> None:
         """Record that all lanes were read at a later time than ``began``: items dropped before it have been seen."""
         if self._dropped_at is not None and self._dropped_at < began:
             self._dropped_at = None
 
     def begin_check(self) -> None:
         """Prepare for a check which lanes hold items: it will find all items reported so far."""
-        self._marks = (len(self._front), len(self._heard))
+        self._marks = (len(self._front), len(self._reported))
 
     def seen_empty(self, lanes: Sequence[str], began: float) -> None:
         """Forget the items of lanes that a check found empty, except those reported since it ``began``."""
@@ -183,11 +183,13 @@ class Backlog:
 
     def _forget_reported(self, lanes: tuple[str, ...]) -> None:
         """Forget the places that begin with one of these, and were reported before the present listing or check."""
-        old_front, old_heard = self._marks
-        front, heard = list(self._front), list(self._heard)
+        old_front, old_reported = self._marks
+        front, reported = list(self._front), list(self._reported)
         new = len(front) - old_front  # put back at the front while it was running
         self._front = deque(front[:new] + [place for place in front[new:] if not place.startswith(lanes)])
-        self._heard = deque([place for place in heard[:old_heard] if not place.startswith(lanes)] + heard[old_heard:])
+        self._reported = deque(
+            [place for place in reported[:old_reported] if not place.startswith(lanes)] + reported[old_reported:]
+        )
 
     def _remember_peer_items(self, lane: str, items: dict[str, float], now: float, *, busy: bool) -> None:
         """Store other consumers' names of a listing; keep when each was first seen.
@@ -219,7 +221,7 @@ class Backlog:
         taken = self._random.sample(late[:few], few)
         self._front.extend(self._remove([(lane, name) for name in taken]))
 
-    def hear(self, lane: str, ids: Mapping[str, str], now: float) -> int:
+    def add_reported(self, lane: str, ids: Mapping[str, str], now: float) -> int:
         """Add new items of a lane reported by a watch, by name with their ids, which are the names of their locks.
 
         Return how many are in this consumer's share.
@@ -244,15 +246,15 @@ class Backlog:
             owned, items = set(own), self._peer_items.setdefault(lane, {})
             for name in names:
                 if name not in owned:
-                    if len(items) >= HEARD_LIMIT:
+                    if len(items) >= REPORTED_LIMIT:
                         self._dropped_at = now
                         break
                     items.setdefault(name, now)
         return len(own)
 
     def _add_own(self, lane: str, names: list[str], now: float) -> None:
-        room = max(0, HEARD_LIMIT - len(self._heard))
-        self._heard.extend([f"{lane}/{name}" for name in names[:room]])
+        room = max(0, REPORTED_LIMIT - len(self._reported))
+        self._reported.extend([f"{lane}/{name}" for name in names[:room]])
         if len(names) > room:
             self._dropped_at = now
 
@@ -297,7 +299,7 @@ class Backlog:
     @property
     def full(self) -> bool:
         """Whether no further reported items are kept."""
-        return len(self._heard) >= HEARD_LIMIT
+        return len(self._reported) >= REPORTED_LIMIT
 
     def forget(self, place: str) -> None:
         """Record that an item no longer exists."""
@@ -316,7 +318,7 @@ class Backlog:
     def put_last(self, places: Iterable[str]) -> None:
         """Move candidates behind all others, and continue somewhere else: other consumers work where these were."""
         self._listed_at = None
-        self._heard.extend(places)
+        self._reported.extend(places)
         listed = self._listed
         if len(listed) > 1:
             cut = self._random.randrange(len(listed))
@@ -329,8 +331,8 @@ class Backlog:
         """
         self.unfinished = False
         places: list[str] = []
-        for source in (self._front, self._heard):
-            if source is self._heard:
+        for source in (self._front, self._reported):
+            if source is self._reported:
                 limit = self._pop_listed(places, limit, excluded, now)
             if self.unfinished:
                 break
@@ -354,7 +356,7 @@ class Backlog:
             return None
         if self._listed_at is None:
             return LAST_TOGETHER
-        few = len(self._front) + len(self._listed) + len(self._heard) <= LAST_LIMIT
+        few = len(self._front) + len(self._listed) + len(self._reported) <= LAST_LIMIT
         return LAST_TOGETHER if few and now - self._listed_at >= FIRST_WAIT else None
 
     def take_of_peers(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
@@ -410,11 +412,11 @@ class Backlog:
             lane, name = ItemRef.parse(place)
             self._peer_items.setdefault(lane, {}).setdefault(name, since)
 
-    def begin_look(self) -> None:
+    def begin_lock_read(self) -> None:
         """Prepare for a read of some items' locks."""
         self._freed = set()
 
-    def end_look(self, locked: Iterable[str]) -> None:
+    def end_lock_read(self, locked: Iterable[str]) -> None:
         """Record the locks found, except those that were reported as gone since the read began."""
         self._locked.update(set(locked) - (self._freed or set()))
         self._freed = None
@@ -436,7 +438,7 @@ class Backlog:
     def _sample(self, stale: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return a few of other consumers' stale items.
 
-        This consumer is near to them in line, so others that look now take other items. Of these it takes the newer
+        This consumer is near to them in line, so others that search now take other items. Of these it takes the newer
         ones, which their own consumers take last.
         """
         few = max(1, len(stale) // self._share.count)
@@ -466,7 +468,7 @@ class Backlog:
         """When the first of other consumers' items may be stolen, on the clock of ``now``; None: no item.
 
         Locked and excluded items do not count: the session that ends their lock wakes this one, and so does the end of
-        its own claim. For reported items that were not kept, a look is scheduled.
+        its own claim. For reported items that were not kept, a search is scheduled.
         """
         first: float | None = None
         if self._dropped_at is not None:

@@ -1,4 +1,4 @@
-"""Delayed items that one consumer knows: the items due next, and when to look for those after them.
+"""Delayed items that one consumer knows: the items due next, and when to list those after them.
 
 Delayed items are stored in folders of one hour each, with the due time in their names, and are claimed from there once
 due. Of near hours, consumers know the items, earliest first; of far hours, only that there are items. So a far item
@@ -55,7 +55,7 @@ INTERVAL_PER_LISTING: Final = 50
 class HourBucket:
     """The folder of one hour."""
 
-    __slots__ = ("beyond", "changed", "look_after", "unsettled")
+    __slots__ = ("beyond", "changed", "relist_after", "unsettled")
 
     def __init__(self) -> None:
         self.changed: int | None = None
@@ -63,8 +63,8 @@ class HourBucket:
         self.beyond: int | None = None
         """When the first unknown item is due, if there are too many; at least `INTERVAL` ahead."""
         self.unsettled: bool = False
-        """Whether an item was already due at the last look: another session holds it, or is about to take it."""
-        self.look_after: float = 0.0
+        """Whether an item was already due at the last search: another session holds it, or is about to take it."""
+        self.relist_after: float = 0.0
         """The earliest time of the next listing, on the monotonic clock."""
 
     def forget_listing(self) -> None:
@@ -96,9 +96,9 @@ class DelayedIndex:
         self._hours: dict[int, HourBucket] = {}
         self._heap: list[tuple[int, str]] = []
         self._known: set[str] = set()
-        self._looked = 0.0
+        self._listed_at = 0.0
         self._pending: deque[tuple[int, bool]] = deque()  # hours to check, and whether they must be listed
-        self.must_look: bool = True
+        self.must_refresh: bool = True
         """Whether events may have been missed."""
 
     def clear(self) -> None:
@@ -107,7 +107,7 @@ class DelayedIndex:
         self._heap.clear()
         self._known.clear()
         self._pending.clear()
-        self.must_look = True
+        self.must_refresh = True
 
     @property
     def next(self) -> int | None:
@@ -137,7 +137,7 @@ class DelayedIndex:
 
     # -- called by watches
 
-    def hear(self, place: str, now: int) -> None:
+    def add_reported(self, place: str, now: int) -> None:
         """Record that an item or an hour's folder has appeared, or that an item has changed."""
         number = hour_at(place)
         if number is None:
@@ -159,37 +159,35 @@ class DelayedIndex:
 
     # -- search
 
-    async def look(self, now: int, generation: int, *, heard: bool, asked: bool) -> None:
+    async def refresh(self, now: int, generation: int, *, watched: bool, asked: bool) -> None:
         """Find the items due next. Many hours are checked in steps, so that messages are not held up.
 
-        ``heard``: a watch would have reported new items. ``asked``: a taker wants a complete answer nevertheless.
+        ``watched``: a watch would have reported new items. ``asked``: a taker wants a complete answer nevertheless.
         """
-        moment, must = self._clock.monotonic(), self.must_look
-        again = must or asked or (not heard and moment - self._looked > INTERVAL)
-        self.must_look = False
+        moment, must = self._clock.monotonic(), self.must_refresh
+        again = must or asked or (not watched and moment - self._listed_at > INTERVAL)
+        self.must_refresh = False
         try:
             if again:
-                self._looked = moment
+                self._listed_at = moment
                 await self._list_hours(generation)
-            if must or asked or not self._pending:  # otherwise each look would begin with the first hour again
-                self._pending = deque(self._to_look_at(now, moment, again=again, asked=asked, must=must))
+            if must or asked or not self._pending:  # otherwise each call would begin with the first hour again
+                self._pending = deque(self._to_check(now, moment, again=again, asked=asked, must=must))
             await self._check_next(now, generation)
             while asked and self._pending:
                 await self._check_next(now, generation)
         except BaseException:
-            self.must_look = True
+            self.must_refresh = True
             raise
 
-    def _to_look_at(
-        self, now: int, moment: float, *, again: bool, asked: bool, must: bool
-    ) -> Iterator[tuple[int, bool]]:
+    def _to_check(self, now: int, moment: float, *, again: bool, asked: bool, must: bool) -> Iterator[tuple[int, bool]]:
         """Yield the hours to check, the earliest first, and whether each must be listed."""
         for number, hour in sorted(self._hours.items(), key=itemgetter(0)):
             if number * HOUR - LEAD > now:
                 hour.forget_listing()
                 continue
             beyond = hour.beyond is not None and hour.beyond <= now
-            if hour.changed is None or beyond or must or asked or (again and moment >= hour.look_after):
+            if hour.changed is None or beyond or must or asked or (again and moment >= hour.relist_after):
                 yield number, beyond or must
 
     async def _check_next(self, now: int, generation: int) -> None:
@@ -265,7 +263,7 @@ class DelayedIndex:
                 self._add(due, ItemRef(folder, name).path)
             await asyncio.sleep(0)
         hour.changed = stat.pzxid  # from before the listing: a later item shows as another change
-        hour.look_after = self._clock.monotonic() + INTERVAL_PER_LISTING * (self._clock.monotonic() - began)
+        hour.relist_after = self._clock.monotonic() + INTERVAL_PER_LISTING * (self._clock.monotonic() - began)
 
     async def _parsed(self, names: Iterator[str]) -> AsyncIterator[tuple[int, ItemName]]:
         """Yield the delayed items with these names, and their due times.

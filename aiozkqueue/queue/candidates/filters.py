@@ -24,7 +24,7 @@ class FilterSelector:
         self._condition = condition
         self._records = records
         self._verdicts: dict[str, bool] = {}
-        self._heard: list[str] = []
+        self._reported: list[str] = []
         self._unread: set[str] = set()  # digests whose record was missing or invalid
         self.refused: int = 0
         """The number of names in the last listing that did not match."""
@@ -33,31 +33,31 @@ class FilterSelector:
 
     def start_over(self) -> None:
         """Forget the reported items."""
-        self._heard.clear()
+        self._reported.clear()
 
-    def hear(self, place: str) -> bool:
-        """Whether a new item matches this filter; if its tags are not known yet, `heard` finds out later."""
+    def matches_reported(self, place: str) -> bool:
+        """Whether a reported item matches this filter; `take_matching` decides later if its tags are not known yet."""
         digest = name_digest(name_at(place))
         if digest is None:
             return False
         verdict = self._verdicts.get(digest)
         if verdict is None:
-            self._heard.append(place)
+            self._reported.append(place)
         return bool(verdict)
 
     @property
     def undecided(self) -> bool:
-        """Whether items were reported whose tags are not known yet."""
-        return bool(self._heard)
+        """Whether there are reported items with unknown tags."""
+        return bool(self._reported)
 
-    async def heard(self, generation: int) -> list[str] | None:
-        """Return the places of such items that match; None: list again, because earlier items were missed."""
-        places, self._heard = self._heard, []
+    async def take_matching(self, generation: int) -> list[str] | None:
+        """Return the places of those that match, and forget all; None: list again, because items were missed."""
+        places, self._reported = self._reported, []
         unread = len(self._unread)
         try:
             passed = await self.select(places, generation)
         except BaseException:
-            self._heard = places + self._heard
+            self._reported = places + self._reported
             raise
         return passed if len(self._unread) >= unread else None
 

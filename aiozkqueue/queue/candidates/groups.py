@@ -63,8 +63,8 @@ def is_group(lock: str) -> bool:
     return len(lock) == len(ORDERED) and lock[0] == "g"
 
 
-class Heard(enum.Enum):
-    """The result of a reported item."""
+class Reported(enum.Enum):
+    """The classification of a reported item."""
 
     NEW = enum.auto()
     KNOWN = enum.auto()
@@ -182,7 +182,7 @@ class GroupIndex:
             name = name_at(place)
             if name in self._deleted:
                 continue
-            if self.hear(place) is Heard.NEW and self.head(self.lock_id(name)) == place:
+            if self.add_reported(place) is Reported.NEW and self.head(self.lock_id(name)) == place:
                 offered.append(name)
         self._deleted.clear()
         if not self._lanes[lane]:
@@ -190,7 +190,7 @@ class GroupIndex:
         self.blocked = self._blocked_by(locked)
         return offered
 
-    def hear(self, place: str) -> Heard:
+    def add_reported(self, place: str) -> Reported:
         """Add an item of a group that a watch reported."""
         lane, name = ItemRef.parse(place)
         if lane == self._listing:
@@ -198,12 +198,12 @@ class GroupIndex:
         group, groups = self.lock_id(name), self._lanes.get(lane)
         last = None if groups is None else groups.last(group)
         if last is not None and item_sequence(name) <= item_sequence(last):
-            return Heard.KNOWN
+            return Reported.KNOWN
         if lane not in self._tracked:
-            return Heard.UNTRACKED
+            return Reported.UNTRACKED
         if lane != self._listing:  # otherwise it is added with the listing
             self._lanes.setdefault(lane, Chains()).append(group, name)
-        return Heard.NEW
+        return Reported.NEW
 
     def deleted(self, place: str) -> None:
         """Record that an item no longer exists."""

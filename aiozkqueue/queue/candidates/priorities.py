@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Seconds after which a watched level is checked again while less urgent work goes on: no watch on items reports a lock
 #: that ends with its holder's session. Longer when a check takes long.
 RECHECK: Final = 0.5
-RECHECK_PER_LOOK: Final = 50
+RECHECK_FACTOR: Final = 50
 #: A level whose watch reports more than this many events in this many seconds is not idle.
 BUSY_EVENTS: Final = 64
 BUSY_SECONDS: Final = 0.2
@@ -43,8 +43,8 @@ class PriorityLevel:
         "backlog",
         "last_shard",
         "left",
-        "look_again",
         "must_list",
+        "recheck_at",
         "seen_all",
         "tier",
         "watched",
@@ -56,12 +56,12 @@ class PriorityLevel:
         self.must_list: bool = True
         """Whether its lanes must be listed before anything else of it is claimed."""
         self.seen_all: bool = False
-        """Whether the last look covered all of its lanes."""
+        """Whether the last check covered all of its lanes."""
         self.last_shard: int = -1
         self.left: list[tuple[int, str]] = []
         """The lanes that held items at the last check and were not listed since, with their shards; the next one last.
         """
-        self.look_again: float = 0.0
+        self.recheck_at: float = 0.0
         """When it must be checked even if its watch has reported nothing."""
         self.watched: bool = False
         """Whether a watch reports its new items."""
@@ -85,18 +85,18 @@ class PriorityLevel:
         self.left = [(shard, lane) for shard in turns for lane in shards[shard] if lane in filled][::-1]
 
     def seen_empty(self, now: float, took: float) -> None:
-        """Record that all of its lanes were empty at the look; items reported since are kept."""
+        """Record that all of its lanes were empty when checked; items reported since are kept."""
         self.backlog.forget_listed()
         self.seen_all = True
-        self.looked_at(now, took)
+        self.checked_at(now, took)
 
-    def looked_at(self, now: float, took: float) -> None:
-        """Record the time and duration of a look."""
-        self.backlog.looked(now - took)
-        self.look_again = now + max(RECHECK, RECHECK_PER_LOOK * took)
+    def checked_at(self, now: float, took: float) -> None:
+        """Record the time and duration of a check."""
+        self.backlog.checked(now - took)
+        self.recheck_at = now + max(RECHECK, RECHECK_FACTOR * took)
 
     async def watch(self, zookeeper: ZooKeeper, paths: QueuePaths, callback: Callable[[WatchEvent], None]) -> None:
-        """Watch its lanes; earlier events must be looked for after this."""
+        """Watch its lanes; check them afterwards for earlier items."""
         for start in range(0, len(self.lanes), PAGE):  # other requests of the session wait for one page, not for all
             watches = await asyncio.gather(
                 *(

@@ -141,7 +141,7 @@ class BundleClaimer:
                 place = list(pending)[refused.index // 2]
                 own = pending.pop(place)
                 if isinstance(refused.error, NoNodeError):  # it has ended
-                    batch.ghosts.append(own)
+                    batch.gone.append(own)
                 elif await self._try_to_dissolve(place, own, generation):  # its holder has died, or was forced out
                     batch.lost.append(own)
                 else:

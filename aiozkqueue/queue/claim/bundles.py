@@ -2,8 +2,8 @@
 
 A session keeps messages at hand only as long as its takers use them up: every `TICK` seconds it returns what exceeds
 the number of waiting takers and the number of messages that it finished in the last two ticks. So a message never waits
-behind a slow handler of its bundle. A session that has finished nothing lately looks sooner if it has neighbours and no
-more bundles are listed: in an idle fleet, they wait for the rest of its bundle.
+behind a slow handler of its bundle. A session that has finished nothing lately checks sooner if it has neighbours and
+no more bundles are listed: in an idle fleet, they wait for the rest of its bundle.
 
 While more bundles are listed, no neighbour waits for this one: takers that have some of its messages then have
 `DEEP_SPAN` seconds to finish them. And the session claims ahead what its takers use up in about the time of a claim, so
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Seconds between two looks at the messages at hand.
+#: Seconds between two checks of the messages at hand.
 TICK: Final = 0.05
-#: The same for the first look of a session that has finished nothing lately and is not the only consumer.
+#: The same for the first check of a session that has finished nothing lately and is not the only consumer.
 FIRST_TICK: Final = 0.02
 #: With more bundles in the backlog, a session keeps this many times the messages that it finished lately.
 DEEP: Final = 10
 #: Seconds in which a session finishes a message while more bundles are listed: longer than a commit of a busy fleet.
 DEEP_SPAN: Final = 0.3
 #: Seconds without deliveries from a bundle whose record this user may not write, if the bundle cannot be returned.
-REST: Final = 60.0
+SUSPENSION: Final = 60.0
 #: The share of the messages finished in the last two ticks that a session claims ahead.
 AHEAD: Final = 0.5
 
@@ -105,48 +105,48 @@ class Pace:
         return self._number + self._before if self._clock.monotonic() - self._begun < span else 0
 
 
-class Looks:
-    """The looks at the messages at hand, one at a time, each by a timer."""
+class Ticks:
+    """The periodic checks of the messages at hand; a timer triggers each."""
 
-    __slots__ = ("_clock", "_due", "_look", "_timer", "since")
+    __slots__ = ("_check", "_clock", "_due", "_timer", "since")
 
-    def __init__(self, clock: Clock, look: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, check: Callable[[], None]) -> None:
         self._clock = clock
-        self._look = look
+        self._check = check
         self._timer: Timer | None = None
         self._due = 0.0
         self.since = 0.0
-        """When the first look of a series was planned."""
+        """When the first check of a series was planned."""
 
     @property
     def planned(self) -> bool:
-        """Whether there will be another look."""
+        """Whether there will be another check."""
         return self._timer is not None
 
     @property
     def late(self) -> float:
-        """How many seconds the current look is late: the handlers of such an event loop have had no time either."""
+        """How many seconds the current check is late: the handlers of such an event loop have had no time either."""
         return max(0.0, self._clock.monotonic() - self._due)
 
     def begin(self, seconds: float) -> None:
-        """Plan the first look of a series."""
+        """Plan the first check of a series."""
         self.since = self._clock.monotonic()
         self.plan(seconds)
 
     def plan(self, seconds: float) -> None:
-        """Plan the next look."""
+        """Plan the next check."""
         self._due = self._clock.monotonic() + seconds
         self._timer = self._clock.call_later(seconds, self._call)
 
     def stop(self) -> None:
-        """Cancel the look that is planned."""
+        """Cancel the check that is planned."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _call(self) -> None:
         self._timer = None
-        self._look()
+        self._check()
 
 
 class HeldBundles:
@@ -179,7 +179,7 @@ class HeldBundles:
         self._waiters = waiters
         self._held: dict[str, BundleHold] = {}
         self._ready: list[BundleHold] = []  # those with messages at hand, in order
-        self._looks = Looks(self._clock, self._tick)
+        self._ticks = Ticks(self._clock, self._tick)
         self._closed = False
         self._checking = False  # whether the configuration is being read
         self._pace = Pace(self._clock)
@@ -270,7 +270,7 @@ class HeldBundles:
         self.at_hand -= len(claims)
         return claims
 
-    def give_back(self, claims: Iterable[BundledClaim]) -> None:
+    def put_back(self, claims: Iterable[BundledClaim]) -> None:
         """Take back messages that their takers do not want, as if they had never been delivered."""
         for hold, returned in groupby(claims, attrgetter("bundle")):
             if not hold.gone:
@@ -278,23 +278,23 @@ class HeldBundles:
 
     def _keep_at_hand(self, hold: BundleHold, claims: list[BundledClaim]) -> None:
         """Keep messages of one bundle for the next takers."""
-        if not (hold.ahead or hold.resting):
+        if not (hold.ahead or hold.suspended):
             insort(self._ready, hold, key=_order)
         in_order = not hold.ahead or hold.ahead[-1].position < claims[0].position
         hold.ahead += claims
         if not in_order:
             hold.ahead.sort(key=attrgetter("position"))
-        if hold.resting:
+        if hold.suspended:
             self._give_up(hold)
             return
         self.at_hand += len(claims)
         self._candidates.wakeup.set()
-        if not (self._looks.planned or self._closed):
+        if not (self._ticks.planned or self._closed):
             candidates = self._candidates
             idle = not (candidates.alone or candidates.has_more or self._pace.recent())
-            self._looks.begin(FIRST_TICK if idle else TICK)
+            self._ticks.begin(FIRST_TICK if idle else TICK)
 
-    def rest(self, claim: BundledClaim) -> None:
+    def suspend(self, claim: BundledClaim) -> None:
         """Deliver no message of a bundle for a while, because this user may not write its record.
 
         If nothing has been written to the record, other consumers get the bundle as soon as its messages are back.
@@ -302,16 +302,16 @@ class HeldBundles:
         hold = claim.bundle
         if hold.gone:
             return
-        if not hold.resting:
-            hold.resting = True
+        if not hold.suspended:
+            hold.suspended = True
             if hold in self._ready:
                 self._ready.remove(hold)
                 self.at_hand -= len(hold.ahead)
-            self._clock.call_later(REST, partial(self._end_rest, hold))
+            self._clock.call_later(SUSPENSION, partial(self._resume, hold))
         self._keep_at_hand(hold, [claim])
 
     def _give_up(self, hold: BundleHold) -> None:
-        """Return a resting bundle to other consumers if nothing of it has changed since the claim."""
+        """Return a suspended bundle to other consumers if nothing of it has changed since the claim."""
         if hold.version or hold.with_takers or hold.stuck or self._closed:
             return
         claims, hold.ahead = hold.ahead, []
@@ -319,8 +319,8 @@ class HeldBundles:
         for atomic_write in self._send_back(hold, claims):
             atomic_write.watch(lambda _: self._candidates.set_aside([hold.id]))
 
-    def _end_rest(self, hold: BundleHold) -> None:
-        claims, hold.ahead, hold.resting, hold.stuck = hold.ahead, [], False, False
+    def _resume(self, hold: BundleHold) -> None:
+        claims, hold.ahead, hold.suspended, hold.stuck = hold.ahead, [], False, False
         if claims and not (hold.gone or self._closed):
             self._keep_at_hand(hold, claims)
 
@@ -375,7 +375,7 @@ class HeldBundles:
     def close(self) -> None:
         """Stop the timer: the session ends, and the locks with it."""
         self._closed = True
-        self._looks.stop()
+        self._ticks.stop()
 
     def return_all(self) -> list[AtomicWrite]:
         """Return all messages at hand to all consumers, by these writes."""
@@ -397,19 +397,19 @@ class HeldBundles:
 
     def _tick(self) -> None:
         """Return the messages at hand that this session will not use up soon."""
-        late, deep = self._looks.late, self._candidates.has_more
+        late, deep = self._ticks.late, self._candidates.has_more
         recently = self._pace.recent((DEEP_SPAN if deep else 2 * TICK) + late)
         self._aim = min(self._aim, recently)
         if not self.at_hand:
             return
-        begins = deep and self._clock.monotonic() - self._looks.since < DEEP_SPAN + late
+        begins = deep and self._clock.monotonic() - self._ticks.since < DEEP_SPAN + late
         if not (begins and any(hold.with_takers for hold in self._held.values())):
             self._return(self.at_hand - max(self._waiters.missing, recently * (DEEP if deep else 1)))
         if self.at_hand:
             if not self._checking:  # without a connection, a check waits for the next one
                 self._checking = True
                 self._tasks.spawn(self._check_configuration, name="configuration of a queue with bundles")
-            self._looks.plan(TICK)
+            self._ticks.plan(TICK)
 
     async def _check_configuration(self) -> None:
         """Have the queue opened again if its configuration has changed: it may be paused, or have another policy."""

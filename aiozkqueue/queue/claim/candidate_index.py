@@ -17,7 +17,7 @@ from aiozkqueue.queue.candidates.batches import BatchVisibility, stage_of
 from aiozkqueue.queue.candidates.delay import DelayedIndex
 from aiozkqueue.queue.candidates.filters import FilterSelector
 from aiozkqueue.queue.candidates.foreign import Doubts
-from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
+from aiozkqueue.queue.candidates.groups import GroupIndex, Reported, is_group
 from aiozkqueue.queue.candidates.partition import LAST_WAIT
 from aiozkqueue.queue.candidates.priorities import PriorityIndex
 from aiozkqueue.queue.candidates.watches import QueueWatch, Timers
@@ -55,7 +55,7 @@ class Origin(enum.Enum):
     STOLEN = enum.auto()
     """Other consumers' items, found by a listing."""
     TAKEN_OVER = enum.auto()
-    """Other consumers' items, found by watches and a look at their locks."""
+    """Other consumers' items, found by watches and reads of their locks."""
 
 
 class _Aside:
@@ -181,7 +181,7 @@ class CandidateIndex:
         self.timers.must_list = True
 
     async def next(self, limit: int) -> list[str]:
-        """Return the candidates of this consumer's share that come next, if no look at the server comes before.
+        """Return the candidates of this consumer's share that come next, if no search of the server comes before.
 
         A queue with priorities needs one: a more urgent message may have been put.
         """
@@ -293,7 +293,7 @@ class CandidateIndex:
         if self.groups is not None:
             self.groups.deleted(place)
 
-    def note_ghosts(self, items: Iterable[str]) -> None:
+    def note_gone(self, items: Iterable[str]) -> None:
         """Record that no item was found under these locks of ours.
 
         The locks are being removed, and their removal must not wake this session.
@@ -340,7 +340,7 @@ class CandidateIndex:
         """
         if lock in self._reported:
             self.levels.must_list()
-            self.delayed.must_look = True
+            self.delayed.must_refresh = True
         elif is_group(lock) or self.state.dialect is not None or self.origin is Origin.TAKEN_OVER:
             self.levels.lock(lock)
 
@@ -374,18 +374,18 @@ class CandidateIndex:
             return True
         if not is_group(group):
             return False
-        heard = groups.hear(place)
-        if heard is Heard.UNTRACKED:
+        reported = groups.add_reported(place)
+        if reported is Reported.UNTRACKED:
             self.levels.of(place).must_list = True
             self.wakeup.set()
         elif group in self.held:
-            if heard is Heard.KNOWN:
+            if reported is Reported.KNOWN:
                 self._reported.setdefault(group)
             self.wakeup.set()  # the holder may want more messages of this group
         else:
-            if heard is Heard.KNOWN:
+            if reported is Reported.KNOWN:
                 self.levels.unlock(group)  # the session that removed the lock set this item's data
-            if heard is Heard.KNOWN or groups.head(group) == place:
+            if reported is Reported.KNOWN or groups.head(group) == place:
                 self._try_group(group)
         return True
 
@@ -399,7 +399,7 @@ class CandidateIndex:
     def relist(self) -> None:
         """List the queue again before anything else is claimed."""
         self.levels.must_list()
-        self.delayed.must_look = True
+        self.delayed.must_refresh = True
 
     def leave(self, places: Sequence[str]) -> None:
         """Leave candidates to the consumers whose share they are, until the next search for items to steal."""
@@ -435,14 +435,14 @@ class CandidateIndex:
                 self.on_relist()
         if message_id not in self._aside.locks:
             self.held.discard(message_id)
-        heard = self._reported.pop(message_id, None)
+        reported = self._reported.pop(message_id, None)
         if not gone:
             return
-        if heard is None or heard == place or message_id in self.held:
+        if reported is None or reported == place or message_id in self.held:
             if self._gone is not None:
                 self._gone.add(message_id)
-        elif heard:
-            lane, name = ItemRef.parse(heard)
+        elif reported:
+            lane, name = ItemRef.parse(reported)
             self._add_singles(lane, {name: message_id})
         else:
             self.relist()
@@ -489,7 +489,11 @@ class CandidateIndex:
         if (accepts := self.state.snapshot.accepts) is not None:
             ids = {name: message_id for name, message_id in ids.items() if accepts(name)}
         if (selector := self.selector) is not None:
-            ids = {name: message_id for name, message_id in ids.items() if selector.hear(ItemRef(lane, name).path)}
+            ids = {
+                name: message_id
+                for name, message_id in ids.items()
+                if selector.matches_reported(ItemRef(lane, name).path)
+            }
             if selector.undecided:
                 self.wakeup.set()
         if not ids:
@@ -498,7 +502,7 @@ class CandidateIndex:
             for name in ids:
                 self.doubts.found(name)
         level = self.levels.of(ItemRef(lane, next(iter(ids))).path)
-        own = level.backlog.hear(lane, ids, self._clock.monotonic())
+        own = level.backlog.add_reported(lane, ids, self._clock.monotonic())
         if level.backlog.full:
             level.must_list = True  # an item that was not kept is not reported again
         if own:
@@ -537,7 +541,7 @@ class CandidateIndex:
             self.levels.lock(lock)
 
     def _foreign_lock_changed(self, item: str, *, gone: bool) -> None:
-        """Record that another session locked or unlocked an item; a read tells whether an unlocked item exists."""
+        """Record that another session locked or unlocked an item; a read shows whether an unlocked item exists."""
         if not gone:
             self.levels.lock(item)
             return
@@ -561,7 +565,7 @@ class CandidateIndex:
             self.levels.of(place).backlog.forget(place)
             return
         before = self.delayed.next
-        self.delayed.hear(place, self._server_clock.now())
+        self.delayed.add_reported(place, self._server_clock.now())
         if self.delayed.next != before:
             self.wakeup.set()
 
@@ -574,7 +578,7 @@ class CandidateIndex:
     def on_relist(self) -> None:
         """See `WatchListener`."""
         self.levels.must_list()
-        self.timers.must_list = self.delayed.must_look = True
+        self.timers.must_list = self.delayed.must_refresh = True
         if self.groups is not None:
             self.groups.missed()
         self.wakeup.set()

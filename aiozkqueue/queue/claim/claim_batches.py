@@ -103,7 +103,7 @@ class ClaimBatches:
         self._pending: set[int] = set()
         self._awaited: list[tuple[set[int], asyncio.Future[None]]] = []
         self._failures = 0
-        self._tried = self._ghosts = 0  # in batches in a row with candidates that were gone
+        self._tried = self._gone = 0  # in batches in a row with candidates that were gone
         self._generation = 0
         self.launched: int = 0
         """The number of batches launched so far, and of the last batch."""
@@ -136,7 +136,7 @@ class ClaimBatches:
             future.set_result(None)
         return future
 
-    def _tell_landed(self, number: int) -> None:
+    def _notify_landed(self, number: int) -> None:
         for flying, future in self._awaited:
             flying.discard(number)
             if not flying and not future.done():
@@ -235,10 +235,10 @@ class ClaimBatches:
             batch = await self._claim_if_current(pending)
             kept = _kept(batch)
             self._failures = 0
-            if batch.sealed or batch.ghosts or batch.lost:
+            if batch.sealed or batch.gone or batch.lost:
                 self._note_unclaimed(batch, len(places))
             else:
-                self._tried = self._ghosts = 0
+                self._tried = self._gone = 0
             claims = batch.claims if self._splitter is None else await self._splitter.next_of(batch.claims)
             self._offer(pending.number, claims, generation, pending.since)
         except ContendedError as contended:
@@ -262,21 +262,21 @@ class ClaimBatches:
                 )
             self._pending.discard(pending.number)
             if self._awaited:
-                self._tell_landed(pending.number)
+                self._notify_landed(pending.number)
             self.promised -= pending.messages
             self._waiters.batch_landed(pending.number)
             self._candidates.wakeup.set()
 
     def _note_unclaimed(self, batch: Batch, asked: int) -> None:
         """Record which of the candidates were not claimed; list again if the last listing seems out of date."""
-        candidates, ghosts = self._candidates, batch.ghosts
+        candidates, gone = self._candidates, batch.gone
         candidates.set_aside(batch.sealed)
-        candidates.note_ghosts(ghosts)
-        self._tried, self._ghosts = self._tried + asked, self._ghosts + len(ghosts)
-        mostly_ghosts = self._ghosts > 1 and 2 * self._ghosts >= self._tried  # also if each batch asks for one
-        owner_is_back = bool(ghosts) and candidates.origin is Origin.STOLEN  # the consumer that they were stolen from
-        if mostly_ghosts or owner_is_back or batch.lost:  # watches reported lost ones while they were ours
-            self._tried = self._ghosts = 0
+        candidates.note_gone(gone)
+        self._tried, self._gone = self._tried + asked, self._gone + len(gone)
+        mostly_gone = self._gone > 1 and 2 * self._gone >= self._tried  # also if each batch asks for one
+        owner_is_back = bool(gone) and candidates.origin is Origin.STOLEN  # the consumer that they were stolen from
+        if mostly_gone or owner_is_back or batch.lost:  # watches reported lost ones while they were ours
+            self._tried = self._gone = 0
             candidates.relist()
 
     def _contended(self, places: Sequence[str], locks: Sequence[str], index: int) -> None:

@@ -105,7 +105,7 @@ class Batch(NamedTuple):
     """The result of claiming a batch of candidates."""
 
     claims: list[Claim]
-    ghosts: list[str]
+    gone: list[str]
     """Ids of candidates that were consumed before they were locked."""
     lost: list[str]
     """Ids whose locks were taken away between the lock and the read."""
@@ -138,7 +138,7 @@ class _ReadResult:
             return range(len(self.items))
         return [index for index, item in enumerate(self.items) if item is not None and item[2]]
 
-    def look(self, index: int, item: Versioned | None, lock: Versioned | None, meta: Versioned | None) -> None:
+    def record(self, index: int, item: Versioned | None, lock: Versioned | None, meta: Versioned | None) -> None:
         """Record what was read of a candidate, the item before the lock."""
         if lock is None or lock.data != self._lock:
             self.lost.append(index)
@@ -156,13 +156,13 @@ class ClaimCounts:
     """Messages claimed."""
     contended: int = 0
     """Claim multis refused because another session held one of the candidates."""
-    locks_in_vain: int = 0
+    contended_locks: int = 0
     """Locks requested in those multis."""
     collapsed: int = 0
     """Messages removed because a newer one of their key was claimed."""
     expired: int = 0
     """Claimed messages that had expired: dropped or dead-lettered."""
-    ghosts: int = 0
+    gone: int = 0
     """Locks acquired on items that had already been consumed."""
 
     def add(self, other: ClaimCounts) -> None:
@@ -265,7 +265,7 @@ class Claimer:
                 raise failure.error from failure
             batch = Batch([], [], [ids[index] for index in read.lost], [ids[index] for index in read.sealed])
             since = read.since
-            ghosts: list[int] = []
+            gone: list[int] = []
             for index, node in enumerate(read.items):
                 if read.lost and index in read.lost:
                     continue
@@ -275,8 +275,8 @@ class Claimer:
                     self.orphan_locks.remove_sealed(LockRef(locks[index], lock, forced_version), generation)
                     continue
                 if node is None:
-                    batch.ghosts.append(ids[index])
-                    ghosts.append(index)
+                    batch.gone.append(ids[index])
+                    gone.append(index)
                     continue
                 place = places[index]
                 claim = Claim(state, place, ids[index], items[index], locks[index], owner, generation, budget, size)
@@ -288,15 +288,15 @@ class Claimer:
                     batch.claims.append(claim)
                 else:
                     self.settle(claim, disposition)
-            if ghosts:
-                refs = [LockRef(locks[index], lock, forced_version) for index in ghosts]
-                self.orphan_locks.remove_ghosts(batch.ghosts, refs, generation)
+            if gone:
+                refs = [LockRef(locks[index], lock, forced_version) for index in gone]
+                self.orphan_locks.remove_stale(batch.gone, refs, generation)
             if batch.claims:
                 sizes = [len(claim.raw) for claim in batch.claims]
                 self.expect(max(sizes))
             self.counts.batches += 1
             self.counts.claimed += len(batch.claims)
-            self.counts.ghosts += len(batch.ghosts)
+            self.counts.gone += len(batch.gone)
             return batch
         finally:
             if kept < count:
@@ -355,7 +355,7 @@ class Claimer:
         except NoAuthError as error:
             raise UnreadableError(error) from error
         for index, item, lock, meta in zip(doubtful, nodes, nodes, nodes, strict=True):
-            read.look(index, item, lock, meta)
+            read.record(index, item, lock, meta)
 
     async def _read_each(
         self, read: _ReadResult, items: Sequence[str], locks: Sequence[str], ids: Sequence[str], generation: int
@@ -369,7 +369,7 @@ class Claimer:
             if isinstance(nodes, NoAuthError):
                 read.sealed[index] = nodes
             else:
-                read.look(index, *nodes)
+                read.record(index, *nodes)
 
     def log_sealed(self, subject: str, error: NoAuthError) -> None:
         """Log once that a message, or a group, is skipped."""
@@ -454,7 +454,7 @@ class Claimer:
         if isinstance(refusal.error, NodeExistsError):
             self.counts.batches += 1
             self.counts.contended += 1
-            self.counts.locks_in_vain += locks
+            self.counts.contended_locks += locks
             return ContendedError(refusal.index - 1)
         return refusal.error
 
@@ -494,7 +494,7 @@ class Claimer:
                 claim.meta_version, claim.attempts = meta.version, record.attempts
                 claim.retries, claim.error = record.retries, record.error
         except MalformedError as malformed:
-            claim.header, claim.body, claim.rest = EMPTY_HEADER, claim.raw, None
+            claim.header, claim.body, claim.remainder = EMPTY_HEADER, claim.raw, None
             if meta is not None:
                 claim.meta_version = meta.version
             return Disposition("dead", reason=f"the stored bytes do not decode: {malformed}", cause=malformed)
@@ -530,7 +530,7 @@ def read_foreign(dialect: Dialect, claim: Claim) -> bool:
     if not messages:
         return False
     claim.body = messages[0]
-    claim.rest = dialect.item(messages[1:]) if len(messages) > 1 else None
+    claim.remainder = dialect.item(messages[1:]) if len(messages) > 1 else None
     return True
 
 

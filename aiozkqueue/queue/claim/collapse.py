@@ -70,7 +70,7 @@ class Duplicates(NamedTuple):
 
     async def refused(self, index: int, error: ZooKeeperError) -> Exception:
         """Repair the cause of a refused operation, if possible; return the exception to raise: read again."""
-        self.collapse.look_again()
+        self.collapse.forget_listings()
         operation, owner, place = self.operations[index]
         if place is not None and isinstance(error, NotEmptyError):
             self.collapse.skip(place, error)
@@ -141,7 +141,7 @@ class Collapse:
         self._logged: set[str] = set()  # ids of messages that cannot be removed
         self._gone: list[str] | None = None  # places deleted while a read is running
 
-    def look_again(self) -> None:
+    def forget_listings(self) -> None:
         """Forget the listings: part of them is out of date."""
         self._old += self._lanes.values()
         self._lanes = {}
@@ -336,14 +336,14 @@ async def claim_newest(  # noqa: PLR0917 - in the order of `Claimer.claim`
         removals = [operation for operation, _, _ in duplicates.operations]
         batch = await claimer.claim(places, ids, generation, check, removals)
     except ContendedError:
-        duplicates.collapse.look_again()
+        duplicates.collapse.forget_listings()
         raise
     except AttachedOpError as refused:
         raise await duplicates.refused(refused.index, refused.error) from refused
     claimer.counts.collapsed += len(duplicates.places)
     duplicates.collapse.forget(duplicates.places)
-    if batch.ghosts or batch.lost:
-        duplicates.collapse.look_again()
+    if batch.gone or batch.lost:
+        duplicates.collapse.forget_listings()
     return batch
 
 

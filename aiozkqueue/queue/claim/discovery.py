@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 WATCH_LINGER = 0.2
 REAP_BATCH = 64
 #: Seconds after which an idle consumer that waits for a time measures ZooKeeper's again: its clock may have been set.
-LONGEST_REST = 300.0
+LONGEST_SLEEP = 300.0
 #: Shards of a queue above which its lanes are checked for items before one is listed.
 WIDE = 8
 #: Seconds for which the watch of a consumer with filters stays while no taker waits; see `CandidateIndex.keeps_watch`.
 FILTERED_LINGER = 1.0
 
 
-class Looked(NamedTuple):
-    """The result of a look for candidates."""
+class SearchResult(NamedTuple):
+    """The result of a search for candidates."""
 
     places: list[str]
     """The candidates to claim next."""
@@ -54,8 +54,8 @@ class Looked(NamedTuple):
     """Whether there are none yet: the batches in flight may return some, which a listing made now would miss."""
 
 
-NOTHING: Final = Looked([])
-PENDING: Final = Looked([], pending=True)
+NOTHING: Final = SearchResult([])
+PENDING: Final = SearchResult([], pending=True)
 
 
 class Demand(Protocol):
@@ -122,7 +122,7 @@ class CandidateSource:
         if not self._state.config.scheduled:
             return
         now = await self._time(self._delayed.next, generation)
-        await self._delayed.look(now, generation, heard=self._watch.armed, asked=self._demand.impatient)
+        await self._delayed.refresh(now, generation, watched=self._watch.armed, asked=self._demand.impatient)
         places = self._delayed.due(await self._time(self._delayed.next, generation))
         if (accepts := self._state.snapshot.accepts) is not None:
             places = [place for place in places if accepts(name_at(place))]
@@ -132,7 +132,7 @@ class CandidateSource:
             if self._selector is not None:
                 places = await self._selector.select(places, generation)
         except BaseException:
-            self._delayed.must_look = True  # they must be found again
+            self._delayed.must_refresh = True  # they must be found again
             raise
         if places:
             self._levels.offer(places, self._clock.monotonic())
@@ -156,7 +156,7 @@ class CandidateSource:
     async def _time(self, due: int | None, generation: int) -> int:
         """Return ZooKeeper's time; it is measured again before an old measurement makes something due."""
         is_due = due is not None and due <= self._server_clock.now()
-        await self._registration.sample_clock(generation, within=TRUSTED if is_due else LONGEST_REST)
+        await self._registration.sample_clock(generation, within=TRUSTED if is_due else LONGEST_SLEEP)
         return self._server_clock.now()
 
     async def _exists(self, path: str, generation: int) -> bool:
@@ -209,10 +209,10 @@ class CandidateSource:
                 self._timers.must_list = True  # they must be found again
                 raise
 
-    async def look(self, limit: int, generation: int) -> Looked:
-        """Look for candidates where `CandidateIndex.next` has none.
+    async def find_candidates(self, limit: int, generation: int) -> SearchResult:
+        """Find candidates when `CandidateIndex.next` has none.
 
-        They are of this consumer's share, or else a few of other consumers' stale items.
+        They are from this consumer's share, or else a few stale items of other consumers.
         """
         if self._selector is not None and self._selector.undecided:
             await self._decide(self._selector, generation)
@@ -221,7 +221,7 @@ class CandidateSource:
         if index.origin is Origin.TAKEN_OVER:
             index.origin = Origin.OWN
         if level is None or len(level.tier.shard_lanes) > WIDE:
-            return await self._look_by_urgency(limit, generation, ripe=ripe)
+            return await self._find_by_urgency(limit, generation, ripe=ripe)
         if not level.must_list:
             places = await index.pop(level, limit)
             if not places and self._demand.claims_in_progress:
@@ -229,54 +229,54 @@ class CandidateSource:
             if not places and ripe:
                 places = await self._take_over(level, limit, generation)
             if places:
-                return Looked(places)
+                return SearchResult(places)
         if not (level.must_list or self._demand.impatient) and self._watch.armed and level.seen_all:
             return NOTHING
         places = await self._list_lanes(level, limit, generation)
-        return Looked(places) if places else self._none_left()
+        return SearchResult(places) if places else self._none_left()
 
-    def _none_left(self) -> Looked:
-        """Return the result of a look that found nothing: batches in flight may answer the takers that do not wait."""
+    def _none_left(self) -> SearchResult:
+        """Return the result of a search that found nothing: batches in flight may answer takers that do not wait."""
         return PENDING if self._demand.claims_in_progress else NOTHING
 
     async def _decide(self, selector: FilterSelector, generation: int) -> None:
         """Add the reported items that match this consumer's filter."""
-        places = await selector.heard(generation)
+        places = await selector.take_matching(generation)
         if places is None:
             self._levels.must_list()
         for place in places or ():
             lane, name = ItemRef.parse(place)
             ids = {name: self._state.candidate_id(name)}
-            self._levels.of(place).backlog.hear(lane, ids, self._clock.monotonic())
+            self._levels.of(place).backlog.add_reported(lane, ids, self._clock.monotonic())
 
-    async def _look_by_urgency(self, limit: int, generation: int, *, ripe: bool) -> Looked:
-        """Look for candidates in the most urgent level that has any."""
+    async def _find_by_urgency(self, limit: int, generation: int, *, ripe: bool) -> SearchResult:
+        """Find candidates in the most urgent level that has any."""
         above: list[PriorityLevel] = []
-        empty: dict[PriorityLevel, bool] = {}  # of the levels checked in this look
+        empty: dict[PriorityLevel, bool] = {}  # of the levels checked in this search
         for level in self._levels:
             places = [] if level.must_list else await self._index.pop(level, limit)
             if not places and ripe and not (level.must_list or self._demand.claims_in_progress):
                 places = await self._take_over(level, limit, generation)
-            looked = Looked(places) if places else await self._search(level, limit, generation, empty)
-            if looked.pending:
-                return looked
-            if looked.places:
-                return Looked(await self._guard(above, looked.places, generation))
+            found = SearchResult(places) if places else await self._find_in_level(level, limit, generation, empty)
+            if found.pending:
+                return found
+            if found.places:
+                return SearchResult(await self._guard(above, found.places, generation))
             above.append(level)
         return self._none_left()
 
-    async def _search(
+    async def _find_in_level(
         self, level: PriorityLevel, limit: int, generation: int, empty: dict[PriorityLevel, bool]
-    ) -> Looked:
-        """Look for candidates in a level without known ones.
+    ) -> SearchResult:
+        """Find candidates in a level without known candidates.
 
-        ``empty`` has the levels that this look has checked, and whether they hold nothing.
+        ``empty`` maps the levels that this search has checked to whether they are empty.
         """
         if level.left and not (level.must_list or self._index.keeps_watch):
             if self._demand.claims_in_progress:
                 return PENDING
             if places := await self._list_left(level, limit, generation):
-                return Looked(places)
+                return SearchResult(places)
         if not self._is_quiet(level):
             if level not in empty:
                 levels = [each for each in self._levels if each is level or not self._is_quiet(each)]
@@ -287,16 +287,16 @@ class CandidateSource:
                     level.must_list = True
                     return PENDING
                 list_level = self._list_lanes if self._index.keeps_watch else self._list_filled
-                return Looked(await list_level(level, limit, generation))
+                return SearchResult(await list_level(level, limit, generation))
         if empty.get(level):  # delayed items
-            return Looked(await self._index.pop(level, limit) or self._of_peers(level, limit))
+            return SearchResult(await self._index.pop(level, limit) or self._of_peers(level, limit))
         return NOTHING
 
     def _is_quiet(self, level: PriorityLevel) -> bool:
         """Whether a level has nothing left, and a watch would report new items."""
         if level.must_list or not level.seen_all or self._demand.impatient:
             return False
-        return self._watch.armed or (level.watched and self._clock.monotonic() < level.look_again)
+        return self._watch.armed or (level.watched and self._clock.monotonic() < level.recheck_at)
 
     async def _guard(self, above: list[PriorityLevel], places: list[str], generation: int) -> list[str]:
         """Watch the levels that are more urgent than these places; return the places."""
@@ -367,7 +367,7 @@ class CandidateSource:
             raise
         now = self._clock.monotonic()
         level.seen_all = True
-        level.looked_at(now, now - began)
+        level.checked_at(now, now - began)
         return self._of_peers(level, limit)
 
     async def _list_filled(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
@@ -381,7 +381,7 @@ class CandidateSource:
             return places
         now = self._clock.monotonic()
         level.seen_all = True
-        level.looked_at(now, now - began)
+        level.checked_at(now, now - began)
         return self._of_peers(level, limit)
 
     async def _list_left(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
@@ -454,9 +454,9 @@ class CandidateSource:
     async def listen(self) -> None:
         """Watch the queue from now on, so that new items need no listing."""
         if not self._watch.armed:
-            await self.rest()
+            await self.sleep()
 
-    async def rest(self) -> None:
+    async def sleep(self) -> None:
         """Arm the watches; once they are armed, wait for an event."""
         self._last_idle = self._clock.monotonic()
         if self._watch.armed and self._watch.scheduled != self._state.config.scheduled:
@@ -471,7 +471,7 @@ class CandidateSource:
                 self._index.groups.watch(armed=True)
             self._levels.unwatch()
             self._levels.must_list()
-            self._timers.must_list = self._delayed.must_look = True
+            self._timers.must_list = self._delayed.must_refresh = True
             return
         now = self._server_clock.now()
         waits = [
@@ -480,9 +480,9 @@ class CandidateSource:
             if due is not None
         ]
         self._index.stealing.schedule()
-        await self.await_wakeup(min([*waits, LONGEST_REST]) if waits else None)
+        await self.await_wakeup(min([*waits, LONGEST_SLEEP]) if waits else None)
         self._last_idle = self._clock.monotonic()
-        self._index.stealing.look()  # most are gone by now: their own consumers took them
+        self._index.stealing.update()  # most are gone by now: their own consumers took them
 
     async def linger(self) -> bool:
         """Wait for a wakeup while no taker waits, but not for long; return whether the watches may be removed then."""

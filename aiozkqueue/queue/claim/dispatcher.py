@@ -1,7 +1,7 @@
 """Claims messages for all waiting takers of one session and queue.
 
 One task, the dispatch loop, decides what to do next: claim a batch of candidates for the waiting takers, let the
-candidate source find more, or rest. A few batches are in flight at a time, in tasks of their own (see
+candidate source find more, or sleeps. A few batches are in flight at a time, in tasks of their own (see
 `claim_batches`). A claim that its taker no longer wants (it was cancelled or timed out) goes to another taker or is
 released.
 """
@@ -198,7 +198,7 @@ class ClaimDispatcher:
     ) -> Waiter:
         """Request up to ``limit`` claims; the waiter's future returns them as soon as there is at least one.
 
-        The future returns an empty list after ``timeout`` seconds (None: no limit; 0: after one look at the server). A
+        The future returns an empty list after ``timeout`` seconds (None: no limit; 0: after one search). A
         caller that stops waiting for it must call `give_up`. A transaction is the ``owner`` of what it takes, and gets
         further messages of the groups that it holds.
 
@@ -450,7 +450,7 @@ class ClaimDispatcher:
         if self.state.config.paused:
             await self._wait_for_change(PAUSED)
             return False
-        self._end_pause(heard=True)
+        self._end_pause(over=True)
         await self._candidate_source.register(generation)
         await self._candidate_source.tend_timers(generation)
         return True
@@ -466,7 +466,7 @@ class ClaimDispatcher:
             self._budgets.notify(self._candidates.wakeup)
             await self._await_wakeup()
             return
-        await self._look(room, wanted, generation)
+        await self._launch_available(room, wanted, generation)
 
     async def _claim_ahead(self, generation: int) -> bool:
         """Claim listed bundles ahead of the takers; return whether any is."""
@@ -496,22 +496,22 @@ class ClaimDispatcher:
         else:
             await self._await_wakeup()
 
-    def _end_pause(self, *, heard: bool = False) -> None:
-        """Stop waiting for a change; with ``heard``, log that the wait is over."""
+    def _end_pause(self, *, over: bool = False) -> None:
+        """Stop waiting for a change; with ``over``, log that the wait is over."""
         if self._pause is not None:
-            self._pause.end(heard=heard)
+            self._pause.end(over=over)
             self._pause = None
 
-    async def _look(self, room: int, wanted: int, generation: int) -> None:
-        """Launch claims of the available candidates; rest if there are none."""
+    async def _launch_available(self, room: int, wanted: int, generation: int) -> None:
+        """Launch claims of the available candidates; sleep if there are none."""
         since = self._waiters.arrivals
         places = await self._candidates.next(room)
         if not places:
-            looked = await self._candidate_source.look(room, generation)
-            if not looked.places:
-                await (self._await_claims() if looked.pending else self._found_nothing(since))
+            found = await self._candidate_source.find_candidates(room, generation)
+            if not found.places:
+                await (self._await_claims() if found.pending else self._found_nothing(since))
                 return
-            places = looked.places
+            places = found.places
         if self._waiters.empty:  # the takers that wanted them have gone
             self._candidates.put_back(places)
             return
@@ -534,7 +534,7 @@ class ClaimDispatcher:
         await self._await_wakeup()
 
     async def _found_nothing(self, since: int) -> None:
-        """Answer the takers that do not wait, if they arrived before the look; rest for the others."""
+        """Answer the takers that do not wait, if they arrived before the search; sleep for the others."""
         if self._group_locks.held and self._deliver_from_groups():
             # Messages of held groups come one after the other: listing the queue after each would cost more.
             await self._candidate_source.listen()
@@ -542,7 +542,7 @@ class ClaimDispatcher:
         self._waiters.settle_partial(self._claim_batches.in_flight)
         self._waiters.answer_impatient(since)
         if self._waiters.patient:
-            await self._candidate_source.rest()
+            await self._candidate_source.sleep()
 
     def _launch(
         self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
@@ -571,7 +571,7 @@ class ClaimDispatcher:
     def _still_wanted_foreign(self, places: list[str]) -> list[str]:
         """Return the items of another program's queue to claim now, as `_still_wanted` does.
 
-        Since the look began, takers may have left, and earlier messages may be about to be free.
+        Since the search began, takers may have left, and earlier messages may be about to be free.
         """
         splitting = self.releases.any or (self._splitter is not None and self._splitter.busy)
         wanted = 0 if splitting else max(0, self._waiters.wanted(self._claim_batches.promised))
@@ -579,7 +579,7 @@ class ClaimDispatcher:
         return places[:wanted]
 
     async def _collapse_and_launch(self, places: list[str], generation: int, since: int) -> None:
-        """Claim the newest message of each candidate's key, for the takers that asked before this look."""
+        """Claim the newest message of each candidate's key, for the takers that asked before this search."""
         if self._collapse is None:
             self._collapse = self._new_collapse()
         if not (places := self._collapse.without_gone(places)):
@@ -591,7 +591,7 @@ class ClaimDispatcher:
             self._candidates.relist()
             return
         except BaseException:
-            self._collapse.look_again()
+            self._collapse.forget_listings()
             self._candidates.relist()
             raise
         finally:

@@ -81,15 +81,15 @@ class Splitter:
         parts; so is every claim that arrives while parts of another item, or claims of an earlier batch, are about to
         be free. If an item cannot be split, its first message is delivered and the others stay in it.
         """
-        first = next((index for index, claim in enumerate(claims) if claim.rest is not None), len(claims))
+        first = next((index for index, claim in enumerate(claims) if claim.remainder is not None), len(claims))
         late = self.busy or self._releases.any
         if first == len(claims) and not late:
             return claims
         ready = [] if late else claims[:first]
-        later = [claim for claim in claims if claim.rest is None and claim not in ready]
+        later = [claim for claim in claims if claim.remainder is None and claim not in ready]
         self._splits += 1
         try:
-            to_split = [claim for claim in claims if claim.rest is not None]
+            to_split = [claim for claim in claims if claim.remainder is not None]
             outcomes = await asyncio.gather(*(self._split(claim) for claim in to_split))
             unsplit = [claim for claim, split in zip(to_split, outcomes, strict=True) if not split]
             if unsplit and unsplit[0] is to_split[0] and not late:

@@ -215,7 +215,7 @@ class GroupLocks:
                 with behind_locks():
                     nodes = await self._read_each(places, group_locks, generation, sealed)
         except ReadFailedError as failure:
-            self._claimer.orphan_locks.tell_unread(len(group_locks), failure)
+            self._claimer.orphan_locks.log_unread(len(group_locks), failure)
             for group_lock in group_locks:
                 self._unlock(group_lock, verified=failure.sure)
             raise failure.error from failure
@@ -398,7 +398,7 @@ class GroupLocks:
     def _unlock(self, group_lock: GroupLock, gone: Callable[[], None] | None = None, *, verified: bool = True) -> None:
         """Remove a lock under which no message was found, unless it was taken away.
 
-        A lock that is not ``verified`` to be ours is looked at first.
+        A lock that is not ``verified`` to be ours is read first.
         """
         group_lock.settling = True
         over = gone or (lambda: None if group_lock.gone else self.finish(group_lock, locked=False))
@@ -503,7 +503,7 @@ class GroupLocks:
         return Read(claim, disposition)
 
     def _gone(self, place: str) -> None:
-        self._claimer.counts.ghosts += 1
+        self._claimer.counts.gone += 1
         self._candidates.deleted(place)
 
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 #: Seconds between two checks for messages that came back; more when a check takes long.
-LOOK_EVERY: Final = 1.0
-LOOK_PER_LOOK: Final = 50
+CHECK_EVERY: Final = 1.0
+CHECK_PAUSE_FACTOR: Final = 50
 
 
 class ReadFailedError(Exception):
@@ -90,32 +90,32 @@ class OrphanLocks:
         self._budgets = budgets
         self._size = size  # the share of the session's budget that one lock uses
         self._unlocking: dict[str, AtomicWrite] = {}  # by message id, of items that were gone
-        self._looking = False
+        self._checking = False
 
     def remove_sealed(self, lock: LockRef, generation: int) -> None:
         """Remove the lock of an item that this user may not read: others may take it."""
         self._remove(lock, generation, wakeup=self._state.paths.items)
 
-    def remove_ghosts(self, ids: Sequence[str], locks: Sequence[LockRef], generation: int) -> None:
+    def remove_stale(self, ids: Sequence[str], locks: Sequence[LockRef], generation: int) -> None:
         """Remove the locks of items that are gone, and check whether messages with these ids have come back."""
         removals = [self._remove(lock, generation) for lock in locks]
         if self._state.dialect is not None:
             return  # consumers of another program's queue are notified of locks
         for removal, message_id in zip(removals, ids, strict=True):
             self._unlocking[message_id] = removal
-        if not self._looking:
-            self._looking = True
-            self._tasks.spawn(self._look_behind, name="messages that came back")
+        if not self._checking:
+            self._checking = True
+            self._tasks.spawn(self._wake_for_returned, name="messages that came back")
 
     def remove_unread(self, locks: Sequence[LockRef], generation: int, failure: ReadFailedError) -> None:
         """Remove the locks of items that could not be read."""
-        self.tell_unread(len(locks), failure)
+        self.log_unread(len(locks), failure)
         with suppress(SessionClosedError):  # then the locks end with the session
             for lock in locks:
                 doubted = lock if failure.sure else lock.unverified()
                 self._remove(doubted, generation, wakeup=self._state.paths.items)
 
-    def tell_unread(self, count: int, failure: ReadFailedError) -> None:
+    def log_unread(self, count: int, failure: ReadFailedError) -> None:
         """Log that locked messages could not be read."""
         log.warning(
             "queue %s: %d messages were locked but could not be read: %s; their locks are removed",
@@ -132,11 +132,11 @@ class OrphanLocks:
         self._committer.submit(atomic_write)
         return atomic_write
 
-    async def _look_behind(self) -> None:
+    async def _wake_for_returned(self) -> None:
         """Wake idle consumers if a message has come back that was gone when it was locked.
 
         A dead letter that is redriven keeps its id, and is in another place. While the lock existed, other consumers
-        skipped the message, and no event tells them that the lock is gone. A message that is put there again later
+        skipped the message, and no event notifies them that the lock is gone. A message that is put there again later
         causes a separate watch event. One check covers all locks that have been removed since the last one.
         """
         loop = asyncio.get_running_loop()
@@ -148,11 +148,11 @@ class OrphanLocks:
                 if await self._any_back(unlocking):
                     await self._wake()
                 took = loop.time() - began
-                await asyncio.sleep(max(LOOK_EVERY, LOOK_PER_LOOK * took))
+                await asyncio.sleep(max(CHECK_EVERY, CHECK_PAUSE_FACTOR * took))
         except ZooKeeperError as error:
             log.debug("queue %s: %s", self._state.name, error, extra={"queue": self._state.name})
         finally:
-            self._looking = False
+            self._checking = False
             self._unlocking.clear()
 
     async def _any_back(self, ids: Container[str]) -> bool:

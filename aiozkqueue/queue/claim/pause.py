@@ -15,7 +15,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Reason(NamedTuple):
-    """Why nothing is claimed, as the log tells it."""
+    """The reason why nothing is claimed, for the log."""
 
     begins: str
     ends: str
@@ -43,12 +43,12 @@ class Pause:
         log.info("queue %s %s", state.name, reason.begins, extra={"queue": state.name})
         return pause
 
-    def end(self, *, heard: bool) -> None:
-        """Stop listening; with ``heard``, log the end of the wait."""
+    def end(self, *, over: bool) -> None:
+        """Stop listening; with ``over``, log the end of the wait."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        if heard:
+        if over:
             log.info("queue %s %s", self._state.name, self.reason.ends, extra={"queue": self._state.name})
 
     def _on_change(self, _event: WatchEvent) -> None:

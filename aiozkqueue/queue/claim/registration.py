@@ -127,14 +127,14 @@ class Registration:
         if self.generation and name not in names:
             self._budgets.of(self.generation).free(self._size(name))
             self.generation = 0
-        await self._look_at([entry for entry in names if entry not in self._live and entry != name], generation)
+        await self._check_live([entry for entry in names if entry not in self._live and entry != name], generation)
         self._live = {entry: self._live[entry] for entry in names if entry in self._live}
         alike = [
             entry for entry in names if (entry == name or self._live.get(entry)) and _class_of(entry) == self._class
         ]
         return Partition.among(name, alike, scattered=bool(self._class), queue=self._paths.base)
 
-    async def _look_at(self, unknown: list[str], generation: int) -> None:
+    async def _check_live(self, unknown: list[str], generation: int) -> None:
         """Find out which entries are ephemeral; of very many, some at each listing.
 
         Asking for a stat needs no permission, while reading an entry of another user may.

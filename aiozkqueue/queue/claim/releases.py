@@ -63,7 +63,7 @@ class Releases:
         if not claims or self._closed:
             return None
         if claims[0].bundled:
-            self._held_bundles.give_back([claim for claim in claims if isinstance(claim, BundledClaim)])
+            self._held_bundles.put_back([claim for claim in claims if isinstance(claim, BundledClaim)])
             claims = [claim for claim in claims if not claim.bundled]
             if not claims:
                 return None
@@ -85,7 +85,7 @@ class Releases:
             extra=about(claim),
         )
         if isinstance(claim, BundledClaim):
-            self._held_bundles.rest(claim)
+            self._held_bundles.suspend(claim)
             return
         claim.record_refused = True
         lock = claim.id if claim.group_lock is None else claim.group_lock.group
@@ -119,12 +119,12 @@ class DelayedReleases:
 
     This is used for items of another program: the other consumers of such a queue must respect the delay, and locks are
     all they understand. It is also used where ZooKeeper refuses the timed lock. The lock stays the session's ephemeral
-    lock, so the item is free at once if this process dies. ``give_back`` is called with each claim whose delay is over.
+    lock, so the item is free at once if this process dies. ``release`` is called with each claim whose delay is over.
     """
 
-    def __init__(self, clock: Clock, give_back: Callable[[Claim], None]) -> None:
+    def __init__(self, clock: Clock, release: Callable[[Claim], None]) -> None:
         self._clock = clock
-        self._give_back = give_back
+        self._release = release
         self._timers: dict[Claim, Timer] = {}
 
     @property
@@ -145,4 +145,4 @@ class DelayedReleases:
 
     def _due(self, claim: Claim) -> None:
         del self._timers[claim]
-        self._give_back(claim)
+        self._release(claim)

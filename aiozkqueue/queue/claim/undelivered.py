@@ -39,19 +39,19 @@ def settle_undelivered(
 ) -> asyncio.Future[None]:
     """Settle a claim; if that is refused, leave the message alone for a long time."""
 
-    def give_back(disposition: Disposition) -> None:
+    def release(disposition: Disposition) -> None:
         with suppress(SessionClosedError):  # then the lock ends with the session
             name = ids.next()
             committer.submit(AtomicWrite(name, ReleaseClaims(name, {claim: disposition}, claim.generation)))
 
     name = ids.next()
     atomic_write = AtomicWrite(name, EndClaims(name, {claim: disposition}, claim.generation))
-    atomic_write.watch(partial(_on_settled, claim, give_back))
+    atomic_write.watch(partial(_on_settled, claim, release))
     committer.submit(atomic_write)
     return atomic_write.done
 
 
-def _on_settled(claim: Claim, give_back: Callable[[Disposition], None], settled: AtomicWrite) -> None:
+def _on_settled(claim: Claim, release: Callable[[Disposition], None], settled: AtomicWrite) -> None:
     error = settled.error
     if error is None or isinstance(error, SessionExpiredError | SessionClosedError | OutcomeUnknownError):
         return
@@ -71,8 +71,8 @@ def _on_settled(claim: Claim, give_back: Callable[[Disposition], None], settled:
     elif not isinstance(error, ClaimLostError):
         text = "queue %s: message %s cannot be removed, and is not retried for %d s: %s"
         log.error(text, claim.state.name, claim.id, ASIDE, error, extra=context)
-        give_back(Disposition("release", delay=ASIDE))
+        release(Disposition("release", delay=ASIDE))
     elif claim.group_lock is not None:
         claim.group_lock.lose()
     else:
-        give_back(RELEASE)
+        release(RELEASE)

@@ -70,7 +70,7 @@ class Waiter:
         self.count: int = 0
         """The number of claims assigned so far."""
         self.late: bool = False
-        """Whether its look at the queue was ended because no server answers."""
+        """Whether its search was ended because no server answers."""
         self.awaited: set[int] | None = None
         """The batches that it waits for, once it has a claim."""
         self._parts: list[tuple[int, list[Claim]]] | None = None
@@ -133,7 +133,7 @@ class WaitQueue:
         return (waiter for waiter in self._waiters if not waiter.future.done())
 
     def add(self, limit: int, timeout: float | None, generation: int | None, owner: object) -> Waiter:
-        """Add a taker, which is answered with nothing after ``timeout`` seconds (None: no limit; 0: after one look)."""
+        """Add a taker, which gets an empty answer after ``timeout`` seconds (None: no limit; 0: after one search)."""
         self.arrivals += 1
         due = self._clock.monotonic() + timeout if timeout else math.inf
         waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), owner)
@@ -141,7 +141,7 @@ class WaitQueue:
         if limit > self._largest:  # noqa: PLR1730 - for each take: a call costs five times as much
             self._largest = limit
         if due < self._deadlines.due:
-            self._deadlines.ring_by(due)
+            self._deadlines.fire_by(due)
         self._wakeup.set()
         return waiter
 
@@ -175,7 +175,7 @@ class WaitQueue:
         return True
 
     def wanted(self, promised: int) -> int:
-        """Return how many claims to look for besides those in flight: a taker that has some waits only for these."""
+        """Return how many more claims to make besides those in flight: a taker that has some waits only for these."""
         if len(self._waiters) * self._largest <= promised:  # the usual case when a batch lands and many are in flight
             return 0
         waiting = [waiter for waiter in self._waiters if not waiter.future.done()]
@@ -271,7 +271,7 @@ class WaitQueue:
             self._wakeup.set()
 
     def answer_impatient(self, since: int) -> None:
-        """Answer the takers that do not wait, if they arrived before a look that found nothing."""
+        """Answer the takers that do not wait, if they arrived before a search that found nothing."""
         for waiter in self._waiters:
             if not waiter.patient and waiter.arrival <= since:
                 self.answer(waiter)

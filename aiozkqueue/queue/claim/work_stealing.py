@@ -49,12 +49,12 @@ class WorkStealer:
         if not stale:
             return stale
         locks, locked = self._lock_ids(stale), set[str]()
-        backlog.begin_look()
+        backlog.begin_lock_read()
         try:
             nodes = await self._zookeeper.read_many([self._paths.lock(lock) for lock in locks], generation=generation)
             locked.update(lock for lock, node in zip(locks, nodes, strict=True) if node is not None)
         finally:
-            backlog.end_look(locked)
+            backlog.end_lock_read(locked)
         return backlog.take_over(stale, limit, self._excluded, self._clock.monotonic())
 
 
@@ -86,7 +86,7 @@ class StealTimer:
             self._timer.cancel()
             self._timer = None
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Record whether items are due now."""
         self.ripe = self._any_due()
 

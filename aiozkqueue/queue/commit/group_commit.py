@@ -386,7 +386,7 @@ class GroupCommitter:
     def _can_send(self, slot: Slot, writes: Iterable[AtomicWrite]) -> bool:
         """Whether a multi of these writes can be sent under a slot now."""
         zookeeper = self._zookeeper
-        can_send = slot.ready and zookeeper.state is State.CONNECTED and not zookeeper.resting
+        can_send = slot.ready and zookeeper.state is State.CONNECTED and not zookeeper.throttled
         return can_send and not self._lacks_time(writes)
 
     def _lacks_time(self, writes: Iterable[AtomicWrite]) -> bool:

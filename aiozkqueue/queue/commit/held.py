@@ -185,10 +185,10 @@ class EndClaims(Part):
 
     def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[RefusalHandler | None, Operation]]:
         """Remove an item, or all of its messages but the rest. The fence comes first."""
-        if claim.rest is None:
+        if claim.remainder is None:
             yield None, Delete(claim.path, claim.version)
         else:
-            yield None, SetData(claim.path, claim.rest, claim.version)
+            yield None, SetData(claim.path, claim.remainder, claim.version)
         yield None, Delete(claim.lock)
         if disposition.kind == "dead":
             yield claim.state, bury(claim, disposition.reason, self._now)
@@ -228,7 +228,7 @@ class EndClaims(Part):
                 claim.state.keep(claim, disposition.delay)
                 continue
             if disposition.kind != "release":
-                claim.settled(FREE if claim.rest is not None or disposition.left else GONE)
+                claim.settled(FREE if claim.remainder is not None or disposition.left else GONE)
             elif disposition.delay:
                 claim.settled(LEFT)
                 claim.state.retry_at(self._due(disposition), claim.id)

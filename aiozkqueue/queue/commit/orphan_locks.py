@@ -95,7 +95,7 @@ class LockRef(NamedTuple):
     """The version of the locks znode at some time before the lock was created, or while it was ours."""
 
     def unverified(self) -> LockRef:
-        """Return a reference whose removal looks first whether the lock is ours: the folder never has its version."""
+        """Return a reference whose removal first checks that the lock is ours: the folder never has its version."""
         return self._replace(forced_version=_NEVER)
 
 
@@ -135,7 +135,7 @@ class RemoveOrphanLock(Part):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Read the lock if a lock was removed by force since; otherwise it is gone, or this user may not remove it."""
         if operation.path == self._state.paths.locks and isinstance(error, BadVersionError):
-            return self._look()
+            return self._read_lock()
         if operation.path == self._wakeup:
             self._wakeup = None  # the lock must be removed even if the wake-up fails: idle consumers also poll
             return None
@@ -144,7 +144,7 @@ class RemoveOrphanLock(Part):
             raise access_denied(self._state.name, error)
         raise ClaimLostError(f"{self._lock.path}: {error}")
 
-    async def _look(self) -> None:
+    async def _read_lock(self) -> None:
         lock, generation = self._lock, self.generation
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:

@@ -53,7 +53,7 @@ PLAIN: Final = Disposition("unlock")
 #: Maximum size of a portion in bytes, unless it has a single claim.
 PORTION: Final = 256 * 1024
 #: Maximum number of reads of one lock, because others may change the locks znode as fast as this session reads it.
-LOOKS: Final = 20
+MAX_READS: Final = 20
 #: Errors that mean that a claim is lost, or its item gone.
 _NOT_AS_READ: Final = (NoNodeError, BadVersionError)
 #: Errors after which the locks end with the session.
@@ -65,15 +65,15 @@ LONGEST_KEPT: Final = 60.0
 class ReleaseClaims(EndClaims):
     """Claims that are released, immediately or after a delay, or ended as the policy demands for failed messages."""
 
-    __slots__ = ("_answered", "_largest", "_looks", "_reduced", "_rest", "_unwakeable", "unsent")
+    __slots__ = ("_answered", "_largest", "_reads", "_reduced", "_remaining", "_unwakeable", "unsent")
 
     def __init__(self, transaction_id: str, dispositions: dict[Claim, Disposition], generation: int | None) -> None:
         super().__init__(transaction_id, dispositions, generation)
         self.unsent = False
-        self._rest: dict[Claim, Disposition] = {}
+        self._remaining: dict[Claim, Disposition] = {}
         self._largest = PORTION
         self._reduced: set[Claim] = set()  # claims of which only the lock is to be removed
-        self._looks: dict[Claim, int] = {}  # the number of reads of each lock
+        self._reads: dict[Claim, int] = {}  # the number of reads of each lock
         self._unwakeable: set[QueueState] = set()  # queues whose wake-up was refused
         self._answered: set[tuple[str, type[ZooKeeperError]]] = set()  # refusals answered once already
         if self.weight > self._largest:
@@ -87,7 +87,7 @@ class ReleaseClaims(EndClaims):
         The item released last goes to the front, so the oldest message must come last. And the lock of a group stays
         until the portion with its oldest message.
         """
-        remaining: dict[Claim, Disposition] = {**self._rest, **self._dispositions}
+        remaining: dict[Claim, Disposition] = {**self._remaining, **self._dispositions}
         portion: list[Claim] = []
         weight = 0
         for claim in reversed(remaining):
@@ -97,7 +97,7 @@ class ReleaseClaims(EndClaims):
             portion.append(claim)
             weight += more
         self._dispositions = {claim: remaining.pop(claim) for claim in reversed(portion)}
-        self._rest = remaining
+        self._remaining = remaining
         self.weight = weight
 
     def _weigh(self, claim: Claim, disposition: Disposition) -> int:
@@ -109,13 +109,13 @@ class ReleaseClaims(EndClaims):
             self._leave_locked(claim, NotCommittedError("it can be neither ended nor stored as a single item"))
         super().applied(results, meter)
         self._dispositions: dict[Claim, Disposition] = {}
-        self.unsent = bool(self._rest)
-        if self._rest:
+        self.unsent = bool(self._remaining)
+        if self._remaining:
             self._cut()
 
     def failed(self, error: BaseException) -> None:
         """Settle the claims if the server has removed the locks; log those that can no longer be released."""
-        unreleased = [*self._rest, *self._dispositions]
+        unreleased = [*self._remaining, *self._dispositions]
         if isinstance(error, SessionExpiredError):
             for claim in unreleased:
                 claim.settled(LEFT)
@@ -168,7 +168,7 @@ class ReleaseClaims(EndClaims):
             return self._step_down(claim, error)
         item_gone = operation.path == claim.path and isinstance(error, NoNodeError)
         if item_gone or operation.path == claim.state.paths.locks:
-            return self._look(claim, gone=not self._dispositions[claim].left)
+            return self._remove_lock(claim, gone=not self._dispositions[claim].left)
         self._leave_out(claim, FREE)  # the client that removed the lock by force may have left the item available
         return None
 
@@ -182,11 +182,11 @@ class ReleaseClaims(EndClaims):
         hold.lose()
         for lost in [
             other
-            for other in (*self._dispositions, *self._rest)
+            for other in (*self._dispositions, *self._remaining)
             if isinstance(other, BundledClaim) and other.bundle is hold
         ]:
             self._dispositions.pop(lost, None)
-            self._rest.pop(lost, None)
+            self._remaining.pop(lost, None)
         return None
 
     def _refused_attached(
@@ -205,7 +205,7 @@ class ReleaseClaims(EndClaims):
         """Reduce each claim of this portion, or the portion."""
         self.repairs = 0
         if isinstance(error, OutcomeUnknownError):
-            return self._look_at_all()
+            return self._remove_locks()
         if isinstance(error, TransactionTooLargeError) and len(self._dispositions) > 1:
             self._largest = max(1, self.weight // 2)
             self._cut()
@@ -283,7 +283,7 @@ class ReleaseClaims(EndClaims):
             del self._dispositions[claim]
             claim.state.keep(claim, min(disposition.delay, LONGEST_KEPT))
         else:
-            return self._look(claim, gone=False)
+            return self._remove_lock(claim, gone=False)
         return None
 
     def _keep_bundled(self, claim: Claim, error: Exception) -> None:
@@ -334,8 +334,10 @@ class ReleaseClaims(EndClaims):
     def _lose(self, lost: Claim) -> None:
         """Give up the claims of a group; if its lock is still ours, it is removed in another way."""
         assert lost.group_lock is not None  # noqa: S101 - the callers check it
-        self._rest = {
-            claim: disposition for claim, disposition in self._rest.items() if claim.group_lock is not lost.group_lock
+        self._remaining = {
+            claim: disposition
+            for claim, disposition in self._remaining.items()
+            if claim.group_lock is not lost.group_lock
         }
         self._dispositions = {
             claim: disposition
@@ -344,17 +346,17 @@ class ReleaseClaims(EndClaims):
         }
         lost.group_lock.lose()
 
-    async def _look_at_all(self) -> None:
+    async def _remove_locks(self) -> None:
         """Remove the remaining locks of this portion, which may or may not have been applied."""
         for claim in list(self._dispositions):
             if claim.bundled:
                 del self._dispositions[claim]  # its session recovers the bundle
             elif claim.group_lock is None:
-                await self._look(claim, gone=False)
+                await self._remove_lock(claim, gone=False)
             elif claim in self._dispositions:
                 self._lose(claim)
 
-    async def _look(self, claim: Claim, *, gone: bool) -> None:
+    async def _remove_lock(self, claim: Claim, *, gone: bool) -> None:
         """Remove only the lock, if it is ours: the item is gone, or does not let this user check.
 
         The lock may belong to another client that claimed a message of the same id after ours was removed by force.
@@ -365,9 +367,9 @@ class ReleaseClaims(EndClaims):
             return lock.stat.ctime == claim.since and LockRecord.decode(lock.data).owner == claim.owner
 
         self.repairs = 0  # each claim may need its own reads
-        self._looks[claim] = looks = self._looks.get(claim, 0) + 1
-        if looks > LOOKS:
-            self._leave_locked(claim, NotCommittedError(f"the folder of locks has changed {LOOKS} times meanwhile"))
+        self._reads[claim] = reads = self._reads.get(claim, 0) + 1
+        if reads > MAX_READS:
+            self._leave_locked(claim, NotCommittedError(f"the folder of locks has changed {MAX_READS} times meanwhile"))
             return
         try:
             forced_version = await claim.state.unforced(claim.lock, is_ours, claim.generation)

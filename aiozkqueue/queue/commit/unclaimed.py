@@ -294,7 +294,7 @@ def still_locked(state: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
 
     Another lock may have its version; an ended timed lock has no due node any more.
     """
-    assert snapshot.lock is not None  # noqa: S101 - the caller has looked
+    assert snapshot.lock is not None  # noqa: S101 - the caller has checked
     lock, paths = snapshot.lock, state.paths
     checks: list[Operation] = [Check(paths.lock(snapshot.locked_by), lock.stat.version)]
     if snapshot.end is not None:

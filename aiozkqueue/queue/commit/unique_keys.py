@@ -59,10 +59,10 @@ class UniqueKey(PutHook):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Find the holder of the key."""
         if isinstance(error, NodeExistsError):
-            return self._look()
+            return self._read_holder()
         return self._state.repair(operation, error)
 
-    async def _look(self) -> None:
+    async def _read_holder(self) -> None:
         """Refuse the put or leave it out if its key is held; the holder may have ended, or may never have existed."""
         holder = await self._state.key_holder(self.hash)
         if holder is None:

@@ -116,7 +116,7 @@ class CapacityGate:
         self._tasks = tasks
         self._budgets = budgets
         self._credits = 0
-        self._looked = 0.0
+        self._counted_at = 0.0
         self._in_progress = 0
         self._bound: dict[AtomicWrite, int] = {}
         self._waiters: deque[_Entry] = deque()
@@ -137,7 +137,7 @@ class CapacityGate:
 
     def try_acquire(self, count: int) -> bool:
         """Acquire room for ``count`` messages if it is known to be free and no put waits; then call `release`."""
-        if count > self._credits or self._waiters or self._clock.monotonic() - self._looked > FRESH:
+        if count > self._credits or self._waiters or self._clock.monotonic() - self._counted_at > FRESH:
             return False
         self._credits -= count
         self._in_progress += count
@@ -246,7 +246,7 @@ class CapacityGate:
             return
         self._wakeup.clear()
         arrivals, before = self._arrivals, self._in_progress
-        if not await self._look(limit, generation) or self._admit(limit):
+        if not await self._recount(limit, generation) or self._admit(limit):
             return
         seen = [entry for entry in self._waiters if entry.arrival <= arrivals]
         for entry in seen:
@@ -262,7 +262,7 @@ class CapacityGate:
         if self._prune_waiters():
             await self._listen(generation)
 
-    async def _look(self, limit: int, generation: int) -> bool:
+    async def _recount(self, limit: int, generation: int) -> bool:
         """Count the messages and grant credits for the free room; return False if the configuration has changed."""
         self._credits = 0
         outstanding = self._in_progress  # read before the count: a put stored meanwhile counts twice, never zero times
@@ -272,7 +272,7 @@ class CapacityGate:
             return False
         most = max(credits_of(limit), self._waiters[0].count if self._waiters else 0)
         self._credits = max(0, min(limit - size, most) - outstanding)
-        self._looked = self._clock.monotonic()
+        self._counted_at = self._clock.monotonic()
         return True
 
     def _admit(self, limit: int | None) -> bool:

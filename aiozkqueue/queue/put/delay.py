@@ -53,7 +53,7 @@ class DelayedPlace:
         return self._due is None and self._delay is not None
 
     async def prepare(self) -> None:
-        """Learn ZooKeeper's time, and make consumers look for such messages if this is the first one."""
+        """Learn ZooKeeper's time, and make consumers search for such messages if this is the first one."""
         if not self._time_known:
             await self._runtime.learn_time()
         await self._state.ensure_lane(self._priority, scheduled=self._scheduled)

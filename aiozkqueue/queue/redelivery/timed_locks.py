@@ -46,7 +46,7 @@ async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[in
             wakes: list[list[Operation]] = []
             if place is not None:
                 wakes = _freeing(paths, place, item)
-            elif frees and waits[index].place is None:  # damaged by another program: consumers have to look for it
+            elif frees and waits[index].place is None:  # damaged by another program: consumers have to search for it
                 wakes = [[SetData(paths.items, b"")], []]
             pending.append((place, _remove_lock(zookeeper, paths, operations, wakes, generation)))
     outcomes = await asyncio.gather(*(outcome for _, outcome in pending), return_exceptions=True)

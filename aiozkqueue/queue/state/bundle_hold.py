@@ -111,11 +111,11 @@ class BundleHold:
         "obstructed",
         "owner",
         "place",
-        "resting",
         "since",
         "size",
         "state",
         "stuck",
+        "suspended",
         "version",
     )
 
@@ -153,7 +153,7 @@ class BundleHold:
         """Whether the lock is no longer ours."""
         self.obstructed: bool = False
         """Whether the bundle cannot be deleted: another program has made znodes below it."""
-        self.resting: bool = False
+        self.suspended: bool = False
         """Whether no message is delivered for a while, because this user may not write the record."""
         self.stuck: bool = False
         """Whether ZooKeeper refuses to store its messages as single items."""

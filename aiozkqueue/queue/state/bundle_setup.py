@@ -36,7 +36,7 @@ class BundleSetup:
         self._zookeeper = zookeeper
         self._paths = paths
         self._refused = False
-        self._examine = False  # whether each counter is looked for
+        self._examine = False  # whether each counter is checked
         self._attempts = 0  # calls of `first_counters`
         self.allowing: bool = False
         """Whether a task adds to the configuration that there may be bundles, or this user may not."""
@@ -86,7 +86,7 @@ class BundleSetup:
     async def first_counters(self) -> list[Operation]:
         """Return the creates of the counters for the first bundle. Raises: ZooKeeperError.
 
-        Usually there are none yet. So only the second call looks which are missing. Then something prevents them, such
+        Usually there are none yet. So only the second call checks which are missing. Then something prevents them, such
         as another program's znode: the queue gets its bundles without them.
         """
         self._attempts += 1

@@ -88,7 +88,7 @@ class Claim:
     """The stored bytes."""
     body: bytes = b""
     header: Header = EMPTY_HEADER
-    rest: bytes | None = None
+    remainder: bytes | None = None
     """The bytes of the item's other messages, which stay when this one is consumed; None: there are none."""
     created: int = 0
     attempts: int = 0
@@ -146,7 +146,7 @@ class Claim:
     @property
     def plain(self) -> bool:
         """Whether the item has only its lock: no group, attempts, or key, and no further messages."""
-        return self.group_lock is None and self.fields is None and self.meta_version is None and self.rest is None
+        return self.group_lock is None and self.fields is None and self.meta_version is None and self.remainder is None
 
     @property
     def name(self) -> str:

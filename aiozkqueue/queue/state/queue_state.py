@@ -302,7 +302,7 @@ class QueueState:
         self._invalidations += 1
 
     def admits(self, priority: int, *, scheduled: bool) -> bool:
-        """Whether consumers look for items of a priority, and for scheduled items, as far as this session knows."""
+        """Whether consumers search for items of a priority, and for scheduled items, as far as this session knows."""
         if self.config.ordered and (priority or scheduled):
             return False
         return self.ready and priority in self.snapshot.lanes and (self.config.scheduled or not scheduled)
@@ -312,7 +312,7 @@ class QueueState:
 
         One change admits all that concurrent calls wait for. Its multi also wakes idle consumers, and creates the znode
         for delayed items, and the lane of each new priority that has only one. Any other lane is created by its first
-        put, which checks the version of the configuration: nothing is put to a place where no consumer looks.
+        put, which checks the version of the configuration: nothing is put to a place that no consumer searches.
 
         Raises: as `open`; InvalidOptionError: the configuration or the number of lanes would become too large.
         """
@@ -349,7 +349,7 @@ class QueueState:
         await self.replace_config(before, config, [*missing, SetData(self.paths.items, b"")])
 
     async def admit_staged(self) -> None:
-        """Make consumers look for pending batches. No pending batch may exist before this has been stored.
+        """Make consumers search for pending batches. No pending batch may exist before this has been stored.
 
         Raises: as `ensure_lane`.
         """
@@ -528,7 +528,7 @@ class QueueState:
     async def exists(self) -> bool:
         """Return whether the queue exists. Raises: AccessDeniedError.
 
-        This syncs first. A lagging server may not know a new queue, and would make an acknowledged message look lost.
+        This syncs first. A lagging server may not know a new queue, and would make an acknowledged message appear lost.
         """
         with translate_denials(self.name):
             return await exists(self._zookeeper, self.paths)

@@ -103,7 +103,7 @@ def move(
         folder: the target on any file system of Spark; a new folder, or the folder of earlier audits.
         options: ``hosts`` and the other options for the ZooKeeper servers, as for the format ``aiozkqueue``.
         queues: the queues to audit; None: all.
-        on_step: told the name of each step as it begins.
+        on_step: called with the name of each step as it begins.
 
     Raises:
         InvalidOptionError: an option is invalid, or another run uses the folder.

@@ -81,7 +81,7 @@ class SimulatedConnection:
         session.connection = self._end
         if before is not None and before.open:
             before.cut("the session has moved")
-        session.heard = self.loop.time()
+        session.received_at = self.loop.time()
         self.server.connections[self._end] = None
 
     def submit(self, request: Request | wire.Request[None]) -> asyncio.Future[Any]:

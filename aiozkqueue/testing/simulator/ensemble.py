@@ -95,13 +95,13 @@ class Ensemble:
         self._sessions_made += 1
         timeout = min(max(timeout, 2 * self.tick), 20 * self.tick)
         session = ServerSession(
-            (1 << 56) + self._sessions_made, self.random.randbytes(16), timeout, process, heard=self.loop.time()
+            (1 << 56) + self._sessions_made, self.random.randbytes(16), timeout, process, received_at=self.loop.time()
         )
         self.sessions[session.id] = session
         zxid = self._next_zxid()
         self.tree.applied = zxid
         self._propose(Transaction(zxid, self.now(), [], None, None, ends_session=False))
-        self.loop.call_later(timeout, self._look_at, session, context=self.context)
+        self.loop.call_later(timeout, self._expire_if_silent, session, context=self.context)
         return session, zxid
 
     def resume_session(self, session_id: int, password: bytes) -> ServerSession | None:
@@ -115,16 +115,16 @@ class Ensemble:
         if session is not None and not session.over:
             self._end(session)
 
-    def _look_at(self, session: ServerSession) -> None:
+    def _expire_if_silent(self, session: ServerSession) -> None:
         if session.over or self.dead:
             return
         now = self.loop.time()
         connection, process = session.connection, session.process
         if connection is not None and connection.well:
-            session.heard = now if process is None or process.paused_since is None else process.paused_since
-        left = session.heard + session.timeout - now
+            session.received_at = now if process is None or process.paused_since is None else process.paused_since
+        left = session.received_at + session.timeout - now
         if left > _MOMENT:
-            self.loop.call_later(left, self._look_at, session, context=self.context)
+            self.loop.call_later(left, self._expire_if_silent, session, context=self.context)
         else:
             self._end(session)
 
@@ -277,7 +277,7 @@ class Ensemble:
         self.counter = 0
         now = self.loop.time()
         for session in self.sessions.values():
-            session.heard = now
+            session.received_at = now
 
     def _lose(self, lost: list[Transaction]) -> None:
         """Undo the writes that no majority had: the tree contains the committed writes."""
@@ -290,9 +290,9 @@ class Ensemble:
 
     def _revive(self, ended: ServerSession) -> None:
         """A session whose end was lost: the next leader has no record of it."""
-        session = ServerSession(ended.id, ended.password, ended.timeout, ended.process, heard=self.loop.time())
+        session = ServerSession(ended.id, ended.password, ended.timeout, ended.process, received_at=self.loop.time())
         self.sessions[session.id] = session
-        self.loop.call_later(session.timeout, self._look_at, session, context=self.context)
+        self.loop.call_later(session.timeout, self._expire_if_silent, session, context=self.context)
 
 
 _MOMENT = 1e-6

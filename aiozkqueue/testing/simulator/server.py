@@ -32,7 +32,7 @@ class ServerSession:
     timeout: float
     process: Process | None
     connection: ServerConnection | None = None
-    heard: float = 0.0
+    received_at: float = 0.0
     """The time of the client's last sign of life, unless its connection is healthy."""
     over: bool = False
     """Whether the leader has decided that it ends."""
@@ -148,7 +148,7 @@ class ServerConnection:
             return
         if fault is Fault.SILENCE:
             self.silent = True
-            self.session.heard = self.client.loop.time()
+            self.session.received_at = self.client.loop.time()
             return
         if fault in (Fault.LOST_BEFORE, Fault.LATE):
             if fault is Fault.LATE:
@@ -196,7 +196,7 @@ class ServerConnection:
 
     def _close(self) -> None:
         if self.well:
-            self.session.heard = self.client.loop.time()
+            self.session.received_at = self.client.loop.time()
         self.open = False
         self._entries.clear()
         self.server.forget(self)

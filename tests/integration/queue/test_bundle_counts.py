@@ -42,12 +42,12 @@ async def test_stats_count_the_messages_of_bundles(
 async def test_rates_count_the_messages_of_bundles(session: zq.QueueSession) -> None:
     queue = await bundled(session)
     sampler = Sampler(session)
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     before = sampler.latest["jobs"]
     await queue.put_many(BODIES)
     async with session.transaction() as tx:
         await tx.take_many(queue, 30)
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     after = sampler.latest["jobs"]
     rates, seconds = rates_between(before, after), after.at - before.at
     assert (rates.put * seconds, rates.removed * seconds) == pytest.approx((NUMBER, 30))

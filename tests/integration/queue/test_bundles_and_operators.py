@@ -214,7 +214,7 @@ async def test_samples_count_messages_and_find_the_oldest(session: zq.QueueSessi
     sampler = Sampler(session)
 
     async def sample() -> Sample:
-        await sampler.look_at("jobs")
+        await sampler.sample("jobs")
         return sampler.latest["jobs"]
 
     before = await sample()
@@ -234,12 +234,12 @@ async def test_samples_of_a_deep_queue_count_the_messages_of_bundles(
     queue = await bundled(session, [b"%d" % number for number in range(640)])
     monkeypatch.setattr(sampling, "LISTED", 2)
     sampler = Sampler(session)
-    await sampler.look_at("jobs")
+    await sampler.sample("jobs")
     first = sampler.latest["jobs"]
     assert (first.size, first.waiting) == (640, 640)
     async with session.transaction() as tx:
         assert len(await tx.take_many(queue, 320)) == 320
-    await sampler.look_at("jobs")  # the bundles are not listed again, so the size is near the truth
+    await sampler.sample("jobs")  # the bundles are not listed again, so the size is near the truth
     assert 250 <= sampler.latest["jobs"].size <= 390
 
 

@@ -228,7 +228,7 @@ async def test_samples_that_fail_during_an_outage_are_not_logged(
     caplog.clear()
     for _ in range(3):  # each sample waits for its turn, so the task has failed in between
         with pytest.raises(TimeoutError):
-            await sampler.look(0.0)
+            await sampler.sample_all(0.0)
     assert [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.sampling"] == []
     running.cancel()
 

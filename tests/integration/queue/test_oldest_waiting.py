@@ -35,7 +35,7 @@ async def oldest(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> Callable[[]
     async def body() -> bytes | None:
         since = (await jobs.stats()).oldest
         for _ in range(2):  # the second sample uses what the first has found
-            await sampler.look_at("jobs")
+            await sampler.sample("jobs")
             sampled = sampler.latest["jobs"].oldest
             assert sampled == (None if since is None else pytest.approx(since.timestamp(), abs=0.001))
         if since is None:
@@ -173,7 +173,7 @@ async def test_a_deep_queue_has_an_age_that_is_at_most_a_minute_late(
     sampler = Sampler(session)
 
     async def since() -> float | None:
-        await sampler.look_at("jobs")
+        await sampler.sample("jobs")
         return sampler.latest["jobs"].oldest
 
     first = (await jobs.peek(1))[0].enqueued_at.timestamp()

@@ -43,13 +43,13 @@ async def test_clean_up_of_past_hours_keeps_the_number_of_messages_put(
     jobs, sampler = session.queue("jobs"), Sampler(session)
     later = await past_hours(jobs, server_view, queue_root, 3, 4)
     assert await put_and_removed(jobs) == (8, 7)
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     before = sampler.latest["jobs"]
     (cleaned,) = await session.admin.clean("jobs")
     assert (cleaned.hours, len(await server_view.children(later))) == (2, 1)
     assert await put_and_removed(jobs) == (8, 7)
     await jobs.put(b"now")
-    await sampler.look(0.0)
+    await sampler.sample_all(0.0)
     after = sampler.latest["jobs"]
     rates = rates_between(before, after)
     assert rates.put * (after.at - before.at) == pytest.approx(1)

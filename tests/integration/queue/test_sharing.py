@@ -94,7 +94,7 @@ async def test_four_sessions_share_a_backlog_with_few_failed_claims(
     assert Counter(crowd.bodies) == Counter(bodies)
     assert await server_view.children(f"{queue_root}/jobs/items") == []
     await no_locks(locks)
-    in_vain = sum(counts(one).locks_in_vain + counts(one).ghosts for one in sessions)
+    in_vain = sum(counts(one).contended_locks + counts(one).gone for one in sessions)
     assert in_vain <= 0.2 * len(bodies), [counts(one) for one in sessions]
     assert all(took for took in crowd.took)
 
@@ -120,7 +120,7 @@ async def test_idle_sessions_seldom_ask_for_the_same_message_of_a_bundle(
         async with asyncio.timeout(30):
             messages = await asyncio.gather(*taking)
     assert sorted(message.value for message in messages if message is not None) == bodies
-    in_vain = [counts(one).locks_in_vain + counts(one).ghosts for one in sessions]
+    in_vain = [counts(one).contended_locks + counts(one).gone for one in sessions]
     assert sum(in_vain) <= 4 * number, in_vain  # if all ask for the oldest message: half the square of their number
 
 

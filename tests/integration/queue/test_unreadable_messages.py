@@ -126,7 +126,7 @@ async def test_samples_leave_out_the_age_of_an_unreadable_message(
     sampler = Sampler(session)
     await sealed_among(session, server_view, queue_root, [b"sealed", b"a"])
     [readable] = await session.queue("jobs").peek()
-    await sampler.look(0)
+    await sampler.sample_all(0)
     assert sampler.unreadable == {}
     sample = sampler.latest["jobs"]
     assert (sample.size, sample.oldest) == (2, pytest.approx(readable.enqueued_at.timestamp(), abs=0.001))

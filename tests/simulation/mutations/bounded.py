@@ -45,7 +45,7 @@ def unfinished_puts_not_counted(patch: pytest.MonkeyPatch) -> None:
     async def look(self: capacity.CapacityGate, limit: int, generation: int) -> bool:
         size = await self._size(generation)
         self._credits = 0 if size is None else max(0, limit - size)
-        self._looked = self._clock.monotonic()
+        self._counted_at = self._clock.monotonic()
         return size is not None
 
-    patch.setattr(capacity.CapacityGate, "_look", look)
+    patch.setattr(capacity.CapacityGate, "_recount", look)

@@ -60,8 +60,8 @@ def claims_behind_an_item_of_several_messages_kept(patch: pytest.MonkeyPatch) ->
     whole = Splitter.next_of
 
     async def next_of(self: Splitter, claims: list[Claim]) -> list[Claim]:
-        behind = [claim for claim in claims if claim.rest is None]
-        return [*await whole(self, [claim for claim in claims if claim.rest is not None]), *behind]
+        behind = [claim for claim in claims if claim.remainder is None]
+        return [*await whole(self, [claim for claim in claims if claim.remainder is not None]), *behind]
 
     patch.setattr(Splitter, "next_of", next_of)
 

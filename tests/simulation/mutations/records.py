@@ -67,13 +67,13 @@ def dead_letters_not_recorded(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(with_records)
 def fresh_history_cleaned(patch: pytest.MonkeyPatch) -> None:
-    look = cleaning._Cleaning.look_at_the_clock
+    look = cleaning._Cleaning.check_clock
 
     async def hasty(self: Any) -> None:
         await look(self)
         self._now += 8 * 24 * 3600 * 1000
 
-    patch.setattr(cleaning._Cleaning, "look_at_the_clock", hasty)
+    patch.setattr(cleaning._Cleaning, "check_clock", hasty)
 
 
 @mutation(clean_up_runs_while_messages_fail)

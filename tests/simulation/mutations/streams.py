@@ -78,7 +78,7 @@ def unread_batch_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(of_streams)
 def requested_batch_given_back(patch: pytest.MonkeyPatch) -> None:
-    give_back, read = Ledger.give_back, Ledger._read
+    release_unsealed, read = Ledger.release_unsealed, Ledger._read
 
     async def too_much(self: Ledger) -> int:
         async def unsealed(number: int) -> Manifest:
@@ -87,21 +87,21 @@ def requested_batch_given_back(patch: pytest.MonkeyPatch) -> None:
 
         with patch.context() as patched:
             patched.setattr(self, "_read", unsealed)
-            return await give_back(self)
+            return await release_unsealed(self)
 
-    patch.setattr(Ledger, "give_back", too_much)
+    patch.setattr(Ledger, "release_unsealed", too_much)
 
 
 @mutation(a_driver_is_replaced_while_it_gives_its_prepared_batch_back)
 def prepared_batch_given_back_without_a_fence(patch: pytest.MonkeyPatch) -> None:
-    give_back = Ledger.give_back
+    release_unsealed = Ledger.release_unsealed
 
     async def unfenced(self: Ledger) -> int:
         with patch.context() as patched:
             patched.setattr(self, "_check", lambda: Check(self._path))
-            return await give_back(self)
+            return await release_unsealed(self)
 
-    patch.setattr(Ledger, "give_back", unfenced)
+    patch.setattr(Ledger, "release_unsealed", unfenced)
 
 
 in_bundles = partial(run, feature="streamed_bundles")

@@ -219,7 +219,7 @@ async def read_batch(
     if tokens is None:
         return None
     if run.random.random() < 0.1:  # the query is stopped
-        await ledger.give_back()
+        await ledger.release_unsealed()
         return None
     streams = run.history.part(Streams)
     if (before := streams.tried.setdefault(number, tokens)) != tokens:

@@ -51,7 +51,7 @@ def a_driver_is_replaced_while_it_gives_its_prepared_batch_back(seed: int | str)
 async def _given_back(run: Run, ledger: Ledger) -> None:
     await asyncio.sleep(run.random.random() * 10 * run.weather.scale)
     with suppress(zq.ClaimLostError, RefusedError):  # the second one: without a fence
-        await ledger.give_back()
+        await ledger.release_unsealed()
 
 
 async def _requested(run: Run, session: zq.QueueSession, after: int) -> bool:

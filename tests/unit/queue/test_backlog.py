@@ -58,7 +58,7 @@ def test_locked_and_excluded_items_are_left_out() -> None:
 def test_many_locked_items_are_passed_over_in_several_steps() -> None:
     numbers = range(2 * PASSED_OVER + 2)
     backlog = listed(*numbers, locked={f"ID{number}" for number in numbers[:-2]})
-    backlog.hear("items", {name(numbers[-1] + 1): f"ID{numbers[-1] + 1}"}, 0)
+    backlog.add_reported("items", {name(numbers[-1] + 1): f"ID{numbers[-1] + 1}"}, 0)
     assert [backlog.pop(1, free, 0) for _ in range(2)] == [[], []]
     assert backlog.unfinished
     assert backlog.pop(5, free, 0) == [place(number) for number in (*numbers[-2:], numbers[-1] + 1)]
@@ -73,9 +73,9 @@ def test_an_item_is_free_again_when_its_lock_is_gone() -> None:
 
 def test_an_item_reported_twice_is_offered_once() -> None:
     backlog = listed(1, 2, locked={"ID1"})
-    backlog.hear("items", {name(1): "ID1"}, 0)  # its lock was taken away
-    backlog.hear("items", {name(3): "ID3"}, 0)
-    backlog.hear("items", {name(3): "ID3"}, 0)
+    backlog.add_reported("items", {name(1): "ID1"}, 0)  # its lock was taken away
+    backlog.add_reported("items", {name(3): "ID3"}, 0)
+    backlog.add_reported("items", {name(3): "ID3"}, 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2), place(3)]
 
 
@@ -88,15 +88,15 @@ def test_returned_items_go_to_the_front_in_their_order() -> None:
 
 def test_items_from_a_watch_come_after_listed_items() -> None:
     backlog = listed(1, 2)
-    assert backlog.hear("items", {name(3): "ID3"}, 0)
+    assert backlog.add_reported("items", {name(3): "ID3"}, 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2), place(3)]
 
 
 def test_an_item_reported_before_a_listing_is_offered_once() -> None:
     backlog = listed()
-    backlog.hear("items", {name(1): "ID1"}, 0)
+    backlog.add_reported("items", {name(1): "ID1"}, 0)
     backlog.begin_listing("items")
-    backlog.hear("items", {name(2): "ID2"}, 0)  # while the listing is in progress
+    backlog.add_reported("items", {name(2): "ID2"}, 0)  # while the listing is in progress
     fill(backlog, [name(1)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2)]
 
@@ -151,7 +151,7 @@ def test_an_item_that_this_consumer_holds_itself_is_never_due_for_stealing() -> 
     mine = Partition.among("a", ["a", "b"])
     backlog.reshare(mine)
     number = next(number for number in range(20) if mine.distance(name(number), mine.offset("items")))
-    backlog.hear("items", {name(number): f"ID{number}"}, 1.0)
+    backlog.add_reported("items", {name(number): f"ID{number}"}, 1.0)
     assert backlog.next_steal(free) is not None
     assert backlog.next_steal(lambda held: held == f"ID{number}") is None
 
@@ -163,7 +163,7 @@ def test_an_item_may_be_stolen_from_the_moment_that_was_foretold(later: str) -> 
     mine = Partition.among("a", ["a", "b"])
     backlog.reshare(mine)
     number = next(number for number in range(20) if mine.distance(name(number), mine.offset("items")))
-    backlog.hear("items", {name(number): f"ID{number}"}, 1.0)
+    backlog.add_reported("items", {name(number): f"ID{number}"}, 1.0)
     backlog.reshare(Partition.among(later, ["a", "b"]))
     due = backlog.next_steal(free)
     assert due is not None
@@ -181,9 +181,9 @@ def test_a_foreign_item_reported_during_a_listing_keeps_its_place() -> None:
     """The server may have read the names before it came, so that it is not among them."""
     backlog = foreign()
     backlog.begin_listing("items")
-    backlog.hear("items", {"queue-0000000002": "0000000002"}, 0)
+    backlog.add_reported("items", {"queue-0000000002": "0000000002"}, 0)
     fill(backlog, ["queue-0000000001"], set(), 0)
-    backlog.hear("items", {"queue-0000000003": "0000000003"}, 0)
+    backlog.add_reported("items", {"queue-0000000003": "0000000003"}, 0)
     assert backlog.pop(5, free, 0) == [f"items/queue-000000000{number}" for number in (1, 2, 3)]
 
 

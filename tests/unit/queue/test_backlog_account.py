@@ -55,16 +55,16 @@ class Account(RuleBasedStateMachine):
     def excluded(self, message_id: str) -> bool:
         return self.items[int(message_id[2:])] is Item.OURS
 
-    def hear(self, number: int) -> None:
+    def add_reported(self, number: int) -> None:
         lane, name = ItemRef.parse(place_of(number))
-        self.backlog.hear(lane, {name: f"ID{number}"}, self.now)
+        self.backlog.add_reported(lane, {name: f"ID{number}"}, self.now)
 
     # -- the server and the other consumer
 
     @rule()
     def put(self) -> None:
         self.items.append(Item.FREE)
-        self.hear(len(self.items) - 1)
+        self.add_reported(len(self.items) - 1)
 
     @rule(chosen=st.integers(0, 99))
     def other_locks(self, chosen: int) -> None:
@@ -77,7 +77,7 @@ class Account(RuleBasedStateMachine):
         number = self.some(Item.THEIRS, chosen)
         if number is not None:
             self.items[number] = Item.FREE
-            self.hear(number)
+            self.add_reported(number)
 
     @rule(chosen=st.integers(0, 99))
     def other_consumes(self, chosen: int) -> None:

@@ -63,22 +63,22 @@ async def test_an_hour_reported_during_a_listing_is_kept() -> None:
 
     def put(path: str) -> None:
         if path.endswith("/later"):
-            later.hear(f"{later_of(far * HOUR)}", NOW)
-            later.hear(f"{later_of(far * HOUR)}/item-t{far * HOUR:013d}-ia-0000000001", NOW)
+            later.add_reported(f"{later_of(far * HOUR)}", NOW)
+            later.add_reported(f"{later_of(far * HOUR)}/item-t{far * HOUR:013d}-ia-0000000001", NOW)
 
     folders.meanwhile = put
-    await later.look(NOW, 1, heard=True, asked=False)
+    await later.refresh(NOW, 1, watched=True, asked=False)
     assert later.next == far * HOUR - LEAD
 
 
 async def test_an_hour_that_is_gone_is_dropped_by_the_next_listing() -> None:
     folders = Folders(NOW // HOUR + 5)
     later = later_on(folders)
-    await later.look(NOW, 1, heard=False, asked=False)
+    await later.refresh(NOW, 1, watched=False, asked=False)
     assert later.next is not None
     folders.hours.clear()
-    later.must_look = True
-    await later.look(NOW, 1, heard=False, asked=False)
+    later.must_refresh = True
+    await later.refresh(NOW, 1, watched=False, asked=False)
     assert later.next is None
 
 
@@ -94,7 +94,7 @@ async def test_hours_that_another_client_removes_meanwhile_are_skipped() -> None
                 later.forget(later_of(hour * HOUR))
 
     folders.meanwhile = another
-    await later.look(NOW, 1, heard=True, asked=False)
+    await later.refresh(NOW, 1, watched=True, asked=False)
     assert later.next is None
     assert folders.hours == {}
 
@@ -109,7 +109,7 @@ async def test_a_large_number_of_past_hours_is_removed_a_few_at_a_time() -> None
     looks = 0
     while later.next is not None or not looks:
         before = len(requests)
-        await later.look(NOW, 1, heard=True, asked=False)
+        await later.refresh(NOW, 1, watched=True, asked=False)
         looks += 1
         assert len(requests) - before <= 2 * CHECKED + 1
     assert not folders.hours
@@ -119,7 +119,7 @@ async def test_a_large_number_of_past_hours_is_removed_a_few_at_a_time() -> None
 async def test_an_explicit_look_reads_every_hour() -> None:
     folders = Folders(*range(400_000, 401_000))
     later = later_on(folders)
-    await later.look(NOW, 1, heard=False, asked=True)
+    await later.refresh(NOW, 1, watched=False, asked=True)
     assert not folders.hours
     assert later.next is None
 
@@ -127,15 +127,15 @@ async def test_an_explicit_look_reads_every_hour() -> None:
 async def test_an_hour_that_was_listed_by_a_clock_ahead_is_looked_at_when_it_is_near() -> None:
     hour = NOW // HOUR + 5
     later = later_on(Folders(hour))
-    await later.look(hour * HOUR, 1, heard=False, asked=False)
-    later.hear(f"{later_of(hour * HOUR)}/item-t{hour * HOUR:013d}-ia-0000000001", NOW)
+    await later.refresh(hour * HOUR, 1, watched=False, asked=False)
+    later.add_reported(f"{later_of(hour * HOUR)}/item-t{hour * HOUR:013d}-ia-0000000001", NOW)
     assert later.next == hour * HOUR - LEAD
 
 
 async def test_an_hour_that_was_listed_by_a_clock_ahead_is_looked_at_again_after_missed_events() -> None:
     hour = NOW // HOUR + 5
     later = later_on(Folders(hour))
-    await later.look(hour * HOUR, 1, heard=False, asked=False)
-    later.must_look = True
-    await later.look(NOW, 1, heard=True, asked=False)
+    await later.refresh(hour * HOUR, 1, watched=False, asked=False)
+    later.must_refresh = True
+    await later.refresh(NOW, 1, watched=True, asked=False)
     assert later.next == hour * HOUR - LEAD

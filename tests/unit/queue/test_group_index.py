@@ -55,7 +55,7 @@ def test_puts_and_removals_between_two_parts_of_a_listing_leave_no_gap(
         for kind, chosen in some:
             if kind == "put":
                 remaining[made] = chosen
-                known.hear(f"items/{name_of(chosen, made)}")
+                known.add_reported(f"items/{name_of(chosen, made)}")
                 made += 1
             elif remaining:
                 number = list(remaining)[chosen % len(remaining)]

@@ -34,7 +34,7 @@ class Waiting:
     def add(self, entry: Entry) -> None:
         self._come.append(entry)
         if entry.due < self.deadlines.due:
-            self.deadlines.ring_by(entry.due)
+            self.deadlines.fire_by(entry.due)
 
     def _newcomers(self) -> list[Entry]:
         come, self._come = self._come, []

@@ -62,7 +62,7 @@ def test_a_failing_watcher_does_not_block_the_others() -> None:
     registry.add(Registration("/a", fails, recursive=False))
     told = _Told(registry, "/a")
     _dispatch(registry, CHANGED, "/a")
-    registry.tell_missed()
+    registry.notify_missed()
     assert [event.kind for event in told] == [EventKind.CHANGED, EventKind.MISSED]
 
 
@@ -71,7 +71,7 @@ def test_events_of_a_new_connection_are_reported_only_after_the_watches_know_tha
     told = _Told(registry, "/a", recursive=True)
     registry.lost()
     _dispatch(registry, CREATED, "/a/3")
-    registry.tell_missed()
+    registry.notify_missed()
     _dispatch(registry, CREATED, "/a/4")
     assert told == [WatchEvent(EventKind.MISSED, "/a"), WatchEvent(EventKind.CREATED, "/a/4")]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def show(visit: Visit, name: str, message_id: str) -> Response:
-    """Show one message; its payload only to visitors who may read it. In a deep queue, it is looked for meanwhile."""
+    """Show one message; its payload only to visitors who may read it. A deep queue is searched in the background."""
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
     queue = visit.listing_of(queue, figures.sample.size + figures.sample.dead)

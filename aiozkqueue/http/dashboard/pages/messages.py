@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.http.dashboard.readings.messages import LOOKED, SHOWN, STATUSES, Wanted, list_messages
+from aiozkqueue.http.dashboard.readings.messages import EXAMINED, SHOWN, STATUSES, Wanted, list_messages
 from aiozkqueue.http.dashboard.web.pager import page_number, pages_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ async def show(visit: Visit, name: str) -> Response:
         filtered=any(wanted),
         statuses=STATUSES,
         listing=listing,
-        looked=LOOKED,
+        examined=EXAMINED,
         total=total,
-        pager=pages_of(visit, number, min(total, LOOKED), SHOWN),
+        pager=pages_of(visit, number, min(total, EXAMINED), SHOWN),
         may_change=visit.visitor.may_change(name),
     )

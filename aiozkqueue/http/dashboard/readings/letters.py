@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from aiozkqueue.session.queue import Queue
 
 #: The number of dead letters, the newest by their put, that one search checks.
-LOOKED: Final = 5_000
+EXAMINED: Final = 5_000
 #: The total size of dead letters after which a search stops, bytes.
-LOOKED_BYTES: Final = 64 * 1024 * 1024
+EXAMINED_BYTES: Final = 64 * 1024 * 1024
 #: The size from which a dead letter is searched in a separate step of the event loop, bytes.
 LARGE: Final = 64 * 1024
 #: The number of dead letters that a page shows.
@@ -76,7 +76,7 @@ class FoundLetters:
     """The rows found, the newest first."""
     reasons: list[Reason] = field(default_factory=list[Reason])
     """The most frequent reasons of those that contain the text."""
-    looked: int = 0
+    examined: int = 0
     more: bool = False
     """Whether some dead letters were not searched."""
 
@@ -89,25 +89,25 @@ class FoundLetters:
 async def search(queue: Queue[bytes], sought: Sought, *, payloads: bool) -> FoundLetters:
     """Find dead letters by a text in their id, reason or (with ``payloads``) payload, and by the kind of reason."""
     handle = handle_of(queue)
-    newest = await collect_children(handle, handle.paths.dlq, partial(Earliest, LOOKED + 1, None, _newest_first))
+    newest = await collect_children(handle, handle.paths.dlq, partial(Earliest, EXAMINED + 1, None, _newest_first))
     items: dict[str, ItemName] = {}
     lane = handle.paths.place_of(handle.paths.dlq)
     for name in newest.in_order():
         if (item := handle.state.parse_item(name)) is not None:
             items[ItemRef(lane, name).path] = item
-    found = FoundLetters(more=len(items) > LOOKED)
+    found = FoundLetters(more=len(items) > EXAMINED)
     size = 0
-    async for page in item_pages(handle, list(items)[:LOOKED]):
+    async for page in item_pages(handle, list(items)[:EXAMINED]):
         for letter in page:
             size += len(letter.item.data)
-            found.looked += 1
+            found.examined += 1
             read = content(handle.state, items[letter.place], letter.item, 0)
             if _contains(read, sought.text, payloads=payloads):
                 found.rows.append(_row(read))
             if len(letter.item.data) > LARGE:
                 await asyncio.sleep(0)  # the search of a large letter blocks the event loop for some milliseconds
-        if size > LOOKED_BYTES:
-            found.more = found.more or found.looked < len(items)
+        if size > EXAMINED_BYTES:
+            found.more = found.more or found.examined < len(items)
             break
     found.reasons = _reasons(found.rows)
     found.rows = [row for row in found.rows if sought.kind in ("", row.kind)]

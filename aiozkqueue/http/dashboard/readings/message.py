@@ -11,7 +11,7 @@ from aiozkqueue.operations.listing import first_items
 from aiozkqueue.operations.message_state import Status
 from aiozkqueue.operations.peek import bundled_content
 from aiozkqueue.operations.stats import configuration, content, lanes
-from aiozkqueue.operations.story import tell
+from aiozkqueue.operations.story import events_of
 from aiozkqueue.queue.commit.unclaimed import read_all
 from aiozkqueue.session.internals import handle_of
 
@@ -65,7 +65,7 @@ async def details(queue: Queue[bytes], message_id: str) -> Details:
     state = await queue.state(message_id)
     handle = handle_of(queue)
     records = [] if state.status is Status.UNKNOWN else await records_of(handle, message_id)
-    return Details(state, await _stored(handle, message_id, records), tell(state, records))
+    return Details(state, await _stored(handle, message_id, records), events_of(state, records))
 
 
 async def _stored(handle: QueueHandle[SessionCore], message_id: str, records: list[HistoryRecord]) -> Stored | None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from aiozkqueue.session.queue import Queue
 
 #: The number of messages, the first in the order of delivery, that can be listed by pages and searched.
-LOOKED: Final = 5_000
+EXAMINED: Final = 5_000
 #: The total size of messages after which a search stops, bytes.
-LOOKED_BYTES: Final = 64 * 1024 * 1024
+EXAMINED_BYTES: Final = 64 * 1024 * 1024
 #: Messages on a page.
 SHOWN: Final = 50
 
@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
     """Selects messages. An empty text selects all."""
 
     id: str = ""
-    """A part of the id. All messages of the queue are looked at."""
+    """A part of the id. All messages of the queue are examined."""
     text: str = ""
     """A part of the key, of the group, or of a tag as ``name=value``."""
     status: str = ""
@@ -73,7 +73,7 @@ class Listing(NamedTuple):
     found: int | None
     """How many match; None: all messages of the queue do."""
     more: bool
-    """Whether some messages were not looked at."""
+    """Whether some messages were not examined."""
 
 
 class _Index(NamedTuple):
@@ -93,7 +93,7 @@ async def list_messages(shared: Shared, queue: Queue[bytes], wanted: Wanted, pag
     if not (wanted.text or wanted.status):
         rows = await _rows(handle, index, slice(start, start + SHOWN))
         total = len(index.placed) + len(index.bundled)
-        return Listing(rows, min(total, LOOKED) if wanted.id else None, total > LOOKED)
+        return Listing(rows, min(total, EXAMINED) if wanted.id else None, total > EXAMINED)
     matching, more = await shared.get(("search", queue.name, wanted), lambda: _search(handle, index, wanted))
     return Listing(matching[start : start + SHOWN], len(matching), more)
 
@@ -106,8 +106,8 @@ async def _read_index(handle: QueueHandle[SessionCore], message_id: str) -> _Ind
     def passes(name: str) -> bool:
         return message_id in name
 
-    placed = await first_items(handle, folders, LOOKED + 1, passes if message_id else None)
-    bundled = await first_bundled(handle, folders, LOOKED + 1) if config.bundled else []
+    placed = await first_items(handle, folders, EXAMINED + 1, passes if message_id else None)
+    bundled = await first_bundled(handle, folders, EXAMINED + 1) if config.bundled else []
     return _Index(config, placed, [found for found in bundled if message_id in found.message.id])
 
 
@@ -119,12 +119,12 @@ async def _rows(handle: QueueHandle[SessionCore], index: _Index, part: slice) ->
 
 async def _search(handle: QueueHandle[SessionCore], index: _Index, wanted: Wanted) -> tuple[list[Row], bool]:
     matching = [row for row in (_bundled_row(handle, found) for found in index.bundled) if _matches(row, wanted)]
-    size, more = 0, len(index.placed) > LOOKED
-    async for row in _single_rows(handle, index.placed[:LOOKED]):
+    size, more = 0, len(index.placed) > EXAMINED
+    async for row in _single_rows(handle, index.placed[:EXAMINED]):
         size += row.size
         if _matches(row, wanted):
             matching.append(row)
-        if size > LOOKED_BYTES:
+        if size > EXAMINED_BYTES:
             return matching, True
     return matching, more
 

@@ -105,8 +105,8 @@ class Visit:
     async def figures(self) -> list[Figures]:
         """Return the figures of all queues that the visitor may see, from the samples that the server takes anyway."""
         sampler, now = self.sampler, time.time()
-        if not sampler.looked_at:
-            await sampler.look(FRESH)
+        if not sampler.sampled_at:
+            await sampler.sample_all(FRESH)
         return [
             figures_of(name, sample, sampler.rates(name), now)
             for name, sample in sorted(sampler.latest.items())
@@ -118,9 +118,9 @@ class Visit:
         sampler = self.sampler
         sample = sampler.latest.get(name)
         if sample is None:
-            await self.shared.get(("sample", name), lambda: sampler.look_at(name))
+            await self.shared.get(("sample", name), lambda: sampler.sample(name))
         elif time.time() - sample.at > FRESH:
-            await self.shared.soon(("sample", name), lambda: sampler.look_at(name))
+            await self.shared.soon(("sample", name), lambda: sampler.sample(name))
         return figures_of(name, sampler.latest[name], sampler.rates(name), time.time())
 
     # -- forms
@@ -144,7 +144,7 @@ class Visit:
         """Read a queue again, because it was changed or deleted."""
         self.shared.forget(queue)
         if await queue_exists(core_of(self.session), queue):
-            await self.sampler.look_at(queue)
+            await self.sampler.sample(queue)
         else:
             self.sampler.forget(queue)
 
