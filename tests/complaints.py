@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: The patterns of the warning, of its log record, and of the source line that Python shows below a warning.
-_STOOD_STILL = ("the event loop stood still", "BlockedLoopWarning")
+_STOOD_STILL = ("the event loop was blocked", "BlockedLoopWarning")
 
 
 def complaints(stderr: str) -> str:

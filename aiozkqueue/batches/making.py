@@ -141,7 +141,7 @@ class Making(Removing):
         await self._refresh()
         if state.config.grouped or state.config.collapse:
             what = "keeps an order or collapses messages, which a stream would not"
-            msg = f"queue {state.name!r} {what}: take from it by consumers"
+            msg = f"queue {state.name!r} {what}: use consumers to take from it"
             raise InvalidOptionError(msg)
 
     async def _refresh(self) -> None:

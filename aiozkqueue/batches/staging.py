@@ -297,8 +297,8 @@ class BatchWriter:
 
     def _given_up(self, batch: int) -> NotCommittedError:
         return NotCommittedError(
-            f"queue {self._state.name!r}: batch {batch} of {self._name!r} has been discarded, also if the queue was "
-            "deleted, or another run is writing it"
+            f"queue {self._state.name!r}: batch {batch} of {self._name!r} has been discarded, possibly with its "
+            "queue, or another run is writing it"
         )
 
     def _record(self, batch: int, before: WriterRecord | None) -> WriterRecord:

@@ -48,9 +48,9 @@ def inflate(data: bytes) -> bytes:
             raise MalformedError(f"it is not gzip: {error}") from None
         left -= len(part)
         if left < 0:
-            raise MalformedError(f"its gzip stands for more than {MOST_INFLATED} bytes")
+            raise MalformedError(f"its gzip data expands to more than {MOST_INFLATED} bytes")
         if not member.eof:
-            raise MalformedError("its gzip breaks off")
+            raise MalformedError("its gzip data is truncated")
         parts.append(part)
         data = member.unused_data
     return b"".join(parts)

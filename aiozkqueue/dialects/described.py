@@ -30,7 +30,9 @@ def described(path: str, settings: Mapping[str, JsonValue]) -> Dialect:
             return curator(path, _text(settings, "locks"), kind, compressed=_flag(settings, "compressed"))
     except InvalidOptionError as error:
         raise MalformedError(f"the layout of a queue: {error}") from error
-    raise MalformedError(f"queue {path[:80]!r} is of program {str(program)[:80]!r}, which is not known here")
+    raise MalformedError(
+        f"queue {path[:80]!r} is of program {str(program)[:80]!r}, which this version does not support"
+    )
 
 
 def _flag(settings: Mapping[str, JsonValue], field: str) -> bool:

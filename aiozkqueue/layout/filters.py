@@ -165,11 +165,13 @@ class Filter:
     def __post_init__(self) -> None:
         operator_given: object = self.operator
         if not isinstance(operator_given, str) or operator_given not in _OPERATORS:
-            raise InvalidOptionError(f"filter operator {operator_given!r}: there are {', '.join(_OPERATORS)}")
+            raise InvalidOptionError(
+                f"filter operator {operator_given!r} is unknown; the operators are {', '.join(_OPERATORS)}"
+            )
         if isinstance(self.tag, OrderedEnum):
             if self.value not in self.tag.values:
                 raise InvalidOptionError(
-                    f"{self.value!r} is not a value of {self.tag.name!r}: there are {', '.join(self.tag.values)}"
+                    f"{self.value!r} is not a value of {self.tag.name!r}; the values are {', '.join(self.tag.values)}"
                 )
             return
         _check_name(self.tag)

@@ -124,7 +124,7 @@ async def update(runtime: Runtime, wanted: Wanted, value: object, work: Altering
     state = _store_of(runtime, wanted)
     body = binding_of(wanted.queue).codec.encode(value, state.name)
     if len(body) + HEADER_LIMIT > runtime.max_message:
-        msg = f"queue {state.name!r}: the message takes {len(body)} bytes, ZooKeeper takes {runtime.max_message}"
+        msg = f"queue {state.name!r}: the message takes {len(body)} bytes, ZooKeeper accepts {runtime.max_message}"
         raise MessageTooLargeError(msg)
 
     def make(found: ItemSnapshot) -> Change:

@@ -174,7 +174,7 @@ def _into_theirs(runtime: Runtime, target: QueueState, dialect: Dialect, content
 def _check_size(runtime: Runtime, target: QueueState, content: _Content, data: bytes) -> None:
     if len(data) > runtime.max_message:
         msg = (
-            f"{content.title} would take {len(data)} bytes in queue {target.name!r}, ZooKeeper takes "
+            f"{content.title} would take {len(data)} bytes in queue {target.name!r}, ZooKeeper accepts "
             f"{runtime.max_message}; take it in a transaction, store the payload elsewhere and put a reference to it"
         )
         raise MessageTooLargeError(msg)

@@ -36,4 +36,4 @@ class Reply(Part):
         if isinstance(error, NoNodeError):
             log.info("reply %s: the session of the caller has ended; the reply is dropped", operation.path)
         else:
-            log.warning("reply %s: it is left out: %s", operation.path, error)
+            log.warning("reply %s is dropped: %s", operation.path, error)

@@ -64,7 +64,7 @@ class TaskOwner:
         finally:
             self._group = None
             if failure is None and not self._stop.is_set():
-                failure = RuntimeError(f"a task of the {self._name} was cancelled by others")
+                failure = RuntimeError(f"a task of the {self._name} was cancelled by another task")
             if failure is not None:
                 self.failure = failure
                 if self._on_failure is not None:

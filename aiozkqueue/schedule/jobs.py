@@ -394,7 +394,7 @@ async def read_jobs(
 
 def left_alone(name: str, error: QueueError | MalformedError) -> None:
     """Warn of a job that this version cannot follow."""
-    log.warning("job %s is left alone: %s", name, error, extra={"job": name})
+    log.warning("job %s is skipped: %s", name, error, extra={"job": name})
 
 
 def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[str, Any]:

@@ -261,7 +261,7 @@ class WorkSettling:
         runtime.check()
         data = codec_of(queue, type(value), runtime.calls.codecs).encode(value, queue)
         if len(data) > runtime.max_message:
-            msg = f"queue {queue!r}: the reply takes {len(data)} bytes, ZooKeeper takes {runtime.max_message}"
+            msg = f"queue {queue!r}: the reply takes {len(data)} bytes, ZooKeeper accepts {runtime.max_message}"
             raise MessageTooLargeError(msg)
         self.work.reply_with(Reply(address.path(runtime.root), data))
 
@@ -335,7 +335,7 @@ class WorkSettling:
         cause = error.__cause__ or error
         if not claim.used_up:
             log.info(
-                "queue %s: handler asked for a retry of message %s, attempt %d: again %s%s",
+                "queue %s: handler asked for a retry of message %s, attempt %d, %s%s",
                 claim.state.name,
                 claim.id,
                 claim.attempt,

@@ -95,7 +95,7 @@ class Leases(Generic[T]):
         """
         duration = required_seconds(lifetime, "lifetime")
         if not duration:
-            msg = "lifetime=0: give more than 0 seconds; use peek to look without leasing"
+            msg = "lifetime=0: give more than 0 seconds; use peek to read messages without a lease"
             raise InvalidOptionError(msg)
         wanted, wait = positive(limit, "limit"), seconds(timeout, "timeout")
         leased: list[Lease[T]] = []

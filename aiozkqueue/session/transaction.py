@@ -504,7 +504,7 @@ def _dispatcher(work: UnitOfWork, queue: Destination[Any], limit: int, condition
         used = sum(claim.size for claim in work.claims)
         if used + limit * dispatcher.lock_size > EPHEMERAL_CAP:
             msg = (
-                f"{work.what}: taking {limit} from queue {queue.name!r} would exceed the locks of one session "
+                f"{work.what}: taking {limit} from queue {queue.name!r} would exceed the lock limit of one session "
                 f"({(EPHEMERAL_CAP - used) // dispatcher.lock_size} more fit); take and commit in parts"
             )
             raise TransactionTooLargeError(msg)

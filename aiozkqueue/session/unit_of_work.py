@@ -558,7 +558,7 @@ class UnitOfWork:
         size = zookeeper.request_size(composition.operations) + 512  # plus the operation on the slot
         if size > zookeeper.max_request:
             msg = (
-                f"{self.what} takes {size} bytes, ZooKeeper takes {zookeeper.max_request} in one request; "
+                f"{self.what} takes {size} bytes, ZooKeeper accepts {zookeeper.max_request} in one request; "
                 "nothing was sent; commit in parts"
             )
             raise TransactionTooLargeError(msg)

@@ -279,7 +279,7 @@ def _checked(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, st
         if name not in known:
             near = get_close_matches(name, known, n=1)
             meant = f", did you mean {known[near[0]]!r}?" if near else ";"
-            raise InvalidOptionError(f"no option {name!r}{meant} there are {', '.join(known.values())}")
+            raise InvalidOptionError(f"no option {name!r}{meant} the options are {', '.join(known.values())}")
     return options
 
 

@@ -115,7 +115,7 @@ class RowEncoder:
                 return list(map(_new_row, zip(map(_bytes, batch.column(0).to_pylist()), repeat({}), repeat(""))))
             rows = batch.to_pylist()
         except OverflowError as error:
-            msg = "a date or a time of a row is not in the years 1 to 9999: make a text of it yourself"
+            msg = "a date or a time of a row is not in the years 1 to 9999: convert it to a string yourself"
             raise PayloadError(msg) from error
         except UnicodeDecodeError as error:
             msg = f"a text of a row is not UTF-8: use a binary column, or make_valid_utf8: {error}"

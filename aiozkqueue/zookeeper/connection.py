@@ -390,7 +390,7 @@ class Connection(asyncio.Protocol):
 
     def _reply(self, xid: int, code: int, frame: bytes) -> None:
         if not self._pending:
-            raise ProtocolError(f"a reply to xid {xid}, which is not waited for")
+            raise ProtocolError(f"a reply to xid {xid}, which was not sent")
         expected, future, decode, path, _pieces = self._pending[0]
         if xid != expected:
             raise ProtocolError(f"a reply to xid {xid} where {expected} is next")

@@ -112,11 +112,11 @@ async def run(session: Beating) -> None:
 
 def _warn_blocked(late: float, timeout: float) -> None:
     message = (
-        f"the event loop stood still for {late:.1f} s, and the ZooKeeper session ends after {timeout:.1f} s without a "
+        f"the event loop was blocked for {late:.1f} s, and the ZooKeeper session ends after {timeout:.1f} s without a "
         "heartbeat: move blocking work to a thread"
     )
     _log.warning("%s", message)
     try:
         warnings.warn(message, BlockedLoopWarning, stacklevel=1)
     except BlockedLoopWarning:  # a warnings filter made it an error, which would end the session here without a report
-        _log.debug("the warning is set to raise; it has been logged")
+        _log.debug("a warnings filter raises this warning; it has been logged")

@@ -57,8 +57,8 @@ class RequestLimit:
         limit = await smaller_limit(address, server, self.wanted, tls)
         if limit is not None and limit != self.accepted:
             _log.warning(
-                "%s accepts requests of up to %d bytes, less than the %d of this client, which does not send larger "
-                "ones now; set jute.maxbuffer=%d on every server",
+                "%s accepts requests of up to %d bytes, less than the %d of this client, which no longer sends larger "
+                "requests; set jute.maxbuffer=%d on every server",
                 server,
                 limit,
                 self.wanted,
@@ -70,8 +70,8 @@ class RequestLimit:
         """Return the error for a request of this size."""
         raised = f"set jute.maxbuffer={self.wanted} on every server, or " if self.accepted < self.wanted else ""
         return RequestTooLargeError(
-            f"a request of {size} bytes, the server takes {self.accepted} (its jute.maxbuffer); {raised}send less at "
-            "once"
+            f"a request of {size} bytes exceeds the {self.accepted} that the server accepts (its jute.maxbuffer); "
+            f"{raised}send less at once"
         )
 
 

@@ -76,7 +76,7 @@ class DigestMd5:
         """
         proof = parse_directives(final).get("rspauth", "")
         if not self._proof or not hmac.compare_digest(proof.encode(), self._proof.encode()):
-            raise AuthFailedError("SASL: the server could not show that it knows the user; it may be another server")
+            raise AuthFailedError("SASL: the server did not prove that it knows the user; it may be an impostor")
 
     def _secret(self, realm: str, nonce: str, charset: str) -> bytes:
         user = f"{self._auth.user}:{realm}:{self._auth.password}"

@@ -42,7 +42,7 @@ class StateMachine:
             RuntimeError: this transition is not allowed.
         """
         if state not in _MOVES[self.state]:
-            raise RuntimeError(f"a ZooKeeper client does not go from {self.state.value} to {state.value}")
+            raise RuntimeError(f"a ZooKeeper client cannot change from {self.state.value} to {state.value}")
         _log.debug("%s -> %s", self.state.value, state.value)
         self.state = state
         self.generation += new_session

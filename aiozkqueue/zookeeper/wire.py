@@ -139,7 +139,7 @@ def error_of(code: int, path: str | None = None) -> errors.ZooKeeperError:
     if code == SESSION_EXPIRED:
         return errors.SessionExpiredError("the server has declared the session over")
     if code == THROTTLED:
-        return errors.ThrottledError("the server has too much to do, and has dropped the request")
+        return errors.ThrottledError("the server is overloaded, and has dropped the request")
     return errors.ServerError(code, path)
 
 

@@ -382,7 +382,7 @@ async def test_put_many_fills_a_queue_that_was_given_a_size_meanwhile(
 
 async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.QueueSession) -> None:
     await bounded(session, 3)
-    with pytest.raises(zq.TransactionTooLargeError, match="takes 3 messages"):
+    with pytest.raises(zq.TransactionTooLargeError, match="holds at most 3 messages"):
         async with session.transaction() as tx:
             for _ in range(4):
                 tx.put("jobs", b"x")

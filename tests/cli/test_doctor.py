@@ -177,11 +177,11 @@ async def test_doctor_with_credentials_reports_znodes_open_to_all_as_an_error(
         await session.queue("q").put(b"1")
     done = await asyncio.to_thread(lambda: cli("doctor", "--json", **auth))
     assert done.status == 0, done.text
-    assert not [text for text in found(done, "error") + found(done, "warning") if "everybody" in text]
+    assert not [text for text in found(done, "error") + found(done, "warning") if "everyone" in text]
     await server_view.create(f"{queue_root}-open/q/items/item-0000000000", b"1")
     done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_ROOT=f"{queue_root}-open", **auth))
     assert done.status == 1
-    opened = [text for text in found(done, "error") if "everybody may change" in text]
+    opened = [text for text in found(done, "error") if "everyone may change" in text]
     assert [text.partition(":")[0] for text in opened] == ["root", "q"]
     assert f"{queue_root}-open/q" in opened[1]
     await server_view._ask(lambda: server_view._client.add_auth("digest", "carol:s3cret-of-carol"))

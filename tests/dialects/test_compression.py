@@ -97,7 +97,7 @@ async def test_gzip_items_are_read_without_the_compressed_option(
     ("data", "reason"),
     [
         (gzip.compress(frame([bytes(MOST_INFLATED)])), "more than"),
-        (gzip.compress(frame([b"x"] * 100))[:-9], "breaks off"),
+        (gzip.compress(frame([b"x"] * 100))[:-9], "is truncated"),
         (b"\x1f\x8b" + bytes(20), "not gzip"),
     ],
     ids=["a bomb", "cut off", "a header alone"],

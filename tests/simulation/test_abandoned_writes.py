@@ -104,7 +104,7 @@ def test_the_error_of_a_put_that_times_out_before_the_size_is_known_does_not_say
         return told
 
     assert run_virtual(main) == [
-        f"queue 'small': the check for room took longer than {seconds} s; "
+        f"queue 'small': the capacity check took longer than {seconds} s; "
         "the message was not stored; use a longer timeout"
         for seconds in (5, 3)
     ]

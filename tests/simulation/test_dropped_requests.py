@@ -1,4 +1,4 @@
-"""Servers that have too much to do, and drop every request (``throttledOpWaitTime``), but still answer pings."""
+"""Overloaded servers, which drop every request (``throttledOpWaitTime``), but still answer pings."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_every_waiting_call_raises_when_a_task_of_its_session_is_cancelled() -> 
             await putting
             ended, hanging = await asyncio.wait([*waiting, asyncio.create_task(jobs.size())], timeout=30)
             assert not hanging
-            with pytest.raises(zq.SessionClosedError, match=r"has failed.*cancelled by others"):
+            with pytest.raises(zq.SessionClosedError, match=r"has failed.*cancelled by another task"):
                 await jobs.put(b"3")
             return [error for task in ended if (error := task.exception()) is not None]
 

@@ -1,4 +1,4 @@
-"""Znodes that everybody may use."""
+"""Znodes that everyone may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANGES: Final = Permission.ALL & ~Permission.READ
 
 
 async def open_znodes(zookeeper: ZooKeeper, paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the paths that everybody may change, and the paths that everybody may only read.
+    """Return the paths that everyone may change, and the paths that everyone may only read.
 
     Both lists are empty if the session has no credentials.
     """

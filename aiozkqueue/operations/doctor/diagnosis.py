@@ -106,7 +106,7 @@ class EnsembleFacts:
     old_slots: int
     """The number of clients whose commit slots have not been used for a day."""
     open_to_all: Sequence[str] = ()
-    """Znodes outside of queues that everybody may change."""
+    """Znodes outside of queues that everyone may change."""
     readable_by_all: Sequence[str] = ()
     complete: bool = True
     """Whether the time budget was enough to check all commit slots."""
@@ -257,7 +257,7 @@ def _of_servers(facts: EnsembleFacts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 server.address,
-                "is a standalone server: while it is down, no queue can be used, and if its disk fails, all is lost",
+                "is a standalone server: without it, no queue can be used, and if its disk fails, all data is lost",
                 "run an ensemble of three servers for anything but development and tests",
             )
         if server.request_limit is not None:
@@ -323,7 +323,7 @@ def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.INFO,
             "credentials",
-            "none: everybody who can connect to the servers may read, change and delete everything",
+            "none: everyone who can connect to the servers may read, change and delete everything",
             "set AIOZKQUEUE_AUTH=digest:USER:PASSWORD",
         )
     yield from _of_acls("root", facts.open_to_all, facts.readable_by_all, facts)
@@ -535,14 +535,14 @@ def _of_acls(
         yield Finding(
             Severity.ERROR,
             subject,
-            f"everybody may change {len(open_to_all)} of its znodes: {_some(open_to_all)}",
+            f"everyone may change {len(open_to_all)} of its znodes: {_some(open_to_all)}",
             "set their ACLs (setAcl -R in zkCli): they were created without credentials",
         )
     if readable:
         yield Finding(
             Severity.WARNING,
             subject,
-            f"everybody may read {len(readable)} of its znodes: {_some(readable)}",
+            f"everyone may read {len(readable)} of its znodes: {_some(readable)}",
             "set their ACLs (setAcl -R in zkCli) if this is not intended",
         )
 

@@ -58,7 +58,7 @@ async def examine(runtime: Runtime, names: Sequence[str], seconds: float = BUDGE
 
 
 class _Clients:
-    """The number of old folders of clients, and the znodes that are open to everybody."""
+    """The number of old folders of clients, and the znodes that are open to everyone."""
 
     def __init__(self) -> None:
         self.old = 0

@@ -42,6 +42,6 @@ class TransactionalAlteration(ConditionalPart):
         self._learn(operation)
         msg = (
             f"queue {self.state.name!r}: {self._what}, which the transaction was to alter, has been taken or changed "
-            "by another client; nothing of the transaction was applied; repeat it"
+            "by another client; no part of the transaction was applied; repeat it"
         )
         raise ConflictError(msg) from error

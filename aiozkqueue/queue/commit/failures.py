@@ -20,8 +20,8 @@ def expired(transaction_id: str) -> SessionExpiredError:
 def undecidable(transaction_id: str, why: str) -> OutcomeUnknownError:
     """Return the error for a write whose fate this session never learns."""
     return OutcomeUnknownError(
-        f"transaction {transaction_id}: {why}; it may have been applied, and this session cannot find out any more: "
-        "check that before you repeat it",
+        f"transaction {transaction_id}: {why}; it may have been applied, and this session can no longer determine it: "
+        "check the current state before you repeat it",
         transaction_id,
     )
 

@@ -66,8 +66,8 @@ class CountAttempt(Part):
             return claim.state.repair(operation, error)  # the parent of the records is missing
         if isinstance(error, NodeExistsError):
             raise ClaimLostError(
-                f"message {claim.id} of queue {claim.state.name!r}: another client has counted an attempt at it "
-                "meanwhile"
+                f"message {claim.id} of queue {claim.state.name!r}: another client has counted an attempt at it in "
+                "the meantime"
             )
         raise refusal_of(claim, operation, error)
 

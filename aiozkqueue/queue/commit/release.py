@@ -369,7 +369,9 @@ class ReleaseClaims(EndClaims):
         self.repairs = 0  # each claim may need its own reads
         self._reads[claim] = reads = self._reads.get(claim, 0) + 1
         if reads > MAX_READS:
-            self._leave_locked(claim, NotCommittedError(f"the folder of locks has changed {MAX_READS} times meanwhile"))
+            self._leave_locked(
+                claim, NotCommittedError(f"the folder of locks changed {MAX_READS} times in the meantime")
+            )
             return
         try:
             forced_version = await claim.state.unforced(claim.lock, is_ours, claim.generation)

@@ -395,7 +395,7 @@ class CapacityGate:
             )
         else:  # disconnected, or messages in progress are not answered yet
             msg = (
-                f"{name}: the check for room took longer than {entry.seconds:g} s; "
+                f"{name}: the capacity check took longer than {entry.seconds:g} s; "
                 "the message was not stored; use a longer timeout"
             )
         self._answer(entry, QueueFullError(msg))
@@ -411,8 +411,8 @@ class CapacityGate:
                 self._answer(entry, SessionExpiredError(msg))
             elif entry.left > limit:
                 msg = (
-                    f"queue {self._state.name!r} takes {limit} messages, and this commit would leave {entry.left} of "
-                    "its own there; commit in parts"
+                    f"queue {self._state.name!r} holds at most {limit} messages, and this commit would leave "
+                    f"{entry.left} of its own there; commit in parts"
                 )
                 self._answer(entry, TransactionTooLargeError(msg))
 

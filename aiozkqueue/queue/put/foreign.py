@@ -79,7 +79,7 @@ def prepare_foreign(handle: QueueHandle[Runtime], payload: bytes | Sequence[byte
     data = dialect.item([payload] if isinstance(payload, bytes) else payload)
     if len(data) > handle.runtime.max_message:
         msg = (
-            f"queue {handle.name!r}: the item takes {len(data)} bytes, ZooKeeper takes {handle.runtime.max_message}; "
+            f"queue {handle.name!r}: the item takes {len(data)} bytes, ZooKeeper accepts {handle.runtime.max_message}; "
             "store the payload elsewhere and put a reference to it"
         )
         raise MessageTooLargeError(msg)

@@ -167,7 +167,7 @@ def _encoded(queue: str, payload: bytes, header: Header | None, limit: int) -> b
     data = encode(payload, header)
     if len(data) > limit:
         msg = (
-            f"queue {queue!r}: the message takes {len(data)} bytes, ZooKeeper takes {limit}; "
+            f"queue {queue!r}: the message takes {len(data)} bytes, ZooKeeper accepts {limit}; "
             "store the payload elsewhere and put a reference to it"
         )
         raise MessageTooLargeError(msg)

@@ -648,6 +648,6 @@ def configuration_of(paths: QueuePaths, data: bytes) -> StoredConfig:
     except MalformedError as error:
         msg = (
             f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}; "
-            "correct the JSON of this znode, with zkCli for instance"
+            "correct the JSON of this znode, for example with zkCli"
         )
         raise PayloadError(msg) from error

@@ -252,7 +252,7 @@ class _State:
         except MultiError as refusal:
             if not isinstance(refusal.error, BadVersionError | NodeExistsError | NoNodeError):
                 raise refusal.error from refusal
-            msg = f"another audit of {root} has begun meanwhile: this one cannot continue"
+            msg = f"another audit of {root} has begun in the meantime: this audit cannot continue"
             raise ClaimLostError(msg) from refusal
         self._version = 0 if version is None else version + 1
 

@@ -210,7 +210,7 @@ async def test_a_task_cancelled_by_others_ends_all_tasks_and_is_reported(*, whol
     struck = owner._task if whole else tasks[0]
     assert struck is not None
     struck.cancel()
-    assert "cancelled by others" in str(await asyncio.wait_for(told, 30))
+    assert "cancelled by another task" in str(await asyncio.wait_for(told, 30))
     assert sorted(ended) == [0, 1]
     assert owner.failure is told.result()
     await owner.close()

@@ -172,7 +172,7 @@ async def _redrive(asked: Asked) -> str:
     except QueueFullError as error:
         raise PageError(409, "The queue is full", str(error)) from None
     except (NotRedrivenError, PartlyDeniedError) as error:
-        raise PageError(409, "Some dead letters are left", str(error)) from None
+        raise PageError(409, "Some dead letters remain", str(error)) from None
     into = f" into {asked.target}" if asked.target else ""
     return f"{number:,} of {asked.letters} {'was' if len(asked.ids) == 1 else 'were'} redriven{into}."
 
@@ -201,7 +201,7 @@ def _altered(result: Alteration, done: str) -> str:
         return done
     if result is Alteration.HELD:
         raise PageError(409, "The message is in flight", "A consumer holds it, so it was not changed. Try again later.")
-    raise PageError(404, "No such message", "The message has ended meanwhile.")
+    raise PageError(404, "No such message", "The message has ended in the meantime.")
 
 
 def _queue(asked: Asked) -> str:
