@@ -1,4 +1,4 @@
-"""The types of operators' tools, `Queue.admin` and `QueueSession.admin`, and of what a queue reports.
+"""The types of operators' tools, `Queue.admin` and `QueueSession.admin`, and of the reports of a queue.
 
 The tools themselves are properties of a queue and of a session. This module has their types, and those that
 `Queue.stats`, `Queue.state` and `Queue.history` return, for annotations.

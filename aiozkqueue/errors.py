@@ -1,7 +1,7 @@
 """All errors and warnings of aiozkqueue. `aiozkqueue` itself has those that programs usually handle.
 
 QueueError
-├── NotCommittedError            nothing of the commit was applied; repeating the work is safe
+├── NotCommittedError            no part of the commit was applied; repeating the work is safe
 │   ├── SessionExpiredError      the ZooKeeper session that held the claims is over
 │   ├── ClaimLostError           the claim was removed by force or taken over
 │   ├── ItemNotEmptyError        the message's item has child znodes, so ZooKeeper does not delete it
@@ -93,7 +93,7 @@ class QueueError(Exception):
 
 
 class NotCommittedError(QueueError):
-    """Nothing of the commit was applied, so repeating the work is safe. The subclass gives the reason."""
+    """No part of the commit was applied, so repeating the work is safe. The subclass gives the reason."""
 
 
 class SessionExpiredError(NotCommittedError):

@@ -20,7 +20,7 @@ def missing(module: str, extra: str) -> MissingExtraError:
 
 
 def _unfit(module: str, extra: str, cause: ImportError) -> MissingExtraError:
-    """Return the error for a module that is installed in a version without what is imported from it."""
+    """Return the error for a module whose installed version lacks an imported name."""
     package = metadata.packages_distributions().get(module, [module])[0]
     try:
         installed = f"{package} {metadata.version(package)}"
@@ -55,7 +55,7 @@ def needs(extra: str) -> Generator[None]:
     """Import the packages of an extra in this block.
 
     Raises:
-        MissingExtraError: a package is not installed, or its version lacks what is imported.
+        MissingExtraError: a package is not installed, or its version lacks an imported name.
     """
     try:
         yield

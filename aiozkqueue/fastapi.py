@@ -134,7 +134,7 @@ SessionDep = Annotated[QueueSession, Depends(get_session)]
 """The application's session."""
 
 
-def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as what FastAPI's Depends returns
+def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - like the result of FastAPI's Depends
     """Return a dependency on a transaction for each request, for ``Annotated[Transaction, ...]``.
 
     The transaction is committed after the endpoint has returned and before any part of the response is sent, so a
@@ -146,7 +146,7 @@ def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as
     ``commit_timeout`` is the maximum time that the response waits for ZooKeeper's answer, seconds. A failed commit
     raises the errors of `Transaction.commit`, and the client gets an error: 500, or the response of `error_handlers`.
     While the session is known to have no connection, a request fails at once with `ConnectionLostError`, and a commit
-    with `NotCommittedError`: nothing of it was sent.
+    with `NotCommittedError`: nothing was sent.
 
     Raises:
         InvalidOptionError: the timeout is not a finite number of seconds.

@@ -1,7 +1,8 @@
 """Times and durations as the package stores and compares them: whole milliseconds.
 
 Fractions of a millisecond are rounded up. So a message is never delivered before its due time, a wait is never shorter
-than requested, and two times keep their order: a search up to a time finds what is scheduled at that time.
+than requested, and two times keep their order: a search up to a time finds the messages that are scheduled at that
+time.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class OpenTelemetry:
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer(__name__, tracer_provider=provider)
         self._handled: dict[str, _Handling] = {}
-        """The handling of each message in hand, by its id."""
+        """The handling of each held message, by its id."""
         self._committing: dict[str, Context] = {}
         """Where each commit in flight began, by its transaction."""
 
@@ -275,7 +275,7 @@ class _Handling:
 
 
 def _outcome(kind: str, error: BaseException | None) -> str:
-    """Return what became of a message, by its disposition and the error of the write."""
+    """Return the fate of a message, by its disposition and the error of the write."""
     if error is None:
         return _ENDS.get(kind, "removed")
     return "unknown" if isinstance(error, OutcomeUnknownError) else "rolled_back"

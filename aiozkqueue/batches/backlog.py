@@ -184,7 +184,7 @@ class Backlog:
 
 
 class _Examined:
-    """Tests the names of a folder, and remembers what may free the items that do not pass."""
+    """Tests the names of a folder, and remembers the locks and times that may free the items that do not pass."""
 
     def __init__(
         self, state: QueueState, locked: Collection[str | None], moment: int, now: int, end: int | None

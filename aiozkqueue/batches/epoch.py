@@ -68,7 +68,7 @@ class Epoch:
         self._record = LedgerRecord()
 
     async def _take_over(self) -> None:
-        """Begin an epoch, unless this process has one. Raises: ClaimLostError: the queue was deleted meanwhile."""
+        """Begin an epoch, unless this process has one. Raises: ClaimLostError: the queue has been deleted."""
         while self._epoch is None:
             await self._zookeeper.ensure(self._state.paths.ledgers)
             self._epoch = await self._try_to_take_over()

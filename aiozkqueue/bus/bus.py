@@ -131,8 +131,8 @@ class Bus(Generic[E]):
         joins or leaves between the two, the commit raises `ConflictError`, and repeating it is safe.
 
         ``timeout`` is how many seconds to wait for room if one of these queues has ``max_size`` (0: not at all; None:
-        no limit). If a group leaves or joins meanwhile, the post continues with the groups that there are then. With
-        ``tx``, its commit waits, for the groups that there were.
+        no limit). If a group leaves or joins in the meantime, the post continues with the groups that there are then.
+        With ``tx``, its commit waits, for the groups that there were.
 
         Raises:
             QueueFullError: one of the queues has no room; the event was put into none.
@@ -187,7 +187,7 @@ class Bus(Generic[E]):
     async def _enter(
         self, atomic_write: AtomicWrite, puts: Sequence[Put], patience: Deadline, check: GroupsCheck
     ) -> None:
-        """Acquire room for a post, waiting until the deadline, but not in the queue of a group that leaves meanwhile.
+        """Acquire room for a post until the deadline, except in the queue of a group that leaves before.
 
         Raises: GroupsChangedError; as `enter`.
         """

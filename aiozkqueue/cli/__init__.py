@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command line, and exit with one of `aiozkqueue.cli.exits`."""
     try:
         with needs("cli,embedded"):
-            from aiozkqueue.cli.app import run  # noqa: PLC0415 - what it imports need not be there
+            from aiozkqueue.cli.app import run  # noqa: PLC0415 - its imports need not be installed
     except MissingExtraError as error:
         sys.stderr.write(f"aiozkqueue: {error}\n")
         sys.exit(2)

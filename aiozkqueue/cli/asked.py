@@ -130,7 +130,7 @@ def asks_queue(
     behind = [(parameter, argument) for parameter in own if (argument := _argument(parameter)) is not None]
 
     @functools.wraps(command)
-    async def run(connection: ConnectionT, /, queue: str | None = None, **given: Any) -> Exit:  # noqa: ANN401 - what typer has read
+    async def run(connection: ConnectionT, /, queue: str | None = None, **given: Any) -> Exit:  # noqa: ANN401 - the value that typer has read
         asked = other_programs_queue(**{name: given.pop(name) for name in options})
         if asked is None:
             if queue is None:

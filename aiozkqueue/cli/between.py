@@ -41,7 +41,7 @@ def asks_both_queues(
         /,
         source: str | None = None,
         target: str | None = None,
-        **given: Any,  # noqa: ANN401 - what typer has read
+        **given: Any,  # noqa: ANN401 - the value that typer has read
     ) -> Exit:
         foreign = [_asked(end, {name: given.pop(f"{end}_{name}") for name in shared}) for end in _ENDS]
         names = [name for name in (source, target) if name is not None]

@@ -32,7 +32,7 @@ def parse_duration(text: str | float) -> float:
 
 
 def duration_from(least: float, to: float = math.inf) -> Callable[[str | float], float]:
-    """Make what reads as `parse_duration` does, and refuses what is shorter, or longer, with typer.BadParameter."""
+    """Make a parser like `parse_duration` that refuses shorter or longer durations with typer.BadParameter."""
 
     def parse(text: str | float) -> float:
         seconds = parse_duration(text)

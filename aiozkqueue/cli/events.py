@@ -1,4 +1,4 @@
-"""`aiozkqueue bus` and `aiozkqueue notifications`: who gets what is posted, and what waits for its date."""
+"""`aiozkqueue bus` and `aiozkqueue notifications`: the subscribers of a bus, and the entries of notification queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aiozkqueue ledgers`: what Spark holds of a queue or has half put, and how that of a query that is gone is ended."""
+"""`aiozkqueue ledgers`: the messages that Spark holds or has put in part, and how to release or discard them."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class VisibleFormatter(logging.Formatter):
-    """Escapes what is not printable in a message, so that nothing stored in ZooKeeper steers a terminal."""
+    """Escapes unprintable characters in a message, so that data stored in ZooKeeper cannot control a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """Format the line; a traceback follows it as it is."""
         return visible(super().formatMessage(record))
 
     def formatException(self, ei: logging._SysExcInfoType) -> str:  # noqa: N802 - logging's own name
-        """Format a traceback, whose last line may repeat what was stored."""
+        """Format a traceback; its last line may repeat stored data."""
         return "\n".join(map(visible, super().formatException(ei).split("\n")))
 
 

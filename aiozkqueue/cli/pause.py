@@ -1,4 +1,4 @@
-"""`aiozkqueue pause` and `resume`: whether messages of a queue are handed out."""
+"""`aiozkqueue pause` and `resume`: whether messages of a queue are delivered."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], bud
 
 
 def _note_the_rest(seen: _Seen) -> None:
-    """Print what was not read, and why."""
+    """Print which figures were not read, and why."""
     for figures in seen.found:
         if figures.incomplete:
             output.note(

@@ -108,7 +108,7 @@ class Screen:
                 rates.append(float(rate))
 
     def render(self) -> Group:
-        """Return what the terminal shows."""
+        """Return the contents of the terminal."""
         shown = self._chosen()
         hidden = len(self._rows) - len(shown)
         totals = [f"{title} {sum(_number(row, name) for row in shown):g}" for name, title in _TOTALS]

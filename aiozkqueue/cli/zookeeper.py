@@ -1,4 +1,4 @@
-"""`aiozkqueue zookeeper`: a real server for development, from wheels alone."""
+"""`aiozkqueue zookeeper`: a real server for development, from wheels only."""
 
 from __future__ import annotations
 

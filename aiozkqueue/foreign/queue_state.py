@@ -219,7 +219,7 @@ class ForeignBacklog(Backlog):
         self._server_now = now
         self._lane = "items"
         self._arrived: list[str] = []  # names that arrived or returned while the listing is running
-        self._departed: set[str] = set()  # names of items that were deleted meanwhile
+        self._departed: set[str] = set()  # names of items that were deleted in the meantime
 
     def begin_listing(self, lane: str) -> None:
         """See `Backlog`."""

@@ -1,4 +1,4 @@
-"""Checks whether another program's clients may read what this session puts into their queue."""
+"""Checks whether another program's clients may read the messages that this session puts into their queue."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyInfo", "Keys", "Permissions", "Settings", "Verb", "create_app"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any requested name
     """Import the names that need the extra on their first use."""
     if name == "create_app":
         with needs("http"):

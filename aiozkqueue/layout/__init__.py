@@ -1,6 +1,6 @@
 """The stored format: paths, names, and the bytes of every znode.
 
-This package has pure functions and frozen values: no I/O, no clock, no asyncio. It imports nothing of the package
+This package has pure functions and frozen values: no I/O, no clock, no asyncio. It imports nothing from the package
 except its errors.
 
 For a put, `IdSource` makes the id, `item_prefix` the name, and `encode` the bytes of a znode under `QueuePaths.items`.

@@ -1,4 +1,4 @@
-"""The messages of a queue that were cancelled in hand: ``<queue>/cancelled``, their ids, one a line, the newest last.
+"""The held messages of a queue that were cancelled: ``<queue>/cancelled``, their ids, one a line, the newest last.
 
 Their holders watch this znode. A message that is on it has been removed by the multi that wrote it there.
 """

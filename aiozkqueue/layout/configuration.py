@@ -298,7 +298,7 @@ def _refuse(excess: str | None) -> None:
 
 
 class _Configuration(TypedDict):
-    """The decoded JSON, checked except for what the policies' own constructors check."""
+    """The decoded JSON, checked except for the fields that the constructors of the policies check."""
 
     policy: dict[str, Any] | None
     shards: int | None

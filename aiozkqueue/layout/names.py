@@ -1,4 +1,4 @@
-"""The ids of messages, and the names of items. An item's name holds what a consumer needs to select it.
+"""The ids of messages, and the names of items. An item's name holds the data by which consumers select it.
 
 ``item[-t<due ms>][-p<priority>][-e<end ms>][-g<group hash>][-k<key hash>][-u1][-b<batch>][-f<filter digest>]``,
 optionally ``-r<row>``, and then ``-i<id>-<sequence>``. A message that has left a bundle is ``item-m<position>-i<id>-

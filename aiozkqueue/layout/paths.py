@@ -128,7 +128,7 @@ class QueuePaths:
 
     @property
     def cancelled(self) -> str:
-        """The znode that names the messages that were cancelled in hand."""
+        """The znode that names the messages that were cancelled while held."""
         return f"{self.base}/cancelled"
 
     @property

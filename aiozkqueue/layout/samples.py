@@ -35,7 +35,7 @@ COLUMNS: Final = ("put", "size", "waiting", "in_flight", "dead")
 MOST_SAMPLES: Final = 120
 #: The maximum size of the uncompressed JSON, bytes.
 MOST_BYTES: Final = 8 * 1024 * 1024
-#: The largest figure: what JSON keeps exactly everywhere.
+#: The largest figure: the largest integer that every JSON implementation keeps exactly.
 LARGEST: Final = 2**53 - 1
 #: Stands for a figure that was not read.
 MISSING: Final = -1

@@ -64,7 +64,7 @@ IN_FORCE: Final = {
 
 
 def is_default(name: str, value: object) -> bool:
-    """Whether a stored setting is what a new queue has."""
+    """Whether a stored setting has the value of a new queue."""
     return value is None or value is False or (name == "bundle" and value == DEFAULT_BUNDLE)
 
 

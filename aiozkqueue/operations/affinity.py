@@ -118,7 +118,7 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
     operations: list[Operation] = [
         Create(paths.lock(found.locked_by), lock),
         Delete(paths.at(found.place), found.item.stat.version),
-        Create(target),  # without the data, of which a request may hold only one
+        Create(target),  # without the data, because a request may hold only one payload
         SetData(target, data, 0),  # an item at version 0 counts as one without an attempt record
         Delete(paths.lock(found.locked_by)),
     ]

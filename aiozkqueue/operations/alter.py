@@ -1,8 +1,8 @@
 """Cancels or replaces waiting messages, found by id or key, and altered only while no consumer holds them.
 
 Each alteration is one multi based on data just read, which locks and unlocks the message itself. It fails if a consumer
-takes the message meanwhile; the message is then read again. The multi uses a commit slot, so its reported outcome is
-true even if the connection is lost. Within a transaction it is part of the commit, and fails with it.
+takes the message in the meantime; the message is then read again. The multi uses a commit slot, so its reported outcome
+is true even if the connection is lost. Within a transaction it is part of the commit, and fails with it.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ async def _settled(
     make: Callable[[ItemSnapshot], Change] | None,
     checks: Sequence[Operation],
 ) -> set[str]:
-    """Change messages (None: cancel them in hand, with ``checks``); return the places of those still as read."""
+    """Change messages (None: cancel held ones, with ``checks``); return the places of those still as read."""
     if make is None:
         settled = [await interrupt(handle, snapshot, CANCELLED, checks) for snapshot in waiting]
     else:

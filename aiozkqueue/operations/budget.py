@@ -1,4 +1,4 @@
-"""The time budget of a survey of queues, which then reports what it has left out."""
+"""The time budget of a survey of queues, which reports the parts that it has left out."""
 
 from __future__ import annotations
 

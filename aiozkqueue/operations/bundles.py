@@ -317,7 +317,7 @@ async def force_open(handle: QueueHandle[Runtime], folders: Sequence[str]) -> tu
 async def _open_lock(handle: QueueHandle[Runtime], place: str) -> int:
     """Force the lock on a bundle open; return the number of its messages. Raises: AccessDeniedError."""
     paths, held = handle.paths, None
-    for _ in range(ATTEMPTS):  # the holder writes the record meanwhile
+    for _ in range(ATTEMPTS):  # the holder writes the record in the meantime
         with translate_denials(handle.name):
             state = await read_bundle(handle.zookeeper, paths, place)
         if state is None or state.lock is None or state.record is None or held not in (None, state.lock.data):
@@ -364,7 +364,8 @@ def _messages_of(state: BundleState | None) -> list[tuple[BundledMessage, int]]:
 async def make_room_for(handle: QueueHandle[Runtime], wanted: QueueConfig) -> None:
     """Turn bundles off if the wanted settings exclude them.
 
-    Consumers return within a tenth of a second what they do not process, so this waits for up to `PATIENCE` seconds.
+    Consumers return messages that they do not process within a tenth of a second, so this waits for up to `PATIENCE`
+    seconds.
 
     Raises: ConfigConflictError: there are bundles that cannot be dissolved now; AccessDeniedError, PayloadError.
     """

@@ -157,7 +157,7 @@ async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
 
 
 async def clean_root(runtime: Runtime, moment: int) -> Cleaned:
-    """Clean what belongs to no existing queue: commit slots, and deleted queues. ``moment`` is ZooKeeper's time, ms."""
+    """Clean data of no existing queue: commit slots, and deleted queues. ``moment`` is ZooKeeper's time, ms."""
     clients = await _clean_clients(runtime, moment)
     return Cleaned(queue=None, clients=clients, deleted=await sweep_deleted(runtime, moment))
 

@@ -71,7 +71,7 @@ async def forget_rate(runtime: Runtime, queue: str, moment: int) -> None:
 
 
 async def remove_below(zookeeper: ZooKeeper, base: str, version: int) -> None:
-    """Remove what is left below a deleted queue's znode, unless the queue has been created again since.
+    """Remove the remaining data below a deleted queue's znode, unless the queue has been created again since.
 
     Raises: NoAuthError.
     """

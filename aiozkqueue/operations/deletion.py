@@ -75,7 +75,7 @@ async def _mark(handle: QueueHandle[Runtime], *, force: bool) -> int:
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise access_denied(handle.name, refusal.error) from refusal
-            continue  # another client has used or changed it meanwhile: read it again
+            continue  # another client has used or changed it in the meantime: read it again
         return stat.version + 1
     msg = f"queue {handle.name!r}: other clients kept changing it; nothing was deleted; delete it again"
     raise NotCommittedError(msg)
@@ -116,7 +116,7 @@ class _Use(NamedTuple):
 
 
 async def _uses(handle: QueueHandle[Runtime]) -> list[_Use]:
-    """Count what must not be there if a queue is deleted without force."""
+    """Count the data that must not exist if a queue is deleted without force."""
     paths = handle.paths
     other_consumers = [consumer for consumer in await consumers(handle) if not _is_own(handle, f"{consumer.client}-")]
     where = ", ".join(f"{consumer.host}, process {consumer.pid}" for consumer in other_consumers[:_NAMED])

@@ -1,4 +1,4 @@
-"""The cancellation of messages in hand: one multi removes a message with its lock, and notifies its holder.
+"""The cancellation of held messages: one multi removes a message with its lock, and notifies its holder.
 
 The holder's commit is refused from then on. The multi for a message of a bundle makes the other messages single items.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from .bundles import Found
 
-#: How often a bundle is read again that its holder changes meanwhile.
+#: How often a bundle is read again that its holder changes in the meantime.
 _TRIES: Final = 50
 
 
@@ -120,8 +120,8 @@ async def _dissolving(
 ) -> Change:
     """Return the replacement of a bundle by its other messages, which ends one and takes its lock away.
 
-    The record is written at the version read, so it is refused if the holder has ended a message meanwhile, and so is
-    everything that the holder writes later.
+    The record is written at the version read, so it is refused if the holder has ended a message in the meantime, and
+    so is everything that the holder writes later.
     """
     paths, ids, bundle = handle.paths, handle.runtime.ids, found.state
     cancelled = await _cancelled_node(handle)

@@ -123,7 +123,7 @@ class Janitor:
                 wait = await self._check(duty)
             except (QueueError, ZooKeeperError) as error:
                 log.info("%s could not be cleaned: %s", duty.path, error, extra=duty.extra)  # tried again later
-            duty.at = clock.monotonic() + min(wait, self._wait(duty))  # the interval may have changed meanwhile
+            duty.at = clock.monotonic() + min(wait, self._wait(duty))  # the interval may have changed in the meantime
 
     def _follow(self, duty: Duty) -> None:
         """Add a duty, or follow its changed interval."""
@@ -179,7 +179,7 @@ class Janitor:
             await apply_until_answered(zookeeper, lock, generation=generation)
         except MultiError as error:
             if isinstance(error.error, BadVersionError):
-                return False  # another session has cleaned meanwhile
+                return False  # another session has cleaned in the meantime
             if not isinstance(error.error, NodeExistsError):
                 raise error.error from error
         (held,) = await zookeeper.read_many([path], generation=generation)

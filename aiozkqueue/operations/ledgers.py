@@ -86,7 +86,7 @@ async def _read_ledger(zookeeper: ZooKeeper, path: str, group: str, node: Node) 
         stat = await zookeeper.exists(f"{path}/{name}")
         changed = max(changed, 0 if stat is None else stat.ctime)
         for page in filter(is_page, await below(zookeeper, f"{path}/{name}")):
-            with suppress(NoNodeError):  # it has been acknowledged or released meanwhile
+            with suppress(NoNodeError):  # it has been acknowledged or released in the meantime
                 messages += count_messages(await read_page(zookeeper.read, f"{path}/{name}/{page}"))
     client, host, pid = session_of(node.data)
     return LedgerInfo(
@@ -239,6 +239,6 @@ class _Releasing:
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
                 raise refusal.error from refusal
-            if refusal.index == 0:  # it was taken over meanwhile, or a lost request of ours came late
+            if refusal.index == 0:  # it was taken over in the meantime, or a lost request of ours came late
                 await self._take_over()
             raise _RefusedError from refusal

@@ -1,7 +1,7 @@
 """Finds orphaned znodes, which the doctor reports and clean-up removes.
 
-Nothing is locked during the search, and a busy queue changes meanwhile. Possible orphans are therefore listed *before*
-the znodes that they depend on, and checked a second time.
+Nothing is locked, and a busy queue changes during the search. Possible orphans are therefore listed
+*before* the znodes that they depend on, and checked a second time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def bad_locks(
 ) -> AsyncIterator[Locks]:
     """Check these locks at a time (seconds since 1970), given the ids among them of which no item has been found.
 
-    This, and each other search here, reads a page at a time, and yields what it finds there.
+    Like each search of this module, it reads a page at a time, and yields the findings of the page.
     """
     for page in _pages(locks):
         yield await _bad_locks(zookeeper, paths, page, now, vain)

@@ -125,7 +125,7 @@ async def _open_all(handle: QueueHandle[Runtime], held: Sequence[_Held], refused
 def _opening(handle: QueueHandle[Runtime], held: _Held, item: Node) -> Change:
     """Return the change that forces a lock open."""
     paths = handle.paths
-    # Raises the item's version, which is what its holder's commit and rollback check.
+    # Raises the item's version, which its holder's commit and rollback check.
     change: list[Operation] = [Delete(paths.lock(held.lock)), SetData(held.path, item.data, item.stat.version)]
     if held.due is not None:
         change.append(Delete(f"{paths.due}/{held.due}"))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) -> int:
     """End up to ``limit`` expired messages of a queue that no consumer holds; return how many.
 
-    Each is removed, or dead-lettered, by a multi that fails if a consumer takes it meanwhile, so several processes may
-    do this at once.
+    Each is removed, or dead-lettered, by a multi that fails if a consumer takes it in the meantime, so several
+    processes may do this at once.
 
     Raises: AccessDeniedError, OutcomeUnknownError, PayloadError, SessionClosedError.
     """

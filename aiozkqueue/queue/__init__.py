@@ -1,4 +1,4 @@
-"""The work of a queue: what happens to a message between its put and its end.
+"""The work of a queue: a message from its put to its end.
 
 A folder is a stage in the life of a message, and a file is a feature; a feature has the same name in every stage.
 Imports run downwards in this map, and `tests/unit/test_layers.py` checks it. From the top:

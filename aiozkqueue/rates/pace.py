@@ -118,7 +118,7 @@ class Pace:
             self._count = 1
 
     async def _lease(self, most: int) -> None:
-        """Reserve slots; none if the listener is stopped meanwhile."""
+        """Reserve slots; none if the listener is stopped in the meantime."""
         count = min(most, self._count)
         self._count = min(self._most, 2 * self._count)
         if self._timeline is None:
@@ -132,7 +132,7 @@ class Pace:
         self._scope = None
 
     def _add(self, first: float, step: float, count: int) -> None:
-        """Add slots, apart by the listener's own limit too."""
+        """Add slots, which also respect the listener's own limit."""
         now = self._clock.monotonic()
         if self._timeline is None and self._next < first:
             self._next = now

@@ -147,7 +147,7 @@ class ServerClock:
         self._era = (-1, -1)
 
     def _current_era(self) -> tuple[int, int]:
-        """Return what samples depend on: the leader's epoch, and the session, which ends while a machine is paused."""
+        """Return the context of samples: the leader's epoch, and the session, which ends while a machine is paused."""
         return self._zookeeper.last_zxid >> 32, self._zookeeper.generation
 
     def _suspended(self) -> bool:
@@ -179,7 +179,7 @@ class ServerClock:
         return int(self._clock.monotonic() * 1000 + self._least.best)
 
     def estimate(self) -> int:
-        """Return the server's time for what is shown: as `now`, but with the time of a suspension, by this date.
+        """Return the server's time for display: like `now`, but including suspensions, according to this date.
 
         It may be ahead of the true time if the date was set.
         """

@@ -112,7 +112,7 @@ class JobOptions(PutOptions, total=False):
 
 
 class JobChangedError(QueueError):
-    """Another client has changed the job meanwhile; for the package's own use."""
+    """Another client has changed the job in the meantime; for the package's own use."""
 
 
 class Jobs:

@@ -485,7 +485,7 @@ class NotificationQueue(Generic[T]):
             altered += sum(applied)
             if all(applied) or state.ready:
                 return altered
-            # The configuration has changed: what is left is read again.
+            # The configuration has changed: the remaining messages are read again.
 
     def _shown(self, found: ItemSnapshot) -> Notification[T]:
         header, body = decode(found.item.data)

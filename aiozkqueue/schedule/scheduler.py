@@ -180,7 +180,7 @@ class Scheduler:
             return await self._serve(name, record, version, now)
         except QueueError:
             raise
-        except Exception:  # any: stored jobs may come from other versions, and the other jobs must go on
+        except Exception:  # any: stored jobs may come from other versions, and the other jobs must continue
             core_of(self._session).check()  # the end of the session ends this
             fields = {"job": name, "queue": record.queue}
             log.exception("job %s cannot be used: remove it, or declare it again", name, extra=fields)

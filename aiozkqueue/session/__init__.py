@@ -19,9 +19,9 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``direct_puts``        puts outside a transaction, many at a time or in a bounded queue
 ``internals``          the parts of a session and a queue that schedules, buses, HTTP, Spark and metrics use
 ``unit_of_work``       claims and puts that are decided together: the state machine of a transaction
-``background`` ``run`` ``alarms``   services, what runs them, and what is called with messages that are given up
+``background`` ``run`` ``alarms``   services, their runners, and the callbacks for messages that are given up
 ``interruptions``      the cancellation of running handlers with their messages
-``core``               builds what a session consists of, and closes it
+``core``               builds the parts of a session, and closes them
 ``late_writes``        writes whose callers have stopped waiting, and whose outcomes may be asked for
 ``credentials``        credentials from the environment or a file
 ``cancellations``      cancellations that come through a user's function

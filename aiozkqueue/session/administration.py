@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class QueueAdmin:
     """The tools of operators for one queue: `Queue.admin`.
 
-    They show and release what consumers, streams, writers and audits hold.
+    They show and release the messages that consumers, streams, writers and audits hold.
     """
 
     __slots__ = ("_checked",)
@@ -127,7 +127,7 @@ class QueueAdmin:
 
         Raises:
             NotFoundError: there is no such stream.
-            ClaimLostError: the stream was started again meanwhile; release it again.
+            ClaimLostError: the stream was started again in the meantime; release it again.
             PayloadError: its stored record cannot be decoded.
             AccessDeniedError, NotCommittedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
@@ -231,7 +231,7 @@ class SessionAdmin:
         """Examine the servers and these queues (default: all), as `aiozkqueue doctor` does.
 
         It writes only one ephemeral znode, for a few moments. It lists every queue it examines. After about ``budget``
-        seconds (or a timedelta) it ends with what it has read: `Diagnosis.complete` is False then, and
+        seconds (or a timedelta) it ends with the parts that it has read: `Diagnosis.complete` is False then, and
         `Diagnosis.unexamined` and `QueueFacts.complete` state the parts that were not examined.
 
         Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError; AccessDeniedError: it may not
@@ -254,7 +254,7 @@ class SessionAdmin:
     async def clean(self, *queues: str) -> list[Cleaned]:
         """Clean these queues now (default: all, and the commit slots of clients that no longer exist).
 
-        This is what the session's janitor does at the queues' intervals: it ends delays and leases that are over, and
+        The session's janitor does the same at the queues' intervals: it ends delays and leases that are over, and
         removes history past its lifetime and remains of deleted messages and hours. Several sessions may do it at once.
         One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
 

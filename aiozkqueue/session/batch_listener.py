@@ -82,7 +82,7 @@ class BatchListener(Listener[T_co]):
         return admitted
 
     async def _collect(self, dispatcher: ClaimDispatcher) -> list[Claim]:
-        """Return the messages of the next batch; none if the listener stops or their session ends meanwhile."""
+        """Return the messages of the next batch; none if the listener stops or their session ends in the meantime."""
         collected: list[Claim] = []
         due, clock = 0.0, self._runtime.clock
         try:

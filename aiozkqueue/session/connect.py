@@ -138,7 +138,7 @@ def connect(
         tls: a context that verifies host names, as `ssl.create_default_context` returns it; None: no TLS.
         auth: credentials, which are sent on every connection.
         acl: the access control list of every znode that is created. By default it allows only the user of ``auth``
-            (and clients with the same certificate, if one is used), or everybody without ``auth``.
+            (and clients with the same certificate, if one is used), or everyone without ``auth``.
         clock: replaces the system clock in tests.
         janitor: whether this session helps to clean the queues it uses (see `QueueConfig.clean_every`).
         node: the name by which queues with `QueueConfig.affinity` keep messages together, by default the host's name.
@@ -200,7 +200,7 @@ def _values_of(given: object, kind: type[T], option: str) -> tuple[T, ...]:
 
 
 def _tracing_of(*, option: Tracing | bool | None) -> Tracing | None:
-    """Return what follows a session's messages: what was given, or OpenTelemetry if that is asked for or set up.
+    """Return the tracing of a session: the given one, or OpenTelemetry if it is requested or set up.
 
     Raises:
         MissingExtraError: it is asked for, and not installed.

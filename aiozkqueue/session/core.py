@@ -369,7 +369,7 @@ class SessionCore:
         """The takers that search a queue once: they wait for a server, but for no message."""
 
     def _end_search(self, waiter: Waiter) -> None:
-        """End the search of a taker, unless a server has answered meanwhile."""
+        """End the search of a taker, unless a server has answered in the meantime."""
         loop = self.committer.loop
         left = self.zookeeper.last_received + self.operation_timeout - loop.time()
         if left > 0:

@@ -81,7 +81,7 @@ def work_of(owner: _HasWork) -> UnitOfWork:
 
 
 def work_given(tx: _HasWork) -> UnitOfWork:
-    """Return the unit of work of what a user gave as ``tx=``. Raises: InvalidOptionError: it has none."""
+    """Return the unit of work of the ``tx=`` that a user gave. Raises: InvalidOptionError: it has none."""
     try:
         return work_of(tx)
     except AttributeError:

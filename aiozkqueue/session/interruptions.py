@@ -1,4 +1,4 @@
-"""The cancellation of handlers whose messages were cancelled in hand, in any process: running, or about to begin."""
+"""The cancellation of handlers whose messages were cancelled while held, in any process: running, or about to begin."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ end, as for a delayed retry (see `EndClaims`), and counts the attempt. From then
 token, which names the item's place, is all that an acknowledgement needs. Any consumer removes the lock of a lease that
 has ended (see `timed_locks`).
 
-Each change below is one multi that fails if it is sent twice. It is made from what was just read, and applied only if
+Each change below is one multi that fails if it is sent twice. It is made from the data just read, and applied only if
 that still holds; if it has changed, it is read again. So a lost reply or a dead process leaves a message either
 unchanged or changed completely.
 """

@@ -216,7 +216,7 @@ class Listener(Generic[T_co]):
         return 0
 
     async def _answer(self, dispatcher: ClaimDispatcher, waiter: Waiter) -> list[Claim]:
-        """Wait for the claims of a request; return none if the listener is stopped meanwhile."""
+        """Wait for the claims of a request; return none if the listener is stopped in the meantime."""
         waiter.future.add_done_callback(self._answered)
         try:
             while not (waiter.over or self._stopped.is_set()):

@@ -251,7 +251,7 @@ class Queue(Destination[T]):
         """Read up to ``limit`` of the oldest messages, including claimed ones, without taking them.
 
         A message that this user may not read is left out, and named in a warning in the log. If only its attempts may
-        not be read, it is shown, and its ``error`` says so.
+        not be read, it is shown, and its ``error`` gives the reason.
 
         Raises: AccessDeniedError, InvalidOptionError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """
@@ -284,7 +284,7 @@ class Queue(Destination[T]):
         """Read the queue's figures.
 
         Some figures need listings, which take seconds for a million messages. After about ``budget`` seconds (or a
-        timedelta) it returns what it has read, and names the other figures in `QueueStats.incomplete`.
+        timedelta) it returns the figures that it has read, and names the others in `QueueStats.incomplete`.
 
         Raises: AccessDeniedError, InvalidOptionError, ConnectionLostError, SessionClosedError, WrongLoopError.
         """

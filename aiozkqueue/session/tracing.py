@@ -1,4 +1,4 @@
-"""The tracing interface: what a session reports about its messages, for OpenTelemetry or another tracer.
+"""The tracing interface: the reports of a session about its messages, for OpenTelemetry or another tracer.
 
 A session without a tracer only checks whether there is one. `aiozkqueue.tracing` is imported when it is switched on.
 """

@@ -119,7 +119,7 @@ class Transaction:
         wanted, condition = positive(limit, "limit"), check_condition(filters)
         claimed: list[Claim] = []
         try:
-            # Messages may arrive as fast as they are taken: claimed ones must not expire meanwhile.
+            # Messages may arrive as fast as they are taken: claimed ones must not expire in the meantime.
             while len(claimed) < wanted and not outlived(self._runtime, claimed):
                 if not claimed:
                     claims = await _claim(self._work, queue, wanted, wait, condition)
@@ -353,7 +353,7 @@ async def _claim_within(
         if delivered:
             return delivered
         left = deadline.left
-        dispatcher = runtime.dispatcher(dispatcher.state, condition)  # it may have ended meanwhile
+        dispatcher = runtime.dispatcher(dispatcher.state, condition)  # it may have ended in the meantime
     if runtime.zookeeper.state is not State.CONNECTED:
         raise _no_connection(queue)
     return []
@@ -392,7 +392,7 @@ async def _claim_available(
         if delivered is None and (delivered := await _deliver(work, queue, claims, max(0.0, longest - time() + begun))):
             return delivered
         left = longest - time() + begun
-        dispatcher = work.runtime.dispatcher(dispatcher.state, condition)  # it may have ended meanwhile
+        dispatcher = work.runtime.dispatcher(dispatcher.state, condition)  # it may have ended in the meantime
     raise _no_answer(dispatcher, longest)
 
 
@@ -421,7 +421,7 @@ async def _deliver(work: UnitOfWork, queue: Destination[Any], claims: list[Claim
 
     Raises:
         SessionExpiredError: the session of its claims is over. If it has none yet, this returns none instead.
-        TransactionClosedError: it has been settled meanwhile.
+        TransactionClosedError: it has been settled in the meantime.
     """
     try:
         delivered = await deliver_claims(work.runtime, queue, claims, limit)

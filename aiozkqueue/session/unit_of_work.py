@@ -391,7 +391,7 @@ class UnitOfWork:
         return atomic_write
 
     def _contribution(self) -> Contribution | None:
-        """Return what it does as a member of a shared write; None: it may not be one."""
+        """Return its contribution to a shared write; None: it may not be a member of one."""
         claims, puts = self._claims, self._puts
         if len(claims) > 1 or len(puts) > 1 or self._alterations or self._reply or self._conditions:
             return None
@@ -408,7 +408,7 @@ class UnitOfWork:
         return new_contribution((ended, created, FOREVER))
 
     def _part(self) -> Part:
-        """Return what the commit does: it ends claims, then alters messages, then replies, then puts new ones.
+        """Return the part of the commit: it ends claims, then alters messages, then replies, then puts new ones.
 
         The puts come last: they read their paths in the last results.
         """
@@ -464,7 +464,7 @@ class UnitOfWork:
             await wait_settled(self._release, limit=self.runtime.grace)
 
     def predict_disposition(self, claim: Claim, error: str) -> str:
-        """Describe what will happen to its only message if it is undone for this error, for the log.
+        """Describe for the log the fate of its only message if it is undone for this error.
 
         The policy's delay, which may be random, is drawn here; the release uses the same delay.
         """

@@ -228,7 +228,7 @@ def decode_object(body: bytes, fields: Mapping[str, Callable[[object], object]])
         raise ValueError(msg) from error
     if not isinstance(value, dict):
         msg = f"the payload is a JSON {type(value).__name__}, not an object"
-        raise ValueError(msg)  # noqa: TRY004 - one kind for whatever does not decode
+        raise ValueError(msg)  # noqa: TRY004 - one kind for everything that does not decode
     return {name: decode(value.get(name)) for name, decode in fields.items()}
 
 

@@ -1,6 +1,6 @@
 """The driver's work on a ledger while tasks read a batch: removal of the batch before, preparation of the one after.
 
-One work runs at a time, in the order in which they were started: they share what is known of the queue, and a driver
+One work runs at a time, in the order in which they were started: they share the state of the queue, and a driver
 has one event loop for all of them.
 """
 

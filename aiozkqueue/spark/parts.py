@@ -224,7 +224,7 @@ class MarkedPart(Part):
 
 
 def _contents(rows: Iterable[Row]) -> list[bytes]:
-    """Return what a digest compares: each payload, and the put options of a row that has some."""
+    """Return the values that a digest compares: each payload, and the put options of a row that has some."""
     contents: list[bytes] = []
     for row in rows:
         contents.append(row.body)

@@ -208,7 +208,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection."""
         if self._opened is not None:
-            self._beside().stop(STOPPING)  # the next driver finishes what is left
+            self._beside().stop(STOPPING)  # the next driver finishes the remaining work
             self._opened[0].close()
             self._opened = self._meanwhile = None
         end_if_signalled()

@@ -78,7 +78,7 @@ class QueueWriter(DataSourceArrowWriter):
         return put_part(self._options, Batch(self._name, self._options.txn_version, self._run), self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make all rows available and record what identifies the write, after all tasks have ended."""
+        """Make all rows available and record the identity of the write, after all tasks have ended."""
         with linked(self._options) as link:
             staging = link.call(staging_of, link, self._name)
             link.call(complete, link, staging, self._options.txn_version, messages)

@@ -19,7 +19,7 @@ class MovedZooKeeper:
         self._zookeeper = zookeeper
         self._seen = seen
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the client has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the client
         return getattr(self._zookeeper, name)
 
     def multi(

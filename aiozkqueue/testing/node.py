@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.testing.configuration import Ports
 
-# Seconds that a server has to stop by itself before it is killed.
+# Seconds that a server may take to stop before it is killed.
 _GRACE: Final = 5.0
 # Maximum seconds until a killed server is gone.
 _GONE: Final = 60.0

@@ -122,7 +122,7 @@ class Connection:
 
 
 class _Discarding(asyncio.Protocol):
-    """Discards what a server still sends; its transport closes when the server does."""
+    """Discards the data that a server still sends; its transport closes when the server does."""
 
     def __init__(self) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -325,7 +325,7 @@ class FaultProxy:
     async def _forward(self, connection: Connection, flow: Flow, read_at: float, data: bytes) -> None:
         """Forward the data read, subject to the faults of its direction."""
         await self._arrive(flow.direction, read_at)
-        if connection.over:  # reset by the other direction meanwhile
+        if connection.over:  # reset by the other direction in the meantime
             raise ConnectionAbortedError
         if flow.direction in self._dropping:
             return

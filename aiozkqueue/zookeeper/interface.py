@@ -246,7 +246,7 @@ class ZooKeeper(Protocol):
         """Pass the names of the children to a collector as they arrive, and return it: a listing is never held whole.
 
         ``collector`` makes one. After a lost connection the znode is listed again, into a new collector: the returned
-        one has received every name of one listing exactly once. Raises: NoNodeError, and what the collector raises.
+        one has received every name of one listing exactly once. Raises: NoNodeError, and the errors of the collector.
         """
         ...
 

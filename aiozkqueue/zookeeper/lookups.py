@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Lookups:
-    """At most one lookup for each server. A lookup goes on if its caller is cancelled, and serves the next caller."""
+    """At most one lookup for each server. A lookup continues if its caller is cancelled, and serves the next caller."""
 
     def __init__(self) -> None:
         self._running: dict[Server, asyncio.Task[list[str]]] = {}

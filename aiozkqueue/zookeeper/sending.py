@@ -37,8 +37,8 @@ async def apply_until_answered(
     """Send a multi again after each lost connection until it is applied or refused.
 
     Its second copy must be refused or change nothing. After a lost reply, a refusal may mean that an earlier copy was
-    applied: ``applied`` finds out from what is stored. If it returns True, the results are lost, and the list is empty.
-    Without it, each refusal is raised. With a generation, the multi is applied in that session or not at all.
+    applied: ``applied`` finds out from the stored data. If it returns True, the results are lost, and the list is
+    empty. Without it, each refusal is raised. With a generation, the multi is applied in that session or not at all.
 
     There is no deadline, because a caller that gives up does not take a request back: cancel the caller.
 
@@ -72,9 +72,9 @@ async def until_answered(
 ) -> T:
     """Call ``send`` again after each lost connection until it returns or is refused.
 
-    For changes that depend on what ``send`` reads first; see `apply_until_answered` for a fixed multi. ``in_doubt``
-    answers a refusal after a lost reply: it returns the result of the earlier copy, or raises the refusal. Without a
-    generation, any session will do.
+    For changes that depend on data that ``send`` reads first; see `apply_until_answered` for a fixed multi.
+    ``in_doubt`` answers a refusal after a lost reply: it returns the result of the earlier copy, or raises the refusal.
+    Without a generation, any session will do.
 
     Raises: as ``send``, except ConnectionLossError; SessionExpiredError only with a generation.
     """

@@ -1,7 +1,7 @@
 """The ZooKeeper session: kept alive on one connection after another, and followed by a new one when it ends.
 
-It replaces aiozk's session, which sends writes again after a loss, waits for itself in its repair loop, takes a new
-session for the old one, and can neither start nor close without a server. This one sends each write once, ends a
+It replaces aiozk's session, which sends writes again after a loss, waits for its own end in its repair loop, takes a
+new session for the old one, and can neither start nor close without a server. This one sends each write once, ends a
 session only by the server's verdict, and starts and closes without a server.
 """
 

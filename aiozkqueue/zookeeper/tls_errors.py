@@ -1,4 +1,4 @@
-"""Describes the errors of TLS by their causes, and says what helps. Pure."""
+"""Describes the errors of TLS by their causes, and names the remedy. Pure."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class TlsFiles(NamedTuple):
         return context
 
     def stamps(self) -> list[tuple[int, int, int]]:
-        """Return what changes when a file is replaced or completed. Raises: OSError."""
+        """Return a value that changes when a file is replaced or completed. Raises: OSError."""
         stats = [os.stat(file) for file in self if file is not None]  # noqa: PTH116 - a str or a Path
         # Many kernels count the time of a change in steps of milliseconds, in which a file may be read and completed.
         return [(stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats]

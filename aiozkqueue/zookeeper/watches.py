@@ -49,7 +49,7 @@ class Registration:
             return
         try:
             self.callback(event)
-        except Exception:  # noqa: BLE001 - as said
+        except Exception:  # noqa: BLE001 - see above
             _log.exception("a watch callback failed at %s", event.path)
 
     def notify_created(self, folder: str, names: list[str]) -> None:

@@ -62,7 +62,7 @@ _SHORT = 256
 
 def _head(kind: int, length: int) -> bytes:
     """Return the bytes before the path of an operation: its header and the length of the path."""
-    return _pack_head(kind, False, -1, length)  # noqa: FBT003 - that the list goes on, as jute writes it
+    return _pack_head(kind, False, -1, length)  # noqa: FBT003 - more entries follow, in the encoding of jute
 
 
 _CREATE_HEADS, _DELETE_HEADS, _READ_HEADS = (
@@ -243,7 +243,7 @@ def get_children(path: str, *, chroot: str) -> Request[list[str]]:
 
 
 def collect_children(path: str, collector: Callable[[], C], *, chroot: str) -> Request[Collected[C]]:
-    """The same, handed to a collector, which is made when the first come."""
+    """The same, passed to a collector, which is made when the first results arrive."""
 
     def pieces(size: int) -> Listing[Collected[C]]:
         collected = Collected(collector)

@@ -1,4 +1,4 @@
-"""Calls of the matrix on handlers: a message that is cancelled in hand, handlers of batches, and handlers at a rate."""
+"""Calls of the matrix on handlers: a message cancelled while held, handlers of batches, and handlers at a rate."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LEGEND: Final = "".join(f'<span><i class="{kind}"></i>{name}</span>' for kind, n
 
 
 def page(report: Report) -> str:
-    """Return the page; without records, it says so."""
+    """Return the page; it states if there are no records."""
     body = _nothing() if report.total is None else "".join(_sections(report, report.total))
     source = f'<p class="quiet">The records in <code>{escape(report.folder)}</code>; times are UTC.</p>'
     return document("Audit of queues", source + body)

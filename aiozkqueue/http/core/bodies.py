@@ -33,7 +33,7 @@ _DIGITS: Final = 18
 async def read(request: Request, limit: int, shape: Shape, pace: Pace, take: Take) -> None:
     """Read JSON and yield the texts of its values one by one, each with the name of its array: see `Splitter`.
 
-    Raises: ProblemError: the body is too large, too slow, empty, or not JSON of this shape; what ``take`` raises.
+    Raises: ProblemError: the body is too large, too slow, empty, or not JSON of this shape; the errors of ``take``.
     """
     splitter = Splitter(shape)
     decoder = _Decoder()

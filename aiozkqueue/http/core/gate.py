@@ -112,7 +112,9 @@ class Buckets:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._most = max(1.0, 2 * rate)
-        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()  # what is left, and when
+        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = (
+            OrderedDict()
+        )  # tokens, and when they were counted
 
     def wait(self, who: tuple[str, str], now: float) -> float:
         """Return the seconds until a caller may make a request; 0: now."""

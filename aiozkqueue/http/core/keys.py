@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: Seconds for which a key that was read is cached.
 FRESH: Final = 5.0
-#: Seconds between two syncs with the leader for unknown keys, of which anybody can send any number.
+#: Seconds between two syncs with the leader for unknown keys, because anyone can send any number of them.
 SYNC_EVERY: Final = 1.0
 #: Keys remembered, including invalid ones.
 REMEMBERED: Final = 10_000

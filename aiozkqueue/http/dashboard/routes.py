@@ -60,7 +60,7 @@ _PAGES: tuple[tuple[str, str, Page], ...] = (
     ("GET", f"{_QUEUE}/dead-letters", dead_letters.show),
     ("POST", "/sign-out", account.leave),
 )
-#: The pages for everybody.
+#: The pages for everyone.
 _ENTRANCE: tuple[tuple[str, str, Page], ...] = (
     ("GET", "/sign-in", account.show),
     ("POST", "/sign-in", account.enter),

@@ -41,7 +41,7 @@ async def _granted_to_all(zookeeper: ZooKeeper, path: str) -> Permission:
     granted = Permission(0)
     try:
         entries = await zookeeper.acl(path)
-    except (NoNodeError, NoAuthError):  # deleted meanwhile, or not readable by this user
+    except (NoNodeError, NoAuthError):  # deleted in the meantime, or not readable by this user
         return granted
     for entry in entries:
         if entry.scheme == "world":

@@ -1,4 +1,4 @@
-"""Collectors of listings for the doctor, which keep what it needs of a deep queue."""
+"""Collectors of listings for the doctor, which keep only the data that it needs of a deep queue."""
 
 from __future__ import annotations
 

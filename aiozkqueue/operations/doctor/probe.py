@@ -1,6 +1,6 @@
 """The facts for a diagnosis, read from the servers. The only write is one short-lived ephemeral znode.
 
-Reading locks nothing, and a busy queue changes meanwhile: a suspected problem is read a second time.
+Reading locks nothing, and a busy queue changes at the same time: a suspected problem is read a second time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The facts of one queue, read step by step. When the time is up, the facts are those of the completed steps.
 
-Reading locks nothing, and a busy queue changes meanwhile. Therefore every step lists possible leftovers before the
-znodes that they depend on, and reads a suspected problem a second time.
+Reading locks nothing, and a busy queue changes at the same time. Therefore every step lists possible leftovers before
+the znodes that they depend on, and reads a suspected problem a second time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OBSTACLE_SAMPLE: Final = 1000
 
 
 class _Leftovers:
-    """The names of what is left in a queue without use; there may be very many."""
+    """The names of unused znodes that remain in a queue; there may be very many."""
 
     def __init__(self) -> None:
         self.foreign = Names()
@@ -164,7 +164,7 @@ class QueueProbe:
         return self._folders[folder].count if folder in self._folders else 0
 
     async def _judge(self) -> None:
-        """Find leftovers, obstacles and znodes that are open to everybody, after all lanes have been listed."""
+        """Find leftovers, obstacles and znodes that are open to everyone, after all lanes have been listed."""
         zookeeper, paths = self._zookeeper, self._paths
         locks, metas, dues = (self._folders[folder].names for folder in (paths.locks, paths.metas, paths.due))
         vain, orphans = self._folders[paths.locks].ids, self._folders[paths.metas].ids  # their items were not found

@@ -360,7 +360,7 @@ class Backlog:
         return LAST_TOGETHER if few and now - self._listed_at >= FIRST_WAIT else None
 
     def take_of_peers(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
-        """Take other consumers' items at once, for a taker that asks for what is available now."""
+        """Take other consumers' items at once, for a taker that wants only messages available now."""
         free = [
             (lane, name) for lane, items in self._peer_items.items() for name in items if self._free(name, excluded)
         ]

@@ -160,7 +160,7 @@ class DelayedIndex:
     # -- search
 
     async def refresh(self, now: int, generation: int, *, watched: bool, asked: bool) -> None:
-        """Find the items due next. Many hours are checked in steps, so that messages are not held up.
+        """Find the items due next. Many hours are checked in steps, so that messages are not delayed.
 
         ``watched``: a watch would have reported new items. ``asked``: a taker wants a complete answer nevertheless.
         """
@@ -200,7 +200,7 @@ class DelayedIndex:
         listed = 0
         for index, ((number, must), hour, stat) in enumerate(zip(page, hours, stats, strict=True)):
             if hour is None or self._hours.get(number) is not hour:
-                continue  # it was deleted meanwhile; if created again, it is reported or found later
+                continue  # it was deleted in the meantime; if created again, it is reported or found later
             if stat is None:
                 del self._hours[number]
             elif not stat.num_children and (number + 1) * HOUR <= now:

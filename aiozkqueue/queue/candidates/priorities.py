@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .backlog import Backlog
     from .groups import GroupIndex
 
-#: Seconds after which a watched level is checked again while less urgent work goes on: no watch on items reports a lock
-#: that ends with its holder's session. Longer when a check takes long.
+#: Seconds after which a watched level is checked again while less urgent work continues: no watch on items reports a
+#: lock that ends with its holder's session. Longer when a check takes long.
 RECHECK: Final = 0.5
 RECHECK_FACTOR: Final = 50
 #: A level whose watch reports more than this many events in this many seconds is not idle.

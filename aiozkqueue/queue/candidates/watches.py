@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WatchListener(Protocol):
-    """Receives what the watches report."""
+    """Receives the reports of the watches."""
 
     def on_items(self, lane: str, names: list[str]) -> None:
         """Items were created in a lane, in this order."""

@@ -44,7 +44,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Locked(NamedTuple):
-    """A bundle that this session has locked, and what it read under the lock."""
+    """A bundle that this session has locked, with the data read under the lock."""
 
     hold: BundleHold
     bundle: Versioned
@@ -80,7 +80,8 @@ class BundleClaimer:
     ) -> tuple[Batch, list[Locked]]:
         """Claim these bundles, except those that are gone or must be dissolved. Their locks must be reserved.
 
-        ``check`` asserts the configuration. The batch contains no claims yet, only what could not be locked.
+        ``check`` asserts the configuration. The batch contains no claims yet, only the bundles that could not be
+        locked.
 
         Raises: as `Claimer.claim`.
         """
@@ -178,7 +179,7 @@ class BundleClaimer:
         """Remove our lock on a bundle that this user may not read, and its record."""
         paths = self._state.paths
         operations = [Delete(paths.bundle_record(own), 0), Delete(paths.lock(own))]
-        with suppress(MultiError):  # it was taken away meanwhile
+        with suppress(MultiError):  # it was taken away in the meantime
             await apply_until_answered(self._zookeeper, operations, generation=generation)
 
     async def _try_to_dissolve(self, place: str, own: str, generation: int) -> bool:

@@ -1,13 +1,13 @@
 """The bundles that a session holds: serves their messages, and returns those that no taker comes for.
 
-A session keeps messages at hand only as long as its takers use them up: every `TICK` seconds it returns what exceeds
-the number of waiting takers and the number of messages that it finished in the last two ticks. So a message never waits
-behind a slow handler of its bundle. A session that has finished nothing lately checks sooner if it has neighbours and
-no more bundles are listed: in an idle fleet, they wait for the rest of its bundle.
+A session keeps messages at hand only as long as its takers use them up: every `TICK` seconds it returns the messages
+that exceed the number of waiting takers and the number of messages that it finished in the last two ticks. So a message
+never waits behind a slow handler of its bundle. A session that has finished nothing lately checks sooner if it has
+neighbours and no more bundles are listed: in an idle fleet, they wait for the rest of its bundle.
 
 While more bundles are listed, no neighbour waits for this one: takers that have some of its messages then have
-`DEEP_SPAN` seconds to finish them. And the session claims ahead what its takers use up in about the time of a claim, so
-that they need not wait for one.
+`DEEP_SPAN` seconds to finish them. And the session claims ahead the number that its takers use up in about the time of
+a claim, so that they need not wait for one.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class HeldBundles:
         self.at_hand: int = 0
         """The number of messages that are ready for takers."""
         self.returning: set[AtomicWrite] = set()
-        """The returns in flight. The messages in them come before all that are claimed meanwhile."""
+        """The returns in flight. The messages in them come before all that are claimed in the meantime."""
 
     @property
     def any(self) -> bool:
@@ -311,7 +311,7 @@ class HeldBundles:
         self._keep_at_hand(hold, [claim])
 
     def _give_up(self, hold: BundleHold) -> None:
-        """Return a suspended bundle to other consumers if nothing of it has changed since the claim."""
+        """Return a suspended bundle to other consumers if it has not changed since the claim."""
         if hold.version or hold.with_takers or hold.stuck or self._closed:
             return
         claims, hold.ahead = hold.ahead, []

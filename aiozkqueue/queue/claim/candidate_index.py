@@ -87,7 +87,8 @@ class _Aside:
 class CandidateIndex:
     """The candidates of a queue that one session knows. ``wakeup`` is set when there may be some.
 
-    The methods of `WatchListener` receive what watches report. ``registration`` is the session's entry as a consumer.
+    The methods of `WatchListener` receive the reports of watches. ``registration`` is the session's entry as a
+    consumer.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class CandidateIndex:
             raise ConfigConflictError(msg)
         self.revision = snapshot.revision
         self.levels.adopt(snapshot.tiers)
-        self.relist()  # what was left out may count now
+        self.relist()  # the omitted items may count now
         if not config.scheduled:
             self.delayed.clear()  # the queue was created again
         if config.staged and self.batch_visibility is None:

@@ -1,6 +1,6 @@
 """Claim batches in flight: each is sent by a separate task, next to the dispatcher's loop.
 
-The claims of a batch go to the waiting takers, and the rest is released. The candidate index learns what was not
+The claims of a batch go to the waiting takers, and the others are released. The candidate index learns which were not
 claimed.
 """
 

@@ -139,7 +139,7 @@ class _ReadResult:
         return [index for index, item in enumerate(self.items) if item is not None and item[2]]
 
     def record(self, index: int, item: Versioned | None, lock: Versioned | None, meta: Versioned | None) -> None:
-        """Record what was read of a candidate, the item before the lock."""
+        """Record the data read of a candidate, the item before the lock."""
         if lock is None or lock.data != self._lock:
             self.lost.append(index)
         else:
@@ -195,7 +195,7 @@ class Claimer:
         self._lock_text = lock_text(ids.client)
         self._above_places = state.paths.at("")
         self._lock_prefix = state.paths.lock("")
-        self._logged: set[str] = set()  # what has been logged as unreadable
+        self._logged: set[str] = set()  # ids already logged as unreadable
         self.counts: ClaimCounts = ClaimCounts()
         # Ids of other programs are shorter than our longest.
         self.item_lock_size: int = zookeeper.path_size(state.paths.lock("0" * state.longest_id)) + 4
@@ -226,7 +226,7 @@ class Claimer:
         return min(left, BATCH, max(1, int(BATCH_BYTES / self._expected_size)))
 
     def reserve(self, size: int, generation: int) -> None:
-        """Charge the locks of a batch to the budget before it is sent, so that the next batch sees what is left."""
+        """Charge the locks of a batch to the budget before it is sent, so that the next batch sees the rest."""
         self._budgets.of(generation).spend(size)
 
     def unreserve(self, size: int, generation: int) -> None:
@@ -477,7 +477,7 @@ class Claimer:
         return metas
 
     def examine(self, claim: Claim, item: Versioned, meta: Versioned | None) -> Disposition | None:
-        """Store what was read in a claim; return its disposition if it must not be delivered."""
+        """Store the data read in a claim; return its disposition if it must not be delivered."""
         claim.raw, claim.created, claim.version = item
         if not is_plain_at(claim.place):
             claim.fields = ItemName.parse(claim.name)

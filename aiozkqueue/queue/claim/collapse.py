@@ -119,7 +119,7 @@ class _Lane:
 
 
 class Collapse:
-    """Chooses what one session claims from a queue with compaction."""
+    """Chooses the messages that one session claims from a queue with compaction."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class Collapse:
         return Duplicates(self, [snapshot.place for snapshot in snapshots], operations)
 
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
-        """Read what the removal of duplicates depends on; their payloads only where a history keeps them."""
+        """Read the data for the removal of duplicates; their payloads only if a history keeps them."""
         paths = [
             path for place in places for path in (self._state.paths.at(place), self._state.paths.meta(id_at(place)))
         ]
@@ -368,7 +368,7 @@ class _Free(NamedTuple):
 
 
 def like_of(name: ItemName) -> str | None:
-    """Return what all messages of one set have in common; None for a message that is in no set.
+    """Return the text that all messages of one set have in common; None for a message that is in no set.
 
     These are the key, the tags, and all fields that this module does not know, such as the node that may take it.
     """

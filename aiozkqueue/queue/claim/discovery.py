@@ -399,7 +399,7 @@ class CandidateSource:
         return []
 
     def _of_peers(self, level: PriorityLevel, limit: int) -> list[str]:
-        """Return other consumers' items: any, to a taker that asks for what is available now; otherwise stale ones."""
+        """Return other consumers' items: any, to a taker that does not wait; otherwise stale ones."""
         index, backlog = self._index, level.backlog
         if self._demand.impatient:
             places = index.heads(backlog.take_of_peers(limit, index.held.__contains__))

@@ -198,8 +198,8 @@ class ClaimDispatcher:
     ) -> Waiter:
         """Request up to ``limit`` claims; the waiter's future returns them as soon as there is at least one.
 
-        The future returns an empty list after ``timeout`` seconds (None: no limit; 0: after one search). A
-        caller that stops waiting for it must call `give_up`. A transaction is the ``owner`` of what it takes, and gets
+        The future returns an empty list after ``timeout`` seconds (None: no limit; 0: after one search). A caller that
+        stops waiting for it must call `give_up`. A transaction is the ``owner`` of the messages that it takes, and gets
         further messages of the groups that it holds.
 
         Raises:
@@ -223,7 +223,7 @@ class ClaimDispatcher:
         return claims
 
     def _current(self, generation: int | None) -> bool:
-        """Whether messages may be delivered to a taker now, by what is known of the session and the queue."""
+        """Whether messages may be delivered to a taker now, as far as known of the session and the queue."""
         zookeeper, state = self._zookeeper, self.state
         return (
             zookeeper.state is State.CONNECTED
@@ -261,7 +261,7 @@ class ClaimDispatcher:
         for `LEAVING` seconds, through any number of cancellations; the releases continue in the background.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled meanwhile.
+            asyncio.CancelledError: the caller was cancelled in the meantime.
         """
         released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._return_idle()
@@ -487,7 +487,7 @@ class ClaimDispatcher:
         Batches in flight were refused by the configuration version, or were applied before the pause.
         """
         self._waiters.answer_impatient(self._waiters.arrivals)
-        self._waiters.settle_partial(self._claim_batches.in_flight)  # no more come to what they have
+        self._waiters.settle_partial(self._claim_batches.in_flight)  # they get no more messages
         if self._pause is not None and self._pause.reason is not reason:
             self._end_pause()
         if self._pause is None:

@@ -1,4 +1,4 @@
-"""Removes the locks of failed claims, and wakes consumers that could not take the items meanwhile."""
+"""Removes the locks of failed claims, and wakes consumers that could not take the items in the meantime."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class Prefetcher:
     """The claims of one loop that are ready or requested. It holds no reference to the loop.
 
     Half of the window is requested at a time, and again before the first half has arrived, so one half can be on its
-    way while the loop uses up the other. A prefetcher that is not ``patient`` asks for what is available now, with one
-    request at a time.
+    way while the loop uses up the other. A prefetcher that is not ``patient`` wants only messages available now, with
+    one request at a time.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The part of a session that hands out claims."""
+"""The part of a session that delivers claims."""
 
 from __future__ import annotations
 

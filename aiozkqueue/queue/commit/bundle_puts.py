@@ -155,7 +155,7 @@ def _batch_fields(puts: Sequence[Put]) -> set[str | None]:
     """Return the `batch_field` of each put, where all ids have the same length."""
     if type(puts) is PlainPuts:
         return {puts.batch}
-    different = {put.prefix[:-_ID_FIELD]: put.prefix for put in puts}  # by what comes before the id
+    different = {put.prefix[:-_ID_FIELD]: put.prefix for put in puts}  # by the part before the id
     return set(map(batch_field, different.values()))
 
 

@@ -152,7 +152,7 @@ def release_disposition(
 
 
 def describe_end(disposition: Disposition) -> str:
-    """Describe for the log what happens to a message that was delivered and not finished."""
+    """Describe for the log the fate of a message that was delivered and not finished."""
     if disposition.kind == "dead":
         return "a dead letter"
     if disposition.kind == "consume":

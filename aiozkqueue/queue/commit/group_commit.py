@@ -110,7 +110,7 @@ class _PendingMulti:
         """Why it cannot be sent at all."""
 
     def send(self, slot: Slot, generation: int, large_batches: Iterator[int]) -> Sending:
-        """Compose the multi from what is known now, and send it under a slot.
+        """Compose the multi from the current state, and send it under a slot.
 
         ``large_batches`` counts the large batches that need results.
         """
@@ -235,7 +235,7 @@ class GroupCommitter:
     def submit(self, atomic_write: AtomicWrite, contribution: Contribution | None = None) -> None:
         """Accept a write; the committer is responsible for its outcome from now on.
 
-        ``share`` is what a write without a part does, as a member of a shared write.
+        ``contribution`` describes a write without a part, as a member of a shared write.
 
         Raises:
             SessionClosedError: the session has been closed.
@@ -398,7 +398,7 @@ class GroupCommitter:
     async def _make_ready(self, slot: Slot) -> ZooKeeperError | None:
         """Wait until a multi can be sent under a slot; return the error if none ever can.
 
-        No write is taken meanwhile, so each can be withdrawn.
+        No write is taken in the meantime, so each can be withdrawn.
         """
         while not self._can_send(slot, self._unsent.ready):
             try:
@@ -442,7 +442,7 @@ class GroupCommitter:
             try:
                 sending = pending.sending
                 if sending is None:
-                    if not self._can_send(slot, batch):  # nothing of these is in progress: they can be withdrawn again
+                    if not self._can_send(slot, batch):  # none of these is in progress: they can be withdrawn again
                         _separate(batch)
                         self._requeue(batch)
                         return

@@ -124,7 +124,8 @@ class EndClaims(Part):
     ) -> Coroutine[object, object, None] | None:
         """Fail the commit if a claim is lost; have other owners repair the cause.
 
-        ``claim`` is the claim that it is about (None: of several), and ``owner`` answers for it instead of the claim.
+        ``claim`` is the claim that it is about (None: of several), and ``owner`` handles its refusal instead of the
+        claim.
         """
         if owner is not None:
             return owner.repair(operation, error)
@@ -281,7 +282,7 @@ class EndClaims(Part):
     def _answer_record(
         self, claim: Claim, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Adopt what a refusal reveals about an attempt record, or leave the record out: the lock is still ours."""
+        """Adopt the attempt record that a refusal reveals, or leave the record out: the lock is still ours."""
         if isinstance(error, NoNodeError):
             if isinstance(operation, Create):  # the parent of the records is missing
                 return claim.state.repair(operation, error)

@@ -1,4 +1,4 @@
-"""One put, and many puts without options: what is known of a message before it is sent."""
+"""One put, and many puts without options: a message before it is sent."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Put plans: what a put with options adds to its create, such as another place or further operations in the same multi.
+"""Put plans: the additions of a put with options to its create, such as another place or further operations.
 
 A put without options has no plan, and only pays for the check. Each feature with a part in a put contributes to the
 plan: a `Place` is the parent and name of the item; a `PutHook` is one operation that is applied exactly if the create
 is, and handles its own refusal. (For operations attached to the *end* of a message see `attached`.)
 
 The put's options make its plan when it is prepared (`aiozkqueue.queue.put.prepare`). ``QueueState.transform_put`` adds
-what depends on the queue's configuration when the put is sent, because only then is the queue known to be open.
+the parts that depend on the queue's configuration when the put is sent, because only then the queue is open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PutHook(ABC):
         return True
 
     async def prepare(self) -> None:  # noqa: B027 - most need nothing
-        """Do what must precede the sending of the put. The queue is open."""
+        """Do the work that must precede the sending of the put. The queue is open."""
 
     @property
     def dropped(self) -> bool:
@@ -47,7 +47,7 @@ class PutHook(ABC):
 
     @abstractmethod
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Handle a refusal that this operation caused; nothing of the multi was applied.
+        """Handle a refusal that this operation caused; no part of the multi was applied.
 
         Raise a `QueueError` to fail the put. Return a coroutine that repairs the cause before the put is sent again, or
         None to send it again immediately, because the operation has changed or has ``dropped`` the put.
@@ -71,7 +71,7 @@ class Place(Protocol):
         ...
 
     async def prepare(self) -> None:
-        """Obtain what must be known before the put is sent. The queue is open."""
+        """Obtain the data that the put needs before it is sent. The queue is open."""
         ...
 
     def path(self, prefix: str) -> str:
@@ -118,7 +118,7 @@ class PutPlan:
         return self.place is not None and self.place.needs_time
 
     async def prepare(self) -> None:
-        """Obtain what must be known before the put is sent."""
+        """Obtain the data that the put needs before it is sent."""
         for attached_op in self.attached_ops:
             if not attached_op.ready:
                 await attached_op.prepare()

@@ -1,4 +1,4 @@
-"""The creation of items: what a put is when it is sent."""
+"""The creation of items: puts when they are sent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Puts(Part):
         self.repairs = 0
         self.queues: tuple[QueueState, ...] = queues_of(puts)
         self._puts = puts
-        self._sent = puts  # with what the queues' configuration added when they were last composed
+        self._sent = puts  # with the additions of the queues' configuration when they were last composed
         self._patience = patience
         self._needs = needs
         self._bundled = False  # whether its last operations were composed together with those of other writes

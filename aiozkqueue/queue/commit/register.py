@@ -31,7 +31,7 @@ class FixedOperations(Part):
     def __init__(
         self, changed: str, operations: Sequence[Operation], explain: Callable[[ZooKeeperError], QueueError]
     ) -> None:
-        """``changed`` names what the operations change, for the error of a user without the right to do so."""
+        """``changed`` names the data that the operations change, for the error of a user without the right to do so."""
         size = sum(len(data) for operation in operations if isinstance(data := getattr(operation, "data", b""), bytes))
         super().__init__(size + 200 * (len(operations) + 1))
         self.changed = changed
@@ -52,7 +52,7 @@ class FixedOperations(Part):
 async def server_time(runtime: Runtime, subject: str) -> int:
     """Return ZooKeeper's time in milliseconds; write until there is a recent sample, however long that takes.
 
-    ``subject`` names what needs the time, for the error of a user who may not write.
+    ``subject`` names the feature that needs the time, for the error of a user who may not write.
 
     Raises: QueueError; as `Queue.put`.
     """

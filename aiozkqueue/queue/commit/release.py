@@ -7,7 +7,7 @@ so the number of refusals is bounded:
 2. ``[check item, delete lock]``, with the timed lock of a delay. If even that is refused, this session keeps the claim
    for the delay, and then releases it without one.
 3. ``[check locks znode, delete lock]``, after a read that shows that the lock is ours.
-4. Nothing: the lock stays until the session ends, and the log says so.
+4. Nothing: the lock stays until the session ends, which is logged.
 
 A claim that is lost is left out immediately. A message of a bundle has only the first step; if its single item is
 refused, it stays in its bundle, and its attempt is recorded there, which is refused if the bundle is lost.

@@ -1,7 +1,7 @@
 """The writes that were refused: each is repaired, reduced, sent again, or failed.
 
-A repair runs outside the slots, so that no other write waits for it. Nothing of its write is in progress meanwhile, so
-the write can be withdrawn until it is queued again.
+A repair runs outside the slots, so that no other write waits for it. No request of its write is in progress at that
+time, so the write can be withdrawn until it is queued again.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ always find out whether a multi was applied:
 
 - Its reply is lost: the same multi is sent again in the same ZooKeeper session. ``BadVersion`` on the slot with our
   stamp in it means that the first copy was applied. Success means that it was not.
-- The session ends first: a session created *after* the server's verdict reads the slot. Nothing of the old session can
-  be applied any more, and the new session sees everything that was.
+- The session ends first: a session created *after* the server's verdict reads the slot. No request of the old
+  session can still be applied, and the new session sees everything that was.
 - The multi is refused after a copy of it was lost: the slot is written again in a separate request (*sealed*) before
 the refusal is reported. From then on no late copy can be applied.
 """
@@ -123,7 +123,7 @@ class Slot:
             RequestTooLargeError, ServerError: the multi was refused as a whole, and no copy of it can be applied any
                 more.
             NoAuthError: an ACL refuses access to the slot itself.
-            ClientClosedError: the client was closed meanwhile; the fate is unknown.
+            ClientClosedError: the client was closed in the meantime; the fate is unknown.
         """
         multi, generation, wanted, reply, sent = sending
         in_doubt = False

@@ -2,7 +2,7 @@
 
 A purge, a move or an acknowledgement by token ends an item without holding it. Each is a change based on data just
 read: one multi that fails if any of the data has changed, or if it is sent a second time. An item that no client holds
-is locked and unlocked by the change itself, which fails if another client claims it meanwhile.
+is locked and unlocked by the change itself, which fails if another client claims it in the meantime.
 """
 
 from __future__ import annotations

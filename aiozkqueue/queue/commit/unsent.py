@@ -175,7 +175,7 @@ class SharedWrite(AtomicWrite):
             member.settle(None)
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error: each member fails for itself, so that its error names its transaction."""
+        """Raise an error: each member fails separately, so that its error names its transaction."""
         raise AssertionError(self.transaction_id) from error
 
 

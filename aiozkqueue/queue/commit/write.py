@@ -56,7 +56,7 @@ class SharedOps:
 
     def __init__(self) -> None:
         self.members: list[tuple[AtomicWrite, RefusalHandler]] = []
-        """The writes, and what answers for each."""
+        """The writes, each with its handler."""
 
     def handlers(self) -> list[tuple[AtomicWrite, RefusalHandler]]:
         """Return the writes that a refusal concerns, which are separate, and the handler of each."""
@@ -116,8 +116,8 @@ class _Counted:
 class Composition:
     """The operations of one multi in their order, and the handlers of their refusals.
 
-    A handler answers for all operations from the one that it is named with to the next that has another. The operations
-    of a write before its first named handler are answered by the write's part.
+    A handler is responsible for all operations from the one that it is named with to the next that has another. The
+    operations of a write before its first named handler are answered by the write's part.
     """
 
     __slots__ = ("_clock", "_counted", "_handlers", "_now", "_starts", "chains", "operations", "put_run", "write")
@@ -189,7 +189,7 @@ class Composition:
         counted.shared.members += [(write, state) for write in writes or current]
 
     def handler_of(self, index: int, start: int) -> tuple[RefusalHandler, int] | None:
-        """Return the last handler named for an operation, and the index of the first operation that it answers for.
+        """Return the last handler named for an operation, and the index of the first operation that it handles.
 
         Return None if no handler was named since the operation ``start``.
         """
@@ -206,7 +206,7 @@ class Composition:
 
 
 class Part(ABC):
-    """Operations of an atomic write that belong together: one answers for their refusals, and acts on the outcome.
+    """Operations of an atomic write that belong together, with the handler of their refusals and their outcome.
 
     A part is a `RefusalHandler` of its own operations.
     """
@@ -391,7 +391,7 @@ class AtomicWrite:
     )
 
     part: Part
-    """Its operations, and what acts on their outcome. A member of a `SharedWrite` gets a part when it is separated."""
+    """Its operations, and the handler of their outcome. A member of a `SharedWrite` gets one when it is separated."""
 
     def __init__(
         self, transaction_id: str, part: Part | None = None, watcher: Callable[[AtomicWrite], None] | None = None
@@ -444,7 +444,7 @@ class AtomicWrite:
     # -- its outcome
 
     def succeed(self, results: Sequence[Result] | None, meter: Meter | None = None) -> None:
-        """Settle the write as applied, or send what remains of it."""
+        """Settle the write as applied, or send its remaining part."""
         if not self.settled:
             part = self.part
             part.applied(results, meter)

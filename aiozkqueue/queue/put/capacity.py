@@ -427,7 +427,7 @@ class CapacityGate:
 
 
 def _copy_of(error: QueueError) -> QueueError:
-    """Return a copy of an error for one caller, so that notes added about one put do not reach another's caller."""
+    """Return a copy of an error for one caller, so that a note added about one put does not reach other callers."""
     own = copy(error)
     own.__cause__ = error.__cause__
     return own

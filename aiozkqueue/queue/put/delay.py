@@ -41,7 +41,7 @@ class DelayedPlace:
 
     @property
     def _time_known(self) -> bool:
-        """Whether ZooKeeper's time is known as well as this needs it."""
+        """Whether ZooKeeper's time is known precisely enough."""
         clock = self._runtime.server_clock
         if self._due is None:
             return self._delay is None or clock.bounded

@@ -1,4 +1,4 @@
-"""The lifetime of a message: when it expires, and what happens then.
+"""The lifetime of a message: its expiry, and the action at its expiry.
 
 The time of expiry is part of the item's name (``-e<ms>``, ZooKeeper's time). It is fixed when the put is sent, and
 counts from the due time or from the put. It is checked when the message is claimed, against ZooKeeper's time at the
@@ -60,7 +60,7 @@ class TtlPlace:
 
     async def prepare(self) -> None:
         """Learn ZooKeeper's time, and prepare the place."""
-        while not self.ready:  # the queue may change meanwhile
+        while not self.ready:  # the queue may change in the meantime
             if self.within is not None and not self.within.ready:
                 await self.within.prepare()
             if self._end_known:

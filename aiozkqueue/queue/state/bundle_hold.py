@@ -277,7 +277,7 @@ class BundleHold:
             self.owner.finished(self, unlocked=changes.unlocked)
 
     def unknown(self) -> None:
-        """Give the hold up: nothing can be composed without knowing the version of the record."""
+        """Give up the hold: nothing can be composed without knowing the version of the record."""
         self.lose()
 
     def _changed(self) -> BundleRecord:
@@ -354,7 +354,7 @@ class BundledClaim(Claim):
         return claim
 
     def settled(self, fate: ItemFate) -> None:
-        """Record that the claim is over, and what has become of the message."""
+        """Record that the claim is over, and the fate of the message."""
         self.bundle.settled(self, fate)
 
 

@@ -53,7 +53,7 @@ class BundleSetup:
         return [SetData(self._paths.bundle_count(bit, left=more < 0), b"") for bit in bits]
 
     def refuse(self, error: ZooKeeperError) -> None:
-        """Stop counting, because ZooKeeper forbids it: puts go on, and count a bundle as one."""
+        """Stop counting, because ZooKeeper forbids it: puts continue, and count a bundle as one."""
         if not self._refused:
             self._refused = True
             text = "queue %s: %s; a bundle of this session counts as one put"
@@ -66,7 +66,7 @@ class BundleSetup:
     async def complete(self, guard: Operation) -> None:
         """Create the missing counters, in a multi with the guard.
 
-        Raises: ZooKeeperError: MultiError also if another session has created some meanwhile, or the guard fails.
+        Raises: ZooKeeperError: MultiError also if another session has created some in the meantime, or the guard fails.
         """
         folder = await self._zookeeper.exists(self._paths.bundled)
         full = folder is not None and folder.num_children >= len(self._counters)

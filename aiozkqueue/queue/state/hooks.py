@@ -59,7 +59,7 @@ class RefusalHandler(Protocol):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Return a coroutine that repairs the cause before everything is sent again; None to send it again at once.
 
-        Raises: QueueError: the cause cannot be repaired. Nothing of the multi is applied; the caller gets the error.
+        Raises: QueueError: the cause cannot be repaired. No part of the multi is applied; the caller gets the error.
         """
         ...
 

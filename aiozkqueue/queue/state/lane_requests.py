@@ -27,7 +27,7 @@ class LaneRequests:
 
     @contextmanager
     def waiting(self, priority: int, *, scheduled: bool) -> Iterator[None]:
-        """Include this request in each change that begins meanwhile."""
+        """Include this request in each change that begins in the meantime."""
         request = (priority, scheduled)
         self._waiting[request] += 1
         try:

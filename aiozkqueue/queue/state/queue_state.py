@@ -251,7 +251,7 @@ class QueueState:
                 raise access_denied(self.name, error.error) from error
             if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
                 raise
-            # Another process has created or changed a znode meanwhile: try again.
+            # Another process has created or changed a znode in the meantime: try again.
 
     def expect_groups(self) -> None:
         """Make the next `open` enable groups in the configuration."""

@@ -58,7 +58,8 @@ async def complete(
 ) -> None:
     """Create the missing znodes of a queue: ``folders``, and others that its configuration of this version requires.
 
-    Raises: ZooKeeperError: MultiError also if another process has created one of them, or deleted the queue, meanwhile.
+    Raises: ZooKeeperError: MultiError also if another process has created one of them, or deleted the queue, in the
+    meantime.
     """
     present = await zookeeper.children(paths.base)
     wanted = [*folders, paths.later] if config.scheduled else folders
@@ -72,7 +73,7 @@ async def clear(zookeeper: ZooKeeper, base: str, version: int) -> None:
 
     Each multi checks the version. So nothing is removed from a queue that was created again, which has a later one.
 
-    Raises: ZooKeeperError: MultiError if the queue was created again meanwhile.
+    Raises: ZooKeeperError: MultiError if the queue was created again in the meantime.
     """
     names = await below(zookeeper, base)
     guard = Check(base, version)

@@ -108,7 +108,7 @@ def move(
     Raises:
         InvalidOptionError: an option is invalid, or another run uses the folder.
         ConfigConflictError: an audit into another folder was interrupted and must be finished first.
-        ClaimLostError: another audit has begun meanwhile; this one has published nothing.
+        ClaimLostError: another audit has begun in the meantime; this one has published nothing.
         ConnectionLostError, AccessDeniedError.
     """
     servers = parse_servers(options)
@@ -233,7 +233,7 @@ class _State:
         return Run.decode(node.data)
 
     async def write(self, run: Run) -> None:
-        """Replace the last state read or written. Raises: ClaimLostError: another audit has written meanwhile."""
+        """Replace the last state read or written. Raises: ClaimLostError: another audit has written in the meantime."""
         zookeeper, root, path = (
             core_of(self._session).zookeeper,
             core_of(self._session).root,

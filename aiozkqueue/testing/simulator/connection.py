@@ -210,7 +210,7 @@ class SimulatedSession(Session):
         ensemble, network = self._servers, self._servers.delays.network
         await asyncio.sleep(network() + network())
         if ensemble.dead or not server.up or server.tree.applied < self.last_zxid:
-            return False  # the server is down, or behind what this client has seen
+            return False  # the server is down, or behind the state that this client has seen
         wanted = self._resumable
         if wanted is None:
             session = await self._new_session(server)

@@ -63,7 +63,7 @@ class Process:
             self._loop.call_later(seconds, self.resume)
 
     def resume(self) -> None:
-        """Continue with all callbacks that have become due meanwhile."""
+        """Continue with all callbacks that have become due in the meantime."""
         self.paused_since = None
         self._loop.paused.discard(self)
         self._loop.put_back(self.parked)
@@ -114,7 +114,7 @@ def _scopes_in_order() -> Iterator[None]:
     """Let anyio cancel nested scopes in the order of entry instead of that of their addresses."""
     init = CancelScope.__init__
 
-    def ordered(self: CancelScope, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - handed through
+    def ordered(self: CancelScope, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - passed through
         init(self, *args, **kwargs)
         self._child_scopes = _OrderedSet()  # type: ignore[assignment]  # nowhere else to change it
 

@@ -183,7 +183,7 @@ class ServerConnection:
                 self.client.stream.send((self.server.tree.applied, entry.request.answer(entry.result)))
 
     def cut(self, why: str) -> None:
-        """Close; the client learns of it at once, unless nothing gets through."""
+        """Close; the client is notified at once, unless nothing gets through."""
         if self.open:
             self._close()
             if not self.silent:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import Operation
 
-in_hand = partial(run, feature="cancelled in hand")
+in_hand = partial(run, feature="cancelled while held")
 
 
 def _cancels(operations: list[Operation]) -> bool:

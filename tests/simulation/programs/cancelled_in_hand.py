@@ -176,4 +176,4 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     run.history.part(InHand).leftovers += [path for path in nodes if path.startswith(places)]
 
 
-join(Feature("cancelled in hand", prepare, [put, work, work, cancel], finish, relax=take_the_rest))
+join(Feature("cancelled while held", prepare, [put, work, work, cancel], finish, relax=take_the_rest))

@@ -147,5 +147,5 @@ def test_each_option_of_spark_is_in_the_table_of_its_page() -> None:
     shown = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     with pytest.raises(zq.InvalidOptionError) as refused:
         parse_options({"unknown": ""})
-    known = set(str(refused.value).partition("there are ")[2].split(", "))
+    known = set(str(refused.value).partition("the options are ")[2].split(", "))
     assert known - shown == {"path"}, "the argument of `load` and `save`, which the row of `queue` describes"

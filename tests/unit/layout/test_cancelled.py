@@ -1,4 +1,4 @@
-"""The ids of messages that were cancelled in hand."""
+"""The ids of messages that were cancelled while held."""
 
 from __future__ import annotations
 

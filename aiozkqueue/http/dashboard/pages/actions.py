@@ -1,4 +1,4 @@
-"""Changes: each is asked for by a button, confirmed on a page that says what will happen, and then made."""
+"""Changes: a button requests each of them, a page states its effect and asks for confirmation, and then it is made."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def _chosen(visit: Visit, queue: Queue[bytes], form: Form) -> tuple[list[s
     return form.all("id")[:SELECTED], False
 
 
-# -- what is done
+# -- the changes
 
 
 async def _pause(asked: Asked) -> str:

@@ -1,4 +1,4 @@
-"""The sessions that consume, with what each holds."""
+"""The sessions that consume, with the messages that each holds."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ async def of_all(visit: Visit) -> Response:
 async def show(visit: Visit, name: str) -> Response:
     """Show the dead letters of a queue, or those that a search finds, and how many have which reason.
 
-    While very many dead letters are listed, the page says so and loads again.
+    While very many dead letters are listed, the page states this and loads again.
     """
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)

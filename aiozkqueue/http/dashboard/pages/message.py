@@ -1,4 +1,4 @@
-"""One message: what it was put with, its payload, and its story."""
+"""One message: the options of its put, its payload, and its story."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def show(visit: Visit, name: str) -> Response:
-    """Show a page of the messages. While a long queue is listed, the page says so and loads again."""
+    """Show a page of the messages. While a long queue is listed, the page states this and loads again."""
     queue = await visit.queue(name)
     figures = await visit.figures_of(name)
     queue = visit.listing_of(queue, figures.sample.size)

@@ -20,7 +20,7 @@ async def show(visit: Visit) -> Response:
 
 
 async def findings(visit: Visit) -> Response:
-    """Show what the doctor has found."""
+    """Show the findings of the doctor."""
     return visit.page("findings.html", section="/findings", diagnosis=await _diagnosis(visit))
 
 

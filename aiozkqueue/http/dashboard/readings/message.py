@@ -1,4 +1,4 @@
-"""One message: what it was put with, its payload, and its story."""
+"""One message: the options of its put, its payload, and its story."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Details(NamedTuple):
 
     state: MessageState
     stored: Stored | None
-    """None: nothing is stored of it."""
+    """None: no data of it is stored."""
     events: list[Event]
 
     @property

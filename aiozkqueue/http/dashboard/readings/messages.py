@@ -83,7 +83,7 @@ class _Index(NamedTuple):
 
 
 async def list_messages(shared: Shared, queue: Queue[bytes], wanted: Wanted, page: int) -> Listing:
-    """Return a page of the messages that match, from 0. Visitors share what is read for it.
+    """Return a page of the messages that match, from 0. Visitors share the data that is read for it.
 
     Raises: AccessDeniedError, PayloadError.
     """

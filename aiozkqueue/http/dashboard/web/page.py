@@ -64,7 +64,7 @@ def render(
     template: str,
     visitor: Visitor | None,
     status: int = 200,
-    **values: Any,  # noqa: ANN401 - what the template shows
+    **values: Any,  # noqa: ANN401 - the values that the template shows
 ) -> Response:
     """Return a page. The template also gets the path of the service, the visitor and the navigation."""
     shown = {

@@ -69,7 +69,7 @@ class Visit:
         """The purges of the server. Raises: ProblemError: the session is not open."""
         return self._backend.purges
 
-    # -- what the visitor may see
+    # -- the permissions of the visitor
 
     def sees(self, queue: str) -> bool:
         """Whether the visitor may see a queue."""
