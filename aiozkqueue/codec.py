@@ -74,7 +74,7 @@ class AdapterCodec(Generic[T]):
             msg = f"not a value for queue {queue!r}: {_summary(error)}"
             raise PayloadError(msg) from None  # pydantic's error shows the value, and tracebacks are logged
         if declared != actual:
-            self._refuse_vanishing(value, queue)
+            self._refuse_lost_fields(value, queue)
         return declared
 
     def decode(self, payload: bytes, queue: str) -> T:
@@ -85,7 +85,7 @@ class AdapterCodec(Generic[T]):
             msg = f"payload on queue {queue!r} does not decode: {_summary(error)}"
             raise PayloadError(msg) from None
 
-    def _refuse_vanishing(self, value: T, queue: str) -> None:
+    def _refuse_lost_fields(self, value: T, queue: str) -> None:
         declared = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
         actual = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, serialize_as_any=True)
         lost = _lost_key(declared, actual)

@@ -12,7 +12,7 @@ from aiozkqueue.operations.ledger_marks import Mark
 from aiozkqueue.operations.ledger_pages import count_messages, read_page
 from aiozkqueue.queue.commit.conditional import settle
 from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
-from aiozkqueue.queue.commit.unclaimed import burial, find, removal
+from aiozkqueue.queue.commit.unclaimed import dead_lettering, find, removal
 from aiozkqueue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError, below
 
@@ -174,7 +174,7 @@ class Removing(Manifests):
         if reason is None:
             return removal(self._runtime, self._state, snapshot, CONSUME)
         disposition = Disposition("dead", reason=f"stream {self._group!r}: {reason}")
-        return burial(self._runtime, self._state, snapshot, disposition)
+        return dead_lettering(self._runtime, self._state, snapshot, disposition)
 
 
 def _claim_of(lock: Node) -> str:

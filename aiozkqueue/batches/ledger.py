@@ -171,10 +171,10 @@ class Ledger(Ahead):
         for name in await below(self._zookeeper, manifest):
             if not is_page(name):  # a mark for the undivided batch
                 await self._change([Delete(f"{manifest}/{name}")], partial(self._gone, f"{manifest}/{name}"))
-        room = chunk
+        remaining = chunk
         for page in pages:
-            first, remainder = await self._cut(page.path, room, claims)
-            room -= count_messages(first)
+            first, remainder = await self._cut(page.path, remaining, claims)
+            remaining -= count_messages(first)
             if remainder:
                 create = Create(f"{target}/{name_at(page.path)}", write_page(remainder))
                 marks = [Delete(f"{page.path}/{mark}") for mark in await below(self._zookeeper, page.path)]
@@ -184,18 +184,18 @@ class Ledger(Ahead):
         left, right = state.divided(number, chunk, kept, moved)
         await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())], self._never)
 
-    async def _cut(self, page: str, room: int, claims: Collection[str]) -> tuple[list[Entry], list[Entry]]:
-        """Return the first items of a page, with up to ``room`` messages, and the others.
+    async def _cut(self, page: str, remaining: int, claims: Collection[str]) -> tuple[list[Entry], list[Entry]]:
+        """Return the first items of a page, with up to ``remaining`` messages, and the others.
 
         If the cut is inside a bundle, the messages of the bundle become locked single items.
         """
         entries, index = await self._entries(page), 0
-        while room and index < len(entries):
+        while remaining and index < len(entries):
             entry = entries[index]
-            if entry.messages > room:
+            if entry.messages > remaining:
                 entries = await self._single_out(page, entries, entry, claims)
             else:
-                room, index = room - entry.messages, index + 1
+                remaining, index = remaining - entry.messages, index + 1
         return entries[:index], entries[index:]
 
     async def acknowledge(self, number: int, stream: str | None = None) -> int:

@@ -158,13 +158,13 @@ class Making(Removing):
         """Add pages until no message is left, or the batch is full."""
         (number, count, page), size = begun, PAGE
         while count < most and self._left and not self._halted:
-            room = most - count
+            remaining = most - count
             pages: dict[str, list[Entry]] = {}
-            while room > 0 and len(pages) < MAX_CONCURRENT and self._left:
-                chosen = await self._choose(size, room)
+            while remaining > 0 and len(pages) < MAX_CONCURRENT and self._left:
+                chosen = await self._choose(size, remaining)
                 if chosen:
                     pages[f"{self._manifest(number)}/{page:06d}"] = chosen
-                    page, room = page + 1, room - count_messages(chosen)
+                    page, remaining = page + 1, remaining - count_messages(chosen)
             adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
             made = await run_limited(MAX_CONCURRENT, adding)
             count += sum(added for added in made if added is not None)
@@ -184,13 +184,14 @@ class Making(Removing):
     def _left(self) -> int:
         return len(self._again) + len(self._candidates)
 
-    async def _choose(self, size: int, room: int) -> list[Entry]:
-        """Choose up to ``size`` items with up to ``room`` messages for a page.
+    async def _choose(self, size: int, remaining: int) -> list[Entry]:
+        """Choose up to ``size`` items with up to ``remaining`` messages for a page.
 
-        A bundle is chosen as a whole. If it exceeds the room of the batch, it is dissolved, and none may be chosen.
+        A bundle is chosen as a whole. If it exceeds the remaining size of the batch, it is dissolved, and none may be
+        chosen.
         """
-        chosen = self._request_policy(min(size, room))
-        most, messages = min(MESSAGES * size, room), 0
+        chosen = self._request_policy(min(size, remaining))
+        most, messages = min(MESSAGES * size, remaining), 0
         for index, entry in enumerate(chosen):
             messages += entry.messages
             if messages > most:

@@ -182,13 +182,13 @@ class BatchWriter:
                 continue
             operations: list[Operation] = [SetData(self.path, done.encode(), version)]
             if record.batch == batch and record.stage is not None:
-                bells = await self._bells()
+                wakeup_paths = await self._wakeup_paths()
                 operations += await unlocking(QueueHandle(self._runtime, state), record.stage)
-                operations += (SetData(wakeup, b"") for wakeup in bells)
+                operations += (SetData(wakeup, b"") for wakeup in wakeup_paths)
             await self._write(operations)
         await clear_away(QueueHandle(self._runtime, state), self.writer)
 
-    async def _bells(self) -> list[str]:
+    async def _wakeup_paths(self) -> list[str]:
         """Return the znodes to write to so that every idle consumer wakes: the items, and a lane of each priority.
 
         A busy consumer only watches the lanes of more urgent priorities. A priority without a lane has no messages.

@@ -95,7 +95,7 @@ async def stats(
             output.print_json(_record(figures, seen.staged[figures.queue]))
     elif seen.found:
         _print_stats(seen.found, seen.staged)
-    _note_the_rest(seen)
+    _note_unread(seen)
     if seen.failed:
         raise seen.failed[0]
     return Exit.OK if seen.found and not seen.absent else Exit.NOTHING
@@ -133,7 +133,7 @@ async def _read_figures(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], bud
     return seen
 
 
-def _note_the_rest(seen: _Seen) -> None:
+def _note_unread(seen: _Seen) -> None:
     """Print which figures were not read, and why."""
     for figures in seen.found:
         if figures.incomplete:

@@ -157,7 +157,7 @@ class _Identified(_Framed):
         """See `Dialect`."""
         return PutNames(key=_between_bars(name) or None)
 
-    def bears(self, name: str, key: str) -> bool:
+    def has_id(self, name: str, key: str) -> bool:
         """Return whether an item has this id."""
         return _between_bars(name) == _clean(key)
 
@@ -219,12 +219,12 @@ def curator(
     return dialect
 
 
-def bears_id(dialect: Dialect, name: str, key: str) -> bool:
+def has_id(dialect: Dialect, name: str, key: str) -> bool:
     """Return whether an item has an id. Raises: InvalidOptionError: items of this kind have no ids."""
     if not isinstance(dialect, _Identified):
         msg = f"queue {dialect.path!r}: items of {dialect.title()} have no ids; give kind='id'"
         raise InvalidOptionError(msg)
-    return dialect.bears(name, key)
+    return dialect.has_id(name, key)
 
 
 def _clean(key: str) -> str:

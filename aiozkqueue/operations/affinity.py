@@ -51,7 +51,7 @@ REAP_LIMIT: Final = 10
 _PAGE: Final = 50
 
 
-async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int:
+async def reassign(handle: QueueHandle[Runtime], limit: int | None = None) -> int:
     """Reassign the oldest messages that other nodes have left waiting for too long; return how many.
 
     One pass reassigns up to ``limit`` messages (None: as configured). It leaves messages that a consumer holds, that
@@ -70,7 +70,7 @@ async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int
     late: list[ItemSnapshot] = []
     for folders in by_rank(handle.state, await lanes(handle)):
         of_rank = 0
-        async for places in _left_lying(handle, folders, locked, latest):
+        async for places in _overdue(handle, folders, locked, latest):
             found = await find(handle, places, sealed={})  # `doctor` reports unreadable messages
             older = [snapshot for snapshot in found if snapshot.lock is None and _date(snapshot) <= latest]
             late += older
@@ -78,14 +78,14 @@ async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int
             if not older or of_rank >= most:
                 break  # the following items in these folders were put later
     late = sorted(late, key=_date)[:most]
-    changes = [await _handing_on(handle, snapshot) for snapshot in late]
+    changes = [await _reassignment(handle, snapshot) for snapshot in late]
     reaped = sum(await apply(handle.runtime, changes))
     if handle.runtime.meter is not None:
         handle.runtime.meter.of(handle.name).reaped += reaped
     return reaped
 
 
-async def _left_lying(
+async def _overdue(
     handle: QueueHandle[Runtime], folders: list[str], locked: Collection[str | None], latest: int
 ) -> AsyncIterator[list[str]]:
     """Yield the places of other nodes' messages that no consumer holds, the oldest first, a few at a time."""
@@ -103,7 +103,7 @@ async def _left_lying(
             yield places[start : start + _PAGE]
 
 
-async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Change:
+async def _reassignment(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Change:
     """Return the change that reassigns an item to all nodes; it is refused if the item is held or gone."""
     paths = handle.paths
     lock = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()

@@ -33,7 +33,7 @@ from aiozkqueue.queue.candidates.tag_records import sweep_tags
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.redelivery.timed_locks import reap
 from aiozkqueue.runtime.acl_errors import translate_denials
-from aiozkqueue.runtime.strings import Strings, shed
+from aiozkqueue.runtime.strings import Strings, clear_gradually
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -287,7 +287,7 @@ class _Cleaning:
         )
         bad = bad_locks(self._zookeeper, paths, listed.names(), self._now / 1000)
         unannounced = [lock async for page in bad for lock in page.unannounced]
-        await shed(*timed.announced.parts)
+        await clear_gradually(*timed.announced.parts)
         over = [lock for lock in unannounced if self._is_over(LockRecord.decode(lock.node.data).end)]
         return freed + await self._remove([self._unlock(lock) for lock in over])
 
@@ -334,7 +334,7 @@ class _Cleaning:
             if begin >= cutoff and newer[hour] + self._counts[hour] <= history.most:
                 break
             chosen = await self._too_old(hour, history.most - newer[hour], cutoff)
-            removed += await self._remove([self._strike(pins, f"{hour}/{name}") for name in chosen])
+            removed += await self._remove([self._drop_pinned(pins, f"{hour}/{name}") for name in chosen])
         return removed
 
     async def _too_old(self, hour: str, kept: int, cutoff: int) -> list[str]:
@@ -432,7 +432,7 @@ class _Cleaning:
             Delete(path),
         ]
 
-    def _strike(self, pins: Pins, place: str) -> Sequence[Operation]:
+    def _drop_pinned(self, pins: Pins, place: str) -> Sequence[Operation]:
         return [Check(self._paths.pins, pins.version), Delete(self._paths.record(place))]
 
     async def _remove(self, changes: list[Sequence[Operation]]) -> int:

@@ -70,10 +70,10 @@ def convert(runtime: Runtime, source: QueueState, target: QueueState, item: Item
     now = runtime.server_clock.now()
     if target.dialect is None:
         assert source.dialect is not None  # noqa: S101 - for the type checker: at most one has our layout
-        return _into_ours(runtime, source.dialect, target, content, now)
+        return _to_own_item(runtime, source.dialect, target, content, now)
     if type(source.dialect) is type(target.dialect):
-        return _into_theirs(runtime, target, target.dialect, content, target.dialect.prefix_of(item.text))
-    return _into_theirs(runtime, target, target.dialect, content, _target_prefix(target.dialect, content, now))
+        return _to_foreign_item(runtime, target, target.dialect, content, target.dialect.prefix_of(item.text))
+    return _to_foreign_item(runtime, target, target.dialect, content, _target_prefix(target.dialect, content, now))
 
 
 # -- reading
@@ -124,7 +124,7 @@ def _undecodable(title: str, error: MalformedError) -> PayloadError:
 # -- writing
 
 
-def _into_ours(runtime: Runtime, source: Dialect, target: QueueState, content: _Content, now: int) -> Converted:
+def _to_own_item(runtime: Runtime, source: Dialect, target: QueueState, content: _Content, now: int) -> Converted:
     priority = _priority_here(source, target, content)
     header = Header(key=content.key, priority=priority, enqueued_at=content.enqueued_at)
 
@@ -162,7 +162,9 @@ def _target_prefix(dialect: Dialect, content: _Content, now: int) -> str:
         raise _refused(dialect.path, content, "properties that do not fit there", str(error)) from error
 
 
-def _into_theirs(runtime: Runtime, target: QueueState, dialect: Dialect, content: _Content, prefix: str) -> Converted:
+def _to_foreign_item(
+    runtime: Runtime, target: QueueState, dialect: Dialect, content: _Content, prefix: str
+) -> Converted:
     def put(body: bytes) -> Put:
         data = dialect.item([body])
         _check_size(runtime, target, content, data)

@@ -29,7 +29,7 @@ from aiozkqueue.zookeeper import (
     apply_until_answered,
 )
 
-from .affinity import REAP_EVERY, hand_on
+from .affinity import REAP_EVERY, reassign
 from .cleaning import Cleaned, clean_queue, clean_root, made_by, pass_record
 from .orphans import LATE
 
@@ -99,7 +99,7 @@ class Janitor:
         clean = partial(clean_queue, QueueHandle(self._runtime, state), late=LATE)
         self._follow(Duty(state.paths.janitor, state.paths.consumers, partial(interval_of, state), clean, state.name))
         if state.config.affinity == "producer":
-            interval, reap = partial(reap_interval_of, state), partial(self._hand_on, state)
+            interval, reap = partial(reap_interval_of, state), partial(self._reassign, state)
             self._follow(
                 Duty(state.paths.reaper, state.paths.consumers, interval, reap, state.name, node=self._runtime.node)
             )
@@ -194,8 +194,8 @@ class Janitor:
         with suppress(MultiError, SessionExpiredError):  # a lost copy has done it, or the lock ended with the session
             await apply_until_answered(self._runtime.zookeeper, done, generation=generation)
 
-    async def _hand_on(self, state: QueueState) -> Cleaned:
-        return Cleaned(queue=state.name, reaped=await hand_on(QueueHandle(self._runtime, state)))
+    async def _reassign(self, state: QueueState) -> Cleaned:
+        return Cleaned(queue=state.name, reaped=await reassign(QueueHandle(self._runtime, state)))
 
     async def _clean_root(self) -> Cleaned:
         return await clean_root(self._runtime, self._runtime.server_clock.now())

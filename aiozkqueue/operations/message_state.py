@@ -127,14 +127,14 @@ async def _bundled(handle: QueueHandle[Runtime], message_id: str) -> MessageStat
 
 
 async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str]) -> Placed | None:
-    def bears_id(name: str) -> bool:
+    def has_id(name: str) -> bool:
         # Parsing every name of a deep queue costs more than listing it. The id of a negative sequence is n and digits.
         if message_id.removeprefix("n") not in name:
             return False
         item = handle.state.parse_item(name)
         return item is not None and item.id == message_id
 
-    found = await first_items(handle, folders, 1, bears_id)
+    found = await first_items(handle, folders, 1, has_id)
     return found[0] if found else None
 
 

@@ -8,7 +8,7 @@ from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import HOUR, BundleName, MalformedError, decode, name_at
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.unclaimed import read_sets
-from aiozkqueue.runtime.strings import shed
+from aiozkqueue.runtime.strings import clear_gradually
 
 from .bundles import bundle_places
 from .ended_locks import ended_locks
@@ -49,7 +49,7 @@ async def oldest_waiting(
         held.discard(lock)
     reader = _OldestReader(handle, config, held)
     dated = [first for folder in folders if (first := await reader.oldest_in(folder)) is not None]
-    await shed(*held.parts)
+    await clear_gradually(*held.parts)
     return min(dated, default=None)
 
 

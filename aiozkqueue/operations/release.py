@@ -10,7 +10,7 @@ from aiozkqueue.queue.candidates.groups import is_group, lock_ids
 from aiozkqueue.queue.commit.conditional import Change, settle_allowed
 from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.runtime.acl_errors import partly_denied
-from aiozkqueue.runtime.strings import shed
+from aiozkqueue.runtime.strings import clear_gradually
 from aiozkqueue.zookeeper import Delete, SetData
 
 from .bundles import force_open
@@ -51,7 +51,7 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
         released += await _open_all(handle, held, refused)
     # The other locks have no item here, so no message has been held since before this began. A message may come back,
     # such as a dead letter under its id, and be locked again: that lock must not be removed unnoticed.
-    await shed(*locks.parts, dues)
+    await clear_gradually(*locks.parts, dues)
     if refused:
         raise partly_denied(handle.name, "released", refused, released)
     return released

@@ -26,11 +26,11 @@ from aiozkqueue.layout import (
     read_removed,
 )
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
-from aiozkqueue.queue.claim.collapse import like_of
+from aiozkqueue.queue.claim.collapse import compaction_key
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.runtime.acl_errors import translate_denials
-from aiozkqueue.runtime.strings import Strings, shed
+from aiozkqueue.runtime.strings import Strings, clear_gradually
 from aiozkqueue.zookeeper import NoNodeError
 
 from .budget import BUDGET, Budget
@@ -430,13 +430,13 @@ async def _read_names(handle: QueueHandle[Runtime], config: StoredConfig | None,
                 groups_held += lock in held
             expired += entry.item.expires is not None and entry.item.expires <= now
             bound += sticky and item_node(entry.item.text) is not None
-            like = like_of(entry.item) if config.collapse else None
+            like = compaction_key(entry.item) if config.collapse else None
             if like is not None and (entry.item.due or 0) <= now and entry.item.id not in held:
                 place = f"{lane_at(entry.path)} {like}"
                 duplicates += place in likes
                 likes.add(place)
     figures = _Named(len(groups), groups_held, duplicates, expired, bound)
-    await shed(*groups.parts, *likes.parts, *held.parts)
+    await clear_gradually(*groups.parts, *likes.parts, *held.parts)
     return figures
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import item_field
 from aiozkqueue.queue.commit.conditional import apply
-from aiozkqueue.queue.commit.unclaimed import as_configured, burial, find_pages, removal
+from aiozkqueue.queue.commit.unclaimed import as_configured, dead_lettering, find_pages, removal
 from aiozkqueue.queue.put.ttl import at_its_end
 
 from .listing import first_items
@@ -50,5 +50,5 @@ def _may_have_ended(text: str, *, now: int) -> bool:
 
 def _sweeping(handle: QueueHandle[Runtime], found: ItemSnapshot, end: int) -> Change:
     disposition = at_its_end(handle.config, end)
-    made = (burial if disposition.kind == "dead" else removal)(handle.runtime, handle.state, found, disposition)
+    made = (dead_lettering if disposition.kind == "dead" else removal)(handle.runtime, handle.state, found, disposition)
     return as_configured(found, made)

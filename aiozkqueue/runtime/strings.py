@@ -121,11 +121,11 @@ class Strings(MutableSet[str]):
 
     @property
     def parts(self) -> tuple[dict[str, None]]:
-        """All that the set consists of; see `shed`."""
+        """All that the set consists of; see `clear_gradually`."""
         return (self.values,)
 
 
-async def shed(*containers: dict[str, str] | dict[str, None]) -> None:
+async def clear_gradually(*containers: dict[str, str] | dict[str, None]) -> None:
     """Empty dictionaries that are no longer used; other tasks run in between.
 
     To release a million strings at once takes a tenth of a second.

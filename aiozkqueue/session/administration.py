@@ -8,7 +8,7 @@ from aiozkqueue.arguments import text
 from aiozkqueue.batches.ledger import Ledger
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
 from aiozkqueue.layout import MOST_REAPED, check_integer, check_queue_name, positive_seconds
-from aiozkqueue.operations.affinity import hand_on
+from aiozkqueue.operations.affinity import reassign
 from aiozkqueue.operations.batch_writers import give_up, writers
 from aiozkqueue.operations.budget import BUDGET
 from aiozkqueue.operations.bundles import unbundle
@@ -82,7 +82,7 @@ class QueueAdmin:
         handle = self._handle
         if limit is not None:
             check_integer("limit", limit, 1, MOST_REAPED)
-        return await hand_on(handle, limit)
+        return await reassign(handle, limit)
 
     @changes
     async def release_claims(self) -> int:

@@ -139,7 +139,7 @@ class BatchWork:
 
     async def _settle(self, failed: list[tuple[Claim, Exception]]) -> None:
         """Settle each failed message by its own error, and commit the others."""
-        self.work.let_go(claim for claim, _ in failed)
+        self.work.detach(claim for claim, _ in failed)
         if len(failed) == len(self.claims):
             self.work.drop_puts()
         deliveries = [(deliver(self._runtime, self._queue, claim), claim, error) for claim, error in failed]

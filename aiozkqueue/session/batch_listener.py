@@ -138,7 +138,7 @@ class BatchListener(Listener[T_co]):
         except SessionExpiredError as error:
             log.info("%s", error, extra={"queue": name})
             return
-        if cancelled := [claim for claim in delivered if self._interruptions.forestall(claim)]:
+        if cancelled := [claim for claim in delivered if self._interruptions.cancelled_before_start(claim)]:
             BatchWork(self._runtime, self._queue, cancelled).work.release_nowait()
             delivered = [claim for claim in delivered if claim not in cancelled]
         if not delivered:

@@ -110,7 +110,7 @@ class DeliveryListener(Listener[T_co]):
             return
         delivery = deliver(runtime, queue, claim)
         work = work_of(delivery)
-        if self._interruptions.cancelled and self._interruptions.forestall(claim):
+        if self._interruptions.cancelled and self._interruptions.cancelled_before_start(claim):
             work.release_nowait()
             return
         outer = current.set(work)

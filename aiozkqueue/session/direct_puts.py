@@ -132,40 +132,40 @@ async def send_bounded(handle: QueueHandle[SessionCore], puts: PutList, deadline
     Raises: as `Queue.put`.
     """
     while puts:
-        room = handle.state.snapshot.capacity
-        part = puts[: len(puts) if room is None else credits_of(handle.config.max_size or 1)]
+        limit = handle.state.snapshot.capacity
+        part = puts[: len(puts) if limit is None else credits_of(handle.config.max_size or 1)]
         atomic_write = AtomicWrite(handle.runtime.ids.next(), Puts(part))
-        if room is not None:
-            await _acquire(handle, room, len(part), deadline)
-            room.bind(atomic_write, len(part))
+        if limit is not None:
+            await _acquire(handle, limit, len(part), deadline)
+            limit.bind(atomic_write, len(part))
         try:
             await handle.runtime.settle(atomic_write, _time_for(handle.runtime, deadline))
         except (QueueFullError, TransactionTooLargeError):
-            if room is not None or handle.state.snapshot.capacity is None:
+            if limit is not None or handle.state.snapshot.capacity is None:
                 raise
         else:
             del puts[: len(part)]
 
 
 async def _acquire(
-    handle: QueueHandle[SessionCore], room: CapacityLimit[AtomicWrite], count: int, deadline: Deadline
+    handle: QueueHandle[SessionCore], limit: CapacityLimit[AtomicWrite], count: int, deadline: Deadline
 ) -> None:
-    """Acquire room for messages. Raises: as `CapacityLimit.acquire`; NotCommittedError: no server answers."""
+    """Acquire capacity for messages. Raises: as `CapacityLimit.acquire`; NotCommittedError: no server answers."""
     if deadline.seconds != 0:
-        await room.acquire(count, count, deadline)
+        await limit.acquire(count, count, deadline)
         return
-    limit = handle.runtime.operation_timeout
+    seconds = handle.runtime.operation_timeout
     try:
-        async with asyncio.timeout(limit):  # a full queue refuses at once, but a server may not answer
-            await room.acquire(count, count, deadline)
+        async with asyncio.timeout(seconds):  # a full queue refuses at once, but a server may not answer
+            await limit.acquire(count, count, deadline)
     except TimeoutError as error:
-        raise _not_sent(handle.name, limit) from error
+        raise _not_sent(handle.name, seconds) from error
 
 
 def _time_for(runtime: SessionCore, deadline: Deadline) -> float:
-    """Return how long a put may take from now on besides the wait for room, seconds.
+    """Return how long a put may take from now on apart from the wait for capacity, seconds.
 
-    A timeout of 0 or None only limits the wait for room.
+    A timeout of 0 or None only limits the wait for capacity.
     """
     left = deadline.left
     return left if left is not None and deadline.seconds else runtime.operation_timeout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from aiozkqueue.arguments import collection, seconds, text
-from aiozkqueue.dialects.curator import bears_id
+from aiozkqueue.dialects.curator import has_id
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.operations.listing import list_items
 from aiozkqueue.queue.commit.conditional import apply
@@ -101,11 +101,11 @@ class CuratorQueue(ForeignQueue[T]):
         """
         runtime, state = self._core, self._state
         dialect = self._layout
-        bears_id(dialect, "", text(key, "key", "the key of an item"))
+        has_id(dialect, "", text(key, "key", "the key of an item"))
         if not await state.open_existing():
             return 0
         placed = await list_items(
-            QueueHandle(runtime, state), [state.paths.items], lambda name: bears_id(dialect, name, key)
+            QueueHandle(runtime, state), [state.paths.items], lambda name: has_id(dialect, name, key)
         )
         places = [state.paths.place_of(item.path) for item in placed]
         removed = 0

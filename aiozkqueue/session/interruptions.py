@@ -30,7 +30,7 @@ class Interruptions:
         self.cancelled: frozenset[str] = frozenset()
         """The messages that had been cancelled at the last read."""
 
-    def forestall(self, claim: Claim) -> bool:
+    def cancelled_before_start(self, claim: Claim) -> bool:
         """Return whether a message was cancelled before its handler could begin, which is then not called."""
         if claim.id not in self.cancelled:
             return False

@@ -17,7 +17,7 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import check_condition
 from aiozkqueue.operations.alter import Wanted, cancel, update
-from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now, outlived
+from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now, has_expired
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.destination import Destination, binding_of, not_own
 from aiozkqueue.queue.message import Message, content_of
@@ -120,7 +120,7 @@ class Transaction:
         claimed: list[Claim] = []
         try:
             # Messages may arrive as fast as they are taken: claimed ones must not expire in the meantime.
-            while len(claimed) < wanted and not outlived(self._runtime, claimed):
+            while len(claimed) < wanted and not has_expired(self._runtime, claimed):
                 if not claimed:
                     claims = await _claim(self._work, queue, wanted, wait, condition)
                 else:

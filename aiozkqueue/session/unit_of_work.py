@@ -207,7 +207,7 @@ class UnitOfWork:
         for claim in claims:
             self._claims[claim] = CONSUME
 
-    def let_go(self, claims: Iterable[Claim]) -> None:
+    def detach(self, claims: Iterable[Claim]) -> None:
         """Remove claims, which another unit of work settles."""
         for claim in claims:
             del self._claims[claim]

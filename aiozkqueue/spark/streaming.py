@@ -138,7 +138,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = link.call(self._latest, ledger, offset, self._limit)
         if latest == offset:
             return start
-        self._beside().remove()
+        self._background().remove()
         return latest.encode()
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
@@ -173,7 +173,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shares = link.call(self._divide, link, ledger, batch)
         total = sum(stop - begin for share in shares for _, begin, stop in share.parts)
         if not again and total >= limit_of(self._limit):  # otherwise the next batch may wait for more messages
-            self._beside().prepare(batch.seq, self._limit)
+            self._background().prepare(batch.seq, self._limit)
         return shares
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -208,7 +208,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection."""
         if self._opened is not None:
-            self._beside().stop(STOPPING)  # the next driver finishes the remaining work
+            self._background().stop(STOPPING)  # the next driver finishes the remaining work
             self._opened[0].close()
             self._opened = self._meanwhile = None
         end_if_signalled()
@@ -222,7 +222,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._meanwhile is not None:
             self._meanwhile.join()
 
-    def _beside(self) -> Meanwhile:
+    def _background(self) -> Meanwhile:
         if self._meanwhile is None:
             self._meanwhile = Meanwhile(*self._ledger())
         return self._meanwhile

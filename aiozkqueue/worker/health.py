@@ -91,7 +91,7 @@ class Health:
         self._stopping = True
 
     @property
-    def hindrance(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """The reason why no messages can be taken; None: they can."""
         if self._stopping:
             return "stopping"
@@ -146,8 +146,8 @@ class Health:
         if path == b"/live":
             return "200 OK", "live"
         if path == b"/ready":
-            hindrance = self.hindrance
-            return ("200 OK", "ready") if hindrance is None else ("503 Service Unavailable", hindrance)
+            unready_reason = self.unready_reason
+            return ("200 OK", "ready") if unready_reason is None else ("503 Service Unavailable", unready_reason)
         if path == b"/metrics" and self._session is None:
             return "503 Service Unavailable", "connecting"
         if path == b"/metrics":

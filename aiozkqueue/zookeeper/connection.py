@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
         offset = 0
         while self.loss is None:
             if (arriving := self._arriving) is not None:
-                offset = self._go_on(arriving, data, offset)
+                offset = self._continue_reply(arriving, data, offset)
                 if arriving.left:
                     break
             if len(data) - offset < _LENGTH.size:
@@ -341,7 +341,7 @@ class Connection(asyncio.Protocol):
         self._arriving = _Arriving(future, pieces(size), size, zxid)
         return offset + _HEADER.size
 
-    def _go_on(self, arriving: _Arriving, data: bytes, offset: int) -> int:
+    def _continue_reply(self, arriving: _Arriving, data: bytes, offset: int) -> int:
         """Read a portion of the reply; return the offset of its end."""
         end = min(offset + arriving.left, offset + _PORTION, len(data))
         arriving.feed(data[offset:end])

@@ -250,7 +250,7 @@ class Session:
             self._closing = True
             try:
                 with anyio.move_on_after(_GOODBYE):
-                    await self._say_goodbye()
+                    await self._end_on_server()
             finally:
                 self.kill()
         if self._task is not None:
@@ -275,7 +275,7 @@ class Session:
         if connection is not None:
             connection.disown()
 
-    async def _say_goodbye(self) -> None:
+    async def _end_on_server(self) -> None:
         while True:
             while self.states.state is State.SUSPENDED:
                 await self.states.changed()

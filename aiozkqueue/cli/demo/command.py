@@ -114,7 +114,7 @@ async def _process(source: zq.Queue[Line], sink: zq.Queue[Result], account: Acco
             await worker.reported("ready")
         start = time.monotonic()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_murder, workers, source, account)
+            tasks.start_soon(_kill_worker, workers, source, account)
             await _drain(sink, account, connection)
             account.seconds = time.monotonic() - start
             tasks.cancel_scope.cancel()
@@ -136,7 +136,7 @@ async def _send(lines: Sequence[str], source: zq.Queue[Line]) -> None:
             bar.advance(len(batch))
 
 
-async def _murder(workers: Sequence[processes.Worker], source: zq.Queue[Line], account: Account) -> None:
+async def _kill_worker(workers: Sequence[processes.Worker], source: zq.Queue[Line], account: Account) -> None:
     victim, *survivors = workers
     # The victim begins alone; otherwise, a short text would be finished before its first delivery.
     victim.begin()

@@ -52,7 +52,7 @@ class Purges:
         if run is None:
             run = self._runs[queue.name] = _Run()
             run.following = asyncio.get_running_loop().create_future()
-            core_of(self._session).tasks.spawn(self._go, run, queue, name=f"purge of {queue.name}")
+            core_of(self._session).tasks.spawn(self._purge, run, queue, name=f"purge of {queue.name}")
         if run.following is None:
             run.following = asyncio.get_running_loop().create_future()
         end = run.following
@@ -62,7 +62,7 @@ class Purges:
         end.result()
         return True
 
-    async def _go(self, run: _Run, queue: Queue[bytes]) -> None:
+    async def _purge(self, run: _Run, queue: Queue[bytes]) -> None:
         end: asyncio.Future[None] | None = None
         try:
             async with self._turns:

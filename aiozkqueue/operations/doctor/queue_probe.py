@@ -17,7 +17,7 @@ from aiozkqueue.operations.batch_writers import writers
 from aiozkqueue.operations.orphans import bad_locks, orphan_metas, record_id, stray_dues
 from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
-from aiozkqueue.runtime.strings import Names, shed
+from aiozkqueue.runtime.strings import Names, clear_gradually
 from aiozkqueue.zookeeper import PAGE, Collector, NoAuthError, NoNodeError, below
 
 from .acls import ACL_SAMPLE, open_znodes
@@ -174,7 +174,7 @@ class QueueProbe:
             self._leftovers.dues.extend(stray)
         async for page in orphan_metas(zookeeper, paths, metas, lambda found: found is None or found in orphans):
             self._leftovers.metas.extend(record.name for record in page)
-        await shed(*vain.parts, *orphans.parts)
+        await clear_gradually(*vain.parts, *orphans.parts)
         samples = {path: lane.sample for path, lane in self._lanes.items()}
         messages = {**samples, paths.metas: metas}
         self._obstacles = await self._find_obstacles(

@@ -87,7 +87,7 @@ class Backlog:
         self._before.clear()
         self._dropped_at = None
 
-    def regroup(self, index: GroupIndex | None) -> None:
+    def reset_groups(self, index: GroupIndex | None) -> None:
         """Start again with an index of the queue's groups; None: it has no groups."""
         self.clear()
         self.reindex(index)
@@ -152,9 +152,9 @@ class Backlog:
         """Return the candidates among the next names of a listing, in their order: of a group, only the first."""
         if self._index is None:
             return names
-        room = max(0, BACKLOG_LIMIT - self._digested)
+        free = max(0, BACKLOG_LIMIT - self._digested)
         self._digested += len(names)
-        return self._index.collect(names[:room])
+        return self._index.collect(names[:free])
 
     def fill(self, lane: str, dealt: Dealt, locked: Strings, now: float) -> None:
         """Store the candidates of a listing, and the locked ids."""
@@ -206,7 +206,7 @@ class Backlog:
                 if now - since >= STALE_AFTER and now - since >= STALE_AFTER * self._distance(lane, name):
                     late.append(name)
         if late and busy:
-            self._take_over(lane, [name for name in late if self._free(name, _by_nobody)])
+            self._take_over(lane, [name for name in late if self._free(name, _never_excluded)])
 
     def _take_over(self, lane: str, late: list[str]) -> None:
         """Move a few of other consumers' very stale items to the front.
@@ -253,9 +253,9 @@ class Backlog:
         return len(own)
 
     def _add_own(self, lane: str, names: list[str], now: float) -> None:
-        room = max(0, REPORTED_LIMIT - len(self._reported))
-        self._reported.extend([f"{lane}/{name}" for name in names[:room]])
-        if len(names) > room:
+        free = max(0, REPORTED_LIMIT - len(self._reported))
+        self._reported.extend([f"{lane}/{name}" for name in names[:free]])
+        if len(names) > free:
             self._dropped_at = now
 
     @property
@@ -566,5 +566,5 @@ def _order_and_id(name: str) -> tuple[str, str]:
     return name[-SEQUENCE_DIGITS:], name
 
 
-def _by_nobody(_: str) -> bool:
+def _never_excluded(_: str) -> bool:
     return False

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.layout import HOUR, ItemName, ItemRef, hour_at, later_of, match_due, name_at, parse_lock
 from aiozkqueue.moments import milliseconds_in
-from aiozkqueue.runtime.strings import shed
+from aiozkqueue.runtime.strings import clear_gradually
 from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below
 
 from .batches import is_closed
@@ -252,7 +252,7 @@ class DelayedIndex:
                 first = due if first is None else first
                 if item.id not in locked:
                     free.append((due, item.text))
-            await shed(*locked.parts)
+            await clear_gradually(*locked.parts)
             if whole or len(free) > NEAREST:
                 break
             limit *= 4  # locked and hidden items have taken the place of free ones

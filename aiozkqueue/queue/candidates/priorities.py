@@ -189,11 +189,11 @@ class PriorityIndex:
         for level in self._levels:
             level.backlog.reshare(share)
 
-    def regroup(self, index: GroupIndex | None) -> None:
+    def reset_groups(self, index: GroupIndex | None) -> None:
         """Forget all candidates, and use this index of the queue's groups from now on, if it has any."""
         self._index = index
         for level in self._levels:
-            level.backlog.regroup(index)
+            level.backlog.reset_groups(index)
             level.must_list = True
 
     def lock(self, lock: str) -> None:

@@ -166,7 +166,7 @@ class CandidateIndex:
         if self.groups is not None or config.grouped:
             self.disarm()
             self.groups = GroupIndex(config) if config.grouped else None
-            self.levels.regroup(self.groups)
+            self.levels.reset_groups(self.groups)
         return True
 
     def start_over(self) -> None:

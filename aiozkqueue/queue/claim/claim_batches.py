@@ -59,7 +59,7 @@ class _PendingBatch(NamedTuple):
     generation: int
     revision: Revision
     """The configuration for which these candidates were chosen."""
-    room: int
+    reserved: int
     """Bytes of the session's lock budget that are reserved for the locks."""
     messages: int
     """The number of messages at these places."""
@@ -210,8 +210,8 @@ class ClaimBatches:
         self._pending.add(self.launched)
         messages = len(places) if messages is None else messages
         self.promised += messages
-        room = size * len(places)
-        self._claimer.reserve(room, generation)
+        reserved = size * len(places)
+        self._claimer.reserve(reserved, generation)
         if not self._task_pool.submit(
             _PendingBatch(
                 self.launched,
@@ -220,7 +220,7 @@ class ClaimBatches:
                 locks,
                 generation,
                 self._candidates.revision,
-                room,
+                reserved,
                 messages,
                 since,
             )
@@ -298,7 +298,7 @@ class ClaimBatches:
         A claim may send several requests. Each asserts that version: a later one may pause the queue.
         """
         if pending.revision != self._state.snapshot.revision:
-            self._claimer.unreserve(pending.room, pending.generation)
+            self._claimer.unreserve(pending.reserved, pending.generation)
             raise ReopenError
         places = pending.places
         check = Check(self._state.paths.base, pending.revision.version)

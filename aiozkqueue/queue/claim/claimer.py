@@ -220,7 +220,7 @@ class Claimer:
         """Adapt the expected size to the longest item just read, bytes: upward at once, downward slowly."""
         self._expected_size = max(size, 0.9 * self._expected_size + 0.1 * size, 1.0)
 
-    def room(self, generation: int) -> int:
+    def capacity(self, generation: int) -> int:
         """Return how many candidates may be claimed now: limited by locks, count and expected bytes."""
         left = self._budgets.of(generation).left // self.lock_size
         return min(left, BATCH, max(1, int(BATCH_BYTES / self._expected_size)))

@@ -24,7 +24,7 @@ from aiozkqueue.queue.candidates.chains import Chains
 from aiozkqueue.queue.candidates.collectors import Earliest, Parsed
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
-from aiozkqueue.runtime.strings import Strings, shed
+from aiozkqueue.runtime.strings import Strings, clear_gradually
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
 from .claimer import AttachedOpError, ContendedError, ReopenError
@@ -96,16 +96,16 @@ class _Lane:
         """Add these names."""
         append = self._alike.append
         for text in names:
-            append(_like(text) or _UNLIKE, text)
+            append(_compaction_key_at(text) or _UNLIKE, text)
 
     def alike(self, text: str) -> Iterator[str]:
         """Yield the names of the items with the same key and tags, the items deleted since included."""
-        like = _like(text)
+        like = _compaction_key_at(text)
         return iter(()) if like is None else self._alike.names(like)
 
     def has(self, text: str) -> bool:
         """Whether an item exists."""
-        return text not in self.gone and self._alike.has(_like(text) or _UNLIKE, text)
+        return text not in self.gone and self._alike.has(_compaction_key_at(text) or _UNLIKE, text)
 
     def forget(self, text: str) -> None:
         """Record that an item was deleted."""
@@ -191,7 +191,7 @@ class Collapse:
         """
         lanes = dict.fromkeys(map(lane_at, places))
         while self._old:
-            await shed(*self._old.pop().parts)
+            await clear_gradually(*self._old.pop().parts)
         self._gone = []
         locks = asyncio.ensure_future(self._locks(Strings(), generation))
         try:
@@ -210,7 +210,7 @@ class Collapse:
         sets: set[tuple[str, str | None]] = set()
         for place in places:
             lane, text = ItemRef.parse(place)
-            like = lane, _like(text)
+            like = lane, _compaction_key_at(text)
             name = ItemName.parse(text) if known[lane].has(text) else None
             if name is None or like in sets:
                 continue  # it is gone, or was replaced by one chosen before
@@ -221,7 +221,7 @@ class Collapse:
                 chosen[ItemRef(lane, newest).path] = members
             elif free.to_claim(name):
                 chosen.setdefault(place, [])
-        await shed(*locked.parts)
+        await clear_gradually(*locked.parts)
         return list(chosen), await self._duplicates(chosen, generation)
 
     async def _deliverable(self, listed: _Lane, text: str, free: _Free) -> list[str]:
@@ -367,7 +367,7 @@ class _Free(NamedTuple):
         )
 
 
-def like_of(name: ItemName) -> str | None:
+def compaction_key(name: ItemName) -> str | None:
     """Return the text that all messages of one set have in common; None for a message that is in no set.
 
     These are the key, the tags, and all fields that this module does not know, such as the node that may take it.
@@ -375,10 +375,10 @@ def like_of(name: ItemName) -> str | None:
     return None if name.key is None or name.group is not None else "-".join((name.key, name.tags or "", *name.unknown))
 
 
-def _like(text: str) -> str | None:
-    """Return the result of `like_of` for a name; if it has a key and an id only, at a fraction of the cost."""
+def _compaction_key_at(text: str) -> str | None:
+    """Return the result of `compaction_key` for a name; if it has a key and an id only, at a fraction of the cost."""
     key = only_key(text)
     if key is not None:
         return f"{key}-"
     name = ItemName.parse(text) if has_field(text, "k") else None
-    return None if name is None else like_of(name)
+    return None if name is None else compaction_key(name)

@@ -55,19 +55,19 @@ def _deliverable(runtime: ClaimRuntime, queue: Destination[Any], claims: list[Cl
     # All bytes can be decoded, so `Message.value` does it when they are read.
     decodes, decode = binding.undecodable != "raise" and binding.codec is not BYTES, binding.codec.decode
     for claim in claims:
-        if claim.generation != current or (claim.fields is not None and not _in_time(runtime, claim)):
+        if claim.generation != current or (claim.fields is not None and not _check_expiry(runtime, claim)):
             continue
         if decodes:
             try:
                 claim.value = decode(claim.body, name)
             except PayloadError as error:
-                runtime.dispatcher(runtime.queue_state(name)).bury(claim, error)
+                runtime.dispatcher(runtime.queue_state(name)).dead_letter(claim, error)
                 continue
         deliverable.append(claim)
     return deliverable
 
 
-def outlived(runtime: ClaimRuntime, claims: list[Claim]) -> bool:
+def has_expired(runtime: ClaimRuntime, claims: list[Claim]) -> bool:
     """Return whether one of these claims has expired, as far as known; the holder must then not wait for more."""
     clock = runtime.server_clock
     ends = [claim.fields.expires for claim in claims if claim.fields is not None and claim.fields.expires is not None]
@@ -83,7 +83,7 @@ def _mark_delivered(runtime: ClaimRuntime, claims: list[Claim]) -> list[Claim]:
     return claims
 
 
-def _in_time(runtime: ClaimRuntime, claim: Claim) -> bool:
+def _check_expiry(runtime: ClaimRuntime, claim: Claim) -> bool:
     """Return whether a claim has not expired since it was claimed, as far as known; expire it otherwise."""
     end = None if claim.fields is None else claim.fields.expires
     if end is None or not runtime.server_clock.sampled or runtime.server_clock.now() < end:

@@ -14,7 +14,7 @@ from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.redelivery.timed_locks import reap
 from aiozkqueue.runtime.clock import TRUSTED
-from aiozkqueue.runtime.strings import shed
+from aiozkqueue.runtime.strings import clear_gradually
 from aiozkqueue.zookeeper import NoAuthError
 
 from .candidate_index import DUE_LISTING, Origin
@@ -114,11 +114,11 @@ class CandidateSource:
         """End the registration as a consumer."""
         await self._registration.end()
 
-    async def tend_timers(self, generation: int) -> None:
+    async def process_timers(self, generation: int) -> None:
         """Add the candidates whose time has come: due items, and items whose timed locks have ended."""
         await self._free_ended(generation)
         if self._state.dialect is not None:
-            await self._tend_foreign(self._state.dialect, generation)
+            await self._process_foreign(self._state.dialect, generation)
         if not self._state.config.scheduled:
             return
         now = await self._time(self._delayed.next, generation)
@@ -137,7 +137,7 @@ class CandidateSource:
         if places:
             self._levels.offer(places, self._clock.monotonic())
 
-    async def _tend_foreign(self, dialect: Dialect, generation: int) -> None:
+    async def _process_foreign(self, dialect: Dialect, generation: int) -> None:
         """Check which items still exist after their locks ended, and sample the clock where time matters."""
         if dialect.scheduled:
             await self._time(self._levels.next_due, generation)
@@ -280,7 +280,7 @@ class CandidateSource:
         if not self._is_quiet(level):
             if level not in empty:
                 levels = [each for each in self._levels if each is level or not self._is_quiet(each)]
-                found = await self._skim([each for each in levels if each not in empty], generation)
+                found = await self._empty_levels([each for each in levels if each not in empty], generation)
                 empty.update((each, each in found) for each in levels if each not in empty)
             if not empty[level]:
                 if self._demand.claims_in_progress:
@@ -305,7 +305,7 @@ class CandidateSource:
             try:
                 for level in unwatched:
                     await level.watch(self._zookeeper, self._state.paths, self._on_urgent)
-                empty = await self._skim(unwatched, generation)
+                empty = await self._empty_levels(unwatched, generation)
                 for level in unwatched:
                     level.must_list = level.must_list or level not in empty
             except BaseException:
@@ -319,7 +319,7 @@ class CandidateSource:
         level.count_event(self._clock.monotonic())
         self._watch.pass_on(event)
 
-    async def _skim(self, levels: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
+    async def _empty_levels(self, levels: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
         """Return the levels that hold no item at all, without listing any.
 
         These need not be listed unless an event arrives after the server's answer.
@@ -447,7 +447,7 @@ class CandidateSource:
             if index.groups is not None and index.groups.blocked and index.groups.ended != ended:
                 index.on_relist()  # it may be blocked by a lock that has ended since
             replaced, backlog.replaced = backlog.replaced, []
-            await shed(*replaced)
+            await clear_gradually(*replaced)
         finally:
             index.end_listing()
 

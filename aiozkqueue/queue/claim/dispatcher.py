@@ -282,7 +282,7 @@ class ClaimDispatcher:
         if self._held_bundles.at_hand and self._waiters.empty:
             self.releases.return_all_at_hand()
 
-    def bury(self, claim: Claim, error: PayloadError) -> asyncio.Future[None] | None:
+    def dead_letter(self, claim: Claim, error: PayloadError) -> asyncio.Future[None] | None:
         """Move a claimed item that does not decode to the dead letters."""
         dead = Disposition("dead", reason=str(error), cause=error)
         return None if self._closed else self._claimer.settle(claim, dead)
@@ -452,13 +452,13 @@ class ClaimDispatcher:
             return False
         self._end_pause(over=True)
         await self._candidate_source.register(generation)
-        await self._candidate_source.tend_timers(generation)
+        await self._candidate_source.process_timers(generation)
         return True
 
     async def _claim(self, wanted: int, generation: int) -> None:
         """Claim for the takers, if the session may hold more locks."""
-        room = min(wanted, self._claimer.room(generation))
-        if room < 1:
+        capacity = min(wanted, self._claimer.capacity(generation))
+        if capacity < 1:
             self._waiters.settle_partial(self._claim_batches.in_flight)
             if not self._claim_batches.any:
                 # The transaction that holds the locks may be the one that takes.
@@ -466,16 +466,16 @@ class ClaimDispatcher:
             self._budgets.notify(self._candidates.wakeup)
             await self._await_wakeup()
             return
-        await self._launch_available(room, wanted, generation)
+        await self._launch_available(capacity, wanted, generation)
 
     async def _claim_ahead(self, generation: int) -> bool:
         """Claim listed bundles ahead of the takers; return whether any is."""
         if not (missing := self._missing):
             return False
-        room = max(0, self._claimer.room(generation))
-        places = await self._candidates.listed(missing if room else 0)
-        self._candidates.put_back(places[room:])
-        if bundles := self._enough(places[:room], 0):
+        capacity = max(0, self._claimer.capacity(generation))
+        places = await self._candidates.listed(missing if capacity else 0)
+        self._candidates.put_back(places[capacity:])
+        if bundles := self._enough(places[:capacity], 0):
             self._launch(bundles, generation)
         else:
             self._held_bundles.stop_ahead()
@@ -502,12 +502,12 @@ class ClaimDispatcher:
             self._pause.end(over=over)
             self._pause = None
 
-    async def _launch_available(self, room: int, wanted: int, generation: int) -> None:
+    async def _launch_available(self, capacity: int, wanted: int, generation: int) -> None:
         """Launch claims of the available candidates; sleep if there are none."""
         since = self._waiters.arrivals
-        places = await self._candidates.next(room)
+        places = await self._candidates.next(capacity)
         if not places:
-            found = await self._candidate_source.find_candidates(room, generation)
+            found = await self._candidate_source.find_candidates(capacity, generation)
             if not found.places:
                 await (self._await_claims() if found.pending else self._found_nothing(since))
                 return

@@ -54,7 +54,7 @@ class GroupLockOwner(Protocol):
         """A message no longer exists."""
         ...
 
-    def go_on(self, group_lock: GroupLock) -> None:
+    def continue_group(self, group_lock: GroupLock) -> None:
         """A decision was applied, and the lock still exists."""
         ...
 
@@ -210,7 +210,7 @@ class GroupLock:
         if self.live or self.fate is LockFate.KEPT:
             if not self.live:
                 self.settling = False
-            self._locks.go_on(self)
+            self._locks.continue_group(self)
         else:
             self._locks.finish(self, locked=self.fate is LockFate.TIMED)
 

@@ -311,7 +311,7 @@ class GroupLocks:
         """See `GroupLockOwner`."""
         self._candidates.deleted(claim.place)
 
-    def go_on(self, group_lock: GroupLock) -> None:
+    def continue_group(self, group_lock: GroupLock) -> None:
         """See `GroupLockOwner`."""
         self._candidates.wakeup.set()
         if group_lock.live:

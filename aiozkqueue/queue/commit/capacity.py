@@ -1,4 +1,4 @@
-"""The room of commits in the bounded queues that they put to: acquired in all of them, or in none."""
+"""The capacity for commits in the bounded queues that they put to: acquired in all of them, or in none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Need(NamedTuple):
-    """The room that a commit needs in one queue."""
+    """The capacity that a commit needs in one queue."""
 
     more: int
     """The messages that it puts there, less those that it removes."""
@@ -30,7 +30,7 @@ class Need(NamedTuple):
 
 
 class Placed(Protocol):
-    """The part of a put that matters for its room."""
+    """The part of a put that matters for its capacity."""
 
     @property
     def state(self) -> QueueState:
@@ -39,7 +39,7 @@ class Placed(Protocol):
 
 
 class Altered(Protocol):
-    """The part of an alteration that matters for the room of a commit."""
+    """The part of an alteration that matters for the capacity of a commit."""
 
     @property
     def state(self) -> QueueState:
@@ -57,29 +57,29 @@ def needs_of(
     dispositions: Mapping[Claim, Disposition],
     alterations: Iterable[Altered] = (),
 ) -> Needs:
-    """Return the room that a commit needs in each bounded queue to which it adds messages."""
+    """Return the capacity that a commit needs in each bounded queue to which it adds messages."""
     left: dict[Limit, int] = {}
     for put in puts:
-        room = put.state.snapshot.capacity
-        if room is not None:
-            left[room] = left.get(room, 0) + 1
+        limit = put.state.snapshot.capacity
+        if limit is not None:
+            left[limit] = left.get(limit, 0) + 1
     counts = dict(left)
     for claim, disposition in dispositions.items() if counts else ():
-        room = claim.state.snapshot.capacity
-        if room in counts:
+        limit = claim.state.snapshot.capacity
+        if limit in counts:
             if disposition.kind in ("consume", "dead"):
-                counts[room] -= 1
+                counts[limit] -= 1
             else:
-                left[room] += 1
+                left[limit] += 1
     for alteration in alterations if counts else ():
-        room = alteration.state.snapshot.capacity
-        if room in counts and alteration.removes:
-            counts[room] -= 1
-    return {room: Need(count, left[room]) for room, count in counts.items() if count > 0}
+        limit = alteration.state.snapshot.capacity
+        if limit in counts and alteration.removes:
+            counts[limit] -= 1
+    return {limit: Need(count, left[limit]) for limit, count in counts.items() if count > 0}
 
 
 class Reservation:
-    """The room of a commit in all queues that it puts to, until it is bound to a write or released."""
+    """The capacity of a commit in all queues that it puts to, until it is bound to a write or released."""
 
     __slots__ = ("_needs",)
 
@@ -87,60 +87,60 @@ class Reservation:
         self._needs = needs
 
     def bind(self, atomic_write: AtomicWrite) -> None:
-        """Release the room when an atomic write is settled."""
-        for room, need in self._needs.items():
-            room.bind(atomic_write, need.more)
+        """Release the capacity when an atomic write is settled."""
+        for limit, need in self._needs.items():
+            limit.bind(atomic_write, need.more)
 
     def release(self) -> None:
-        """Release the room of a commit that is not sent."""
-        for room, need in self._needs.items():
-            room.release(need.more)
+        """Release the capacity of a commit that is not sent."""
+        for limit, need in self._needs.items():
+            limit.release(need.more)
 
 
 def try_reserve(needs: Needs) -> Reservation | None:
-    """Acquire room in several queues, if it is known to be free in all of them."""
+    """Acquire capacity in several queues, if it is known to be free in all of them."""
     acquired: Needs = {}
-    for room, need in needs.items():
-        if not room.try_acquire(need.more):
+    for limit, need in needs.items():
+        if not limit.try_acquire(need.more):
             Reservation(acquired).release()
             return None
-        acquired[room] = need
+        acquired[limit] = need
     return Reservation(needs)
 
 
 async def reserve(needs: Needs, deadline: Deadline, generation: int | None = None) -> Reservation:
-    """Acquire room in several queues: in all, or in none.
+    """Acquire capacity in several queues: in all, or in none.
 
-    If a queue is full, the room acquired in other queues is released during the wait. If only this session has too many
-    unanswered puts there, the acquired room is kept during the wait, unless some of it is in a queue that comes later
-    by name. So no two commits wait for each other.
+    If a queue is full, capacity acquired in other queues is released during the wait. If only this session has too many
+    unanswered puts there, the acquired capacity is kept during the wait, unless some of it is in a queue that comes
+    later by name. So no two commits wait for each other.
 
     Raises: as `CapacityLimit.acquire`.
     """
-    rooms = sorted(needs, key=_name)
+    limits = sorted(needs, key=_name)
     acquired: list[Limit] = []
 
     def release_all() -> None:
         while acquired:
-            room = acquired.pop()
-            room.release(needs[room].more)
+            limit = acquired.pop()
+            limit.release(needs[limit].more)
 
     def on_wait(missing: Limit, *, full: bool) -> None:
-        if full or any(room.queue > missing.queue for room in acquired):
+        if full or any(limit.queue > missing.queue for limit in acquired):
             release_all()
 
     try:
-        while (missing := next((room for room in rooms if room not in acquired), None)) is not None:
+        while (missing := next((limit for limit in limits if limit not in acquired), None)) is not None:
             await missing.acquire(*needs[missing], deadline, generation, partial(on_wait, missing))
             acquired.append(missing)
-    except BaseException:  # a cancelled commit keeps no room either
+    except BaseException:  # a cancelled commit keeps no capacity either
         release_all()
         raise
     return Reservation(needs)
 
 
 async def enter(atomic_write: AtomicWrite, puts: Iterable[Placed], deadline: Deadline) -> None:
-    """Acquire room for the puts of an atomic write, waiting until the deadline; it is released with the write.
+    """Acquire capacity for the puts of an atomic write, waiting until the deadline; it is released with the write.
 
     The queues must be open. Raises: as `CapacityLimit.acquire`.
     """
@@ -150,15 +150,15 @@ async def enter(atomic_write: AtomicWrite, puts: Iterable[Placed], deadline: Dea
 
 
 async def reserve_again(atomic_write: AtomicWrite, needs: Needs, deadline: Deadline) -> None:
-    """Acquire room for a write that was sent before its queue became bounded, and refused.
+    """Acquire capacity for a write that was sent before its queue became bounded, and refused.
 
-    The write holds no other room during the wait, as in `reserve`. Raises: as `CapacityLimit.acquire`.
+    The write holds no other capacity during the wait, as in `reserve`. Raises: as `CapacityLimit.acquire`.
     """
-    if not all(room.holds(atomic_write) for room in needs):
-        for room in needs:
-            room.unbind(atomic_write)
+    if not all(limit.holds(atomic_write) for limit in needs):
+        for limit in needs:
+            limit.unbind(atomic_write)
         (await reserve(needs, deadline, atomic_write.part.generation)).bind(atomic_write)
 
 
-def _name(room: Limit) -> str:
-    return room.queue
+def _name(limit: Limit) -> str:
+    return limit.queue

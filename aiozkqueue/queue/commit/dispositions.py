@@ -58,7 +58,7 @@ REMOVED = Disposition("remove")
 RELEASE = Disposition("release")
 
 
-def bury(claim: Claim, reason: str, moment: int) -> Operation:
+def create_dead_letter(claim: Claim, reason: str, moment: int) -> Operation:
     """Return the create of an item's dead letter."""
     header = dead_header(claim, reason, moment)
     if claim.state.dialect is not None:

@@ -24,7 +24,16 @@ from aiozkqueue.zookeeper import (
 )
 
 from .bundles import end_bundled, stays
-from .dispositions import CONSUME, Disposition, bury, describe_end, guard, refusal_of, weigh_disposition, write_meta
+from .dispositions import (
+    CONSUME,
+    Disposition,
+    create_dead_letter,
+    describe_end,
+    guard,
+    refusal_of,
+    weigh_disposition,
+    write_meta,
+)
 from .unique_keys import freed_by
 from .write import OPERATION_WEIGHT, Part
 
@@ -145,7 +154,9 @@ class EndClaims(Part):
             if kind == "dead" and not claim.bundle.gone:
                 for operation in claim.bundle.guard():
                     composition.add(operation, EndHandler(self, claim, None))
-                composition.add(bury(claim, disposition.reason, self._now), EndHandler(self, claim, claim.state))
+                composition.add(
+                    create_dead_letter(claim, disposition.reason, self._now), EndHandler(self, claim, claim.state)
+                )
         elif claim.group_lock is not None:
             self._shared = True
             parts = self._end_grouped(claim, disposition)
@@ -192,7 +203,7 @@ class EndClaims(Part):
             yield None, SetData(claim.path, claim.remainder, claim.version)
         yield None, Delete(claim.lock)
         if disposition.kind == "dead":
-            yield claim.state, bury(claim, disposition.reason, self._now)
+            yield claim.state, create_dead_letter(claim, disposition.reason, self._now)
         yield from self._remove_traces(claim)
 
     def _remove_traces(self, claim: Claim) -> Iterator[tuple[RefusalHandler | None, Operation]]:
@@ -327,7 +338,7 @@ class EndClaims(Part):
             return
         yield None, Delete(claim.path, claim.version)
         if disposition.kind == "dead":
-            yield claim.state, bury(claim, disposition.reason, self._now)
+            yield claim.state, create_dead_letter(claim, disposition.reason, self._now)
         yield from self._remove_traces(claim)
 
     def _due(self, disposition: Disposition) -> int:

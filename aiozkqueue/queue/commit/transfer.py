@@ -39,7 +39,7 @@ class Transfer(NamedTuple):
 def guarded(transaction_id: str, guard: ConditionalPart, puts: Sequence[Put]) -> AtomicWrite:
     """Return the write that makes puts together with a change that succeeds once.
 
-    It has room, or is admitted because it was sent before the queue became bounded.
+    It has capacity, or is admitted because it was sent before the queue became bounded.
     """
     return AtomicWrite(transaction_id, Joined((guard, Puts(puts, needs=dict))))
 
@@ -48,7 +48,7 @@ async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadli
     """Try each transfer, of at least one message; return for each whether it was made, or its error.
 
     False: another session was faster, and the item is left to it. The target queue must be open. If it is bounded, wait
-    for room up to ``patience``; a transfer without room gets a `QueueFullError`.
+    for capacity up to ``patience``; a transfer without capacity gets a `QueueFullError`.
     """
     for item in items:
         for put in item.puts:
@@ -56,32 +56,32 @@ async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadli
                 await put.plan.prepare()
     outcomes: list[bool | QueueError] = []
     while len(outcomes) < len(items):
-        rest = items[len(outcomes) :]
-        first = rest[0].puts
-        room, part = first[0].state.snapshot.capacity, rest
-        if room is not None:
+        remaining = items[len(outcomes) :]
+        first = remaining[0].puts
+        limit, part = first[0].state.snapshot.capacity, remaining
+        if limit is not None:
             try:
-                await room.acquire(len(first), len(first), patience)
+                await limit.acquire(len(first), len(first), patience)
             except QueueFullError as full:
-                return outcomes + [full] * len(rest)
+                return outcomes + [full] * len(remaining)
             fitting = 1
-            while fitting < len(rest) and room.try_acquire(len(rest[fitting].puts)):
+            while fitting < len(remaining) and limit.try_acquire(len(remaining[fitting].puts)):
                 fitting += 1
-            part = rest[:fitting]
-        outcomes += await _transfer(runtime, part, room)
+            part = remaining[:fitting]
+        outcomes += await _transfer(runtime, part, limit)
     return outcomes
 
 
 async def _transfer(
-    runtime: Runtime, items: Sequence[Transfer], room: CapacityLimit[AtomicWrite] | None
+    runtime: Runtime, items: Sequence[Transfer], limit: CapacityLimit[AtomicWrite] | None
 ) -> list[bool | QueueError]:
-    """Try the transfers for which room has been acquired."""
+    """Try the transfers for which capacity has been acquired."""
     guards = [ConditionalPart(item.change) for item in items]
     writes: list[AtomicWrite] = []
     for item, guard in zip(items, guards, strict=True):
         atomic_write = guarded(runtime.ids.next(), guard, item.puts)
-        if room is not None:
-            room.bind(atomic_write, len(item.puts))
+        if limit is not None:
+            limit.bind(atomic_write, len(item.puts))
         writes.append(atomic_write)
     await settle_together(runtime, writes)
     outcomes: list[bool | QueueError] = []

@@ -14,7 +14,7 @@ from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id, name_at
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.conditional import Change
-from aiozkqueue.queue.commit.dispositions import REMOVED, bury
+from aiozkqueue.queue.commit.dispositions import REMOVED, create_dead_letter
 from aiozkqueue.queue.commit.unique_keys import freed_with
 from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
 from aiozkqueue.runtime.acl_errors import translate_denials
@@ -269,10 +269,10 @@ def shortening(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, data
     )
 
 
-def burial(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:
+def dead_lettering(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:
     """Return the dead-lettering of an item, held or not; ``disposition`` describes the end."""
     change = removal(runtime, state, snapshot, disposition)
-    dead = bury(as_claim(state, snapshot, runtime), disposition.reason, runtime.server_clock.now())
+    dead = create_dead_letter(as_claim(state, snapshot, runtime), disposition.reason, runtime.server_clock.now())
     return change._replace(operations=[*change.operations, dead])
 
 

@@ -1,11 +1,11 @@
-"""The capacity gate of a bounded queue (``max_size``): puts acquire room here before they are committed.
+"""The capacity gate of a bounded queue (``max_size``): puts acquire capacity here before they are committed.
 
 A session counts the messages in the queue, and may then put as many as fit. At most `credits_of` the size may be in
 flight to the server. When these credits are spent, the session counts again. Nothing is written, so a session that dies
 leaves nothing behind. Together, sessions may exceed the size by their simultaneous puts: by one session's credits for
 each session but the first (`docs/design/15-capacity.md` explains why). A single session never exceeds it.
 
-A session that finds no room watches the lanes, and counts again when a message has gone.
+A session that finds no capacity watches the lanes, and counts again when a message has gone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MOST_CREDITS = 256
 SHARE = 16
 #: Seconds for which the result of a count is used.
 FRESH = 0.05
-#: Seconds between two counts of a session that waits for room.
+#: Seconds between two counts of a session that waits for capacity.
 PAUSE = 0.02
 #: Seconds for which a waiting session stays announced, so that brief waits do not keep creating and deleting its znode.
 LINGER = 0.2
@@ -69,7 +69,7 @@ def credits_of(size: int) -> int:
 
 
 class _Entry:
-    """A put or transaction that waits for room."""
+    """A put or transaction that waits for capacity."""
 
     __slots__ = ("arrival", "count", "future", "generation", "left", "on_wait", "patient", "seconds", "seen_full")
 
@@ -91,12 +91,12 @@ class _Entry:
         self.arrival = arrival
         self.patient = patient
         self.on_wait = on_wait
-        self.seen_full = False  # whether a count since its arrival has found no room
+        self.seen_full = False  # whether a count since its arrival has found no capacity
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class CapacityGate:
-    """The free room of a bounded queue that one session may use now, and the puts that wait for more."""
+    """The free capacity of a bounded queue that one session may use now, and the puts that wait for more."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class CapacityGate:
         self._closed: QueueError | None = None
         self._listed_in = 0  # the ZooKeeper session in which this session is announced as waiting
 
-    # -- acquiring room
+    # -- acquiring capacity
 
     def configured(self, snapshot: QueueSnapshot) -> QueueSnapshot:
         """See `QueueFeature`."""
@@ -136,7 +136,7 @@ class CapacityGate:
         return replace(snapshot, capacity=self) if snapshot.config.max_size else snapshot
 
     def try_acquire(self, count: int) -> bool:
-        """Acquire room for ``count`` messages if it is known to be free and no put waits; then call `release`."""
+        """Acquire capacity for ``count`` messages if it is known to be free and no put waits; then call `release`."""
         if count > self._credits or self._waiters or self._clock.monotonic() - self._counted_at > FRESH:
             return False
         self._credits -= count
@@ -146,14 +146,14 @@ class CapacityGate:
     async def acquire(
         self, count: int, left: int, deadline: Deadline, generation: int | None = None, on_wait: OnWait | None = None
     ) -> None:
-        """Acquire room for ``count`` messages, waiting for it until the deadline; then call `release`.
+        """Acquire capacity for ``count`` messages, waiting for it until the deadline; then call `release`.
 
         ``left`` is how many messages the commit leaves in the queue: those that it puts, and those that it releases.
         ``generation`` is the ZooKeeper session that the put depends on, if any. ``on_wait`` is called after each count
-        that finds no room.
+        that finds no capacity.
 
         Raises:
-            QueueFullError: there was no room in time.
+            QueueFullError: there was no capacity in time.
             TransactionTooLargeError: ``left`` exceeds the queue's size.
             SessionExpiredError: that ZooKeeper session is over.
             AccessDeniedError, SessionClosedError.
@@ -169,7 +169,7 @@ class CapacityGate:
         self._wakeup.set()
         if not self._serving:
             self._serving = True
-            self._tasks.spawn(self._serve, name=f"room of {self._state.name}")
+            self._tasks.spawn(self._serve, name=f"capacity of {self._state.name}")
         timer = self._clock.call_later(wait, lambda: self._refuse(entry)) if wait else None
         try:
             await entry.future
@@ -183,22 +183,22 @@ class CapacityGate:
                 timer.cancel()
 
     def release(self, count: int) -> None:
-        """Release acquired room: the messages have been stored, and are counted in the queue, or never will be."""
+        """Release acquired capacity: the messages have been stored, and are counted in the queue, or never will be."""
         self._in_progress -= count
         if self._waiters:
             self._wakeup.set()
 
     def bind(self, atomic_write: AtomicWrite, count: int) -> None:
-        """Release the room of an admitted write when it is settled or passed to `unbind`."""
+        """Release the capacity of an admitted write when it is settled or passed to `unbind`."""
         self._bound[atomic_write] = count
         atomic_write.watch(self.unbind)
 
     def unbind(self, atomic_write: AtomicWrite) -> None:
-        """Release the room of a write, if it is bound here."""
+        """Release the capacity of a write, if it is bound here."""
         self.release(self._bound.pop(atomic_write, 0))
 
     def holds(self, atomic_write: AtomicWrite) -> bool:
-        """Whether a write has room here."""
+        """Whether a write has capacity here."""
         return atomic_write in self._bound
 
     def close(self, error: QueueError) -> None:
@@ -234,14 +234,14 @@ class CapacityGate:
             self._serving = False
 
     async def _admit_or_wait(self) -> None:
-        """Admit as many puts as there is room for; without any room, wait for a change."""
+        """Admit as many puts as there is capacity for; without any, wait for a change."""
         generation = await self._zookeeper.wait_connected()
         await self._state.open_or_create()
         limit = self._state.config.max_size
         if not limit:
             self._admit(None)
             return
-        self._refuse_hopeless(limit, generation)
+        self._fail_impossible(limit, generation)
         if not self._prune_waiters():
             return
         self._wakeup.clear()
@@ -263,7 +263,7 @@ class CapacityGate:
             await self._listen(generation)
 
     async def _recount(self, limit: int, generation: int) -> bool:
-        """Count the messages and grant credits for the free room; return False if the configuration has changed."""
+        """Count the messages and grant credits for the free capacity; return False if the configuration has changed."""
         self._credits = 0
         outstanding = self._in_progress  # read before the count: a put stored meanwhile counts twice, never zero times
         size = await self._size(generation)
@@ -276,7 +276,7 @@ class CapacityGate:
         return True
 
     def _admit(self, limit: int | None) -> bool:
-        """Admit waiting puts in order while there is room (``None``: all); return whether any was admitted.
+        """Admit waiting puts in order while there is capacity (``None``: all); return whether any was admitted.
 
         A transaction that holds messages passes those that do not fit: they may wait for the messages that it holds.
         """
@@ -400,7 +400,7 @@ class CapacityGate:
             )
         self._answer(entry, QueueFullError(msg))
 
-    def _refuse_hopeless(self, limit: int, generation: int) -> None:
+    def _fail_impossible(self, limit: int, generation: int) -> None:
         """Fail the puts that can never succeed by waiting."""
         for entry in list(self._waiters):
             if entry.generation not in (None, generation):

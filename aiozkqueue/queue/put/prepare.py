@@ -34,7 +34,7 @@ from .filters import tags_plan
 from .foreign import prepare_foreign, restore_foreign
 from .groups import group_plan
 from .queue_defaults import key_of
-from .ttl import lasting
+from .ttl import with_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -87,7 +87,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
         unique = key_of(header, data)
         plan = join([plan, PutPlan((UniqueKey(state, unique, message_id, ignore=mode == "ignore"),))])
     if (ttl := options.get("ttl")) is not None:
-        plan = lasting(plan, state, runtime.server_clock, lifetime(ttl))
+        plan = with_lifetime(plan, state, runtime.server_clock, lifetime(ttl))
     return Put(state, message_id, prefix_of(message_id, header, unique=unique), data, plan)
 
 

@@ -9,7 +9,7 @@ from aiozkqueue.layout import ItemRef, decode, has_field, item_field, key_hash, 
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 from .affinity import chooser, with_node
-from .ttl import TtlPlace, lasting
+from .ttl import TtlPlace, with_lifetime
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import Header
@@ -41,7 +41,7 @@ class QueueDefaults:
         if config.collapse:
             put = self._with_key(put)
         if config.lifetime is not None and not _has_lifetime(put):
-            put = put._replace(plan=lasting(put.plan, self._state, self._clock, config.lifetime))
+            put = put._replace(plan=with_lifetime(put.plan, self._state, self._clock, config.lifetime))
         return put
 
     def _with_key(self, put: Put) -> Put:

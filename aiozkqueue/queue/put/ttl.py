@@ -84,7 +84,7 @@ class TtlPlace:
         return item.with_field(f"e{self._end}").path
 
 
-def lasting(plan: PutPlan | None, state: QueueState, clock: ServerClock, seconds: float) -> PutPlan:
+def with_lifetime(plan: PutPlan | None, state: QueueState, clock: ServerClock, seconds: float) -> PutPlan:
     """Return the plan with a lifetime; ``math.inf``: the message never expires, even if the queue has a lifetime."""
     if plan is None:
         return PutPlan(place=TtlPlace(state, clock, seconds, None))

@@ -93,7 +93,7 @@ def check_change(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
     """
     _refuse_to_order(queue, config, wanted)
     _refuse_to_widen(queue, config, wanted)
-    _refuse_to_stick(queue, config, wanted)
+    _refuse_affinity(queue, config, wanted)
     _refuse_to_bundle(queue, config, wanted)
 
 
@@ -227,7 +227,7 @@ def _against_bundles(config: QueueConfig) -> str | None:
     return next((setting for setting, present in settings.items() if present), None)
 
 
-def _refuse_to_stick(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
+def _refuse_affinity(queue: str, config: StoredConfig, wanted: QueueConfig) -> None:
     """Raise ConfigConflictError if a queue with groups is to become sticky."""
     if wanted.affinity == "producer" and config.groups is not None:
         raise ConfigConflictError(

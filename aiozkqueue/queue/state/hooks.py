@@ -96,7 +96,7 @@ class OnWait(Protocol):
     """Called when a reservation has to wait."""
 
     def __call__(self, *, full: bool) -> None:
-        """Report that there is no room.
+        """Report that there is no capacity.
 
         ``full``: the queue is full; otherwise this session has too many unanswered puts.
         """
@@ -104,7 +104,7 @@ class OnWait(Protocol):
 
 
 class CapacityLimit(Protocol[WriteT_contra]):
-    """The limit of a bounded queue: every put acquires its room and releases it when its write is settled."""
+    """The limit of a bounded queue: every put acquires capacity and releases it when its write is settled."""
 
     @property
     def queue(self) -> str:
@@ -112,30 +112,30 @@ class CapacityLimit(Protocol[WriteT_contra]):
         ...
 
     def try_acquire(self, count: int) -> bool:
-        """Acquire room for ``count`` messages if it is known to be free and nothing waits for it."""
+        """Acquire capacity for ``count`` messages if it is known to be free and nothing waits for it."""
         ...
 
     async def acquire(
         self, count: int, left: int, deadline: Deadline, generation: int | None = None, on_wait: OnWait | None = None
     ) -> None:
-        """Acquire room for ``count`` messages before the deadline; ``left`` messages are the write's own afterwards.
+        """Acquire capacity for ``count`` messages before the deadline; the write then owns ``left`` messages.
 
         Raises: QueueFullError, TransactionTooLargeError, SessionExpiredError, AccessDeniedError, SessionClosedError.
         """
         ...
 
     def release(self, count: int) -> None:
-        """Release room."""
+        """Release capacity."""
         ...
 
     def bind(self, atomic_write: WriteT_contra, count: int) -> None:
-        """Release this room when the write is settled."""
+        """Release this capacity when the write is settled."""
         ...
 
     def unbind(self, atomic_write: WriteT_contra) -> None:
-        """Release the room that a write holds, if it holds any."""
+        """Release the capacity that a write holds, if it holds any."""
         ...
 
     def holds(self, atomic_write: WriteT_contra) -> bool:
-        """Return whether a write holds room."""
+        """Return whether a write holds capacity."""
         ...

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .server import Entry, ServerConnection
 
 
-def nothing_happens(_: ServerConnection, __: Request) -> Fault | None:
+def no_fault(_: ServerConnection, __: Request) -> Fault | None:
     """Return no fault, for an ensemble without faults."""
     return None
 
@@ -46,7 +46,7 @@ class Ensemble:
     random: Random
     size: int = 1
     delays: Delays = field(default_factory=no_delays)
-    judge: Callable[[ServerConnection, Request], Fault | None] = nothing_happens
+    judge: Callable[[ServerConnection, Request], Fault | None] = no_fault
     strays: Callable[[Request], bool] = never
     """Whether a late request is applied even after its session has come back on another connection.
 

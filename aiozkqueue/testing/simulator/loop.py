@@ -53,7 +53,7 @@ class Process:
         self._loop = loop
         self.name = name
         self.paused_since: float | None = None
-        self.parked: deque[asyncio.Handle] = deque()
+        self.deferred: deque[asyncio.Handle] = deque()
 
     def pause(self, seconds: float) -> None:
         """Stop scheduling it, as after SIGSTOP; time continues."""
@@ -66,7 +66,7 @@ class Process:
         """Continue with all callbacks that have become due in the meantime."""
         self.paused_since = None
         self._loop.paused.discard(self)
-        self._loop.put_back(self.parked)
+        self._loop.put_back(self.deferred)
 
 
 #: The process that the running callback belongs to.
@@ -221,7 +221,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if paused:
                     process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
                     if process in paused:
-                        process.parked.append(handle)
+                        process.deferred.append(handle)
                         continue
                 handle._run()  # noqa: SLF001 - as BaseEventLoop does
             if self._stopping:
@@ -335,7 +335,7 @@ def _cancel_all(loop: VirtualLoop) -> None:
     for process in list(loop.paused):
         process.resume()
     for task in asyncio.all_tasks(loop):
-        _close_what_it_would_await(task)
+        _close_unstarted(task)
     for _ in range(_MOST_CANCELLATIONS):
         tasks = sorted(asyncio.all_tasks(loop), key=hash)
         if not tasks:
@@ -346,7 +346,7 @@ def _cancel_all(loop: VirtualLoop) -> None:
             loop.run_until_complete(asyncio.wait(tasks))
 
 
-def _close_what_it_would_await(task: asyncio.Task[Any]) -> None:
+def _close_unstarted(task: asyncio.Task[Any]) -> None:
     """Close the coroutines that a task which has never run was made for: the collector would warn about them.
 
     They are arguments of the task's own coroutine, or belong to one: anyio passes an object with the coroutine.

@@ -142,10 +142,10 @@ class Tree:
         """Return a separate tree with the same znodes."""
         other = Tree()
         for path, node in self.nodes.items():
-            twin = Znode(node.data, node.owner, node.czxid, node.ctime)
-            twin.mzxid, twin.pzxid, twin.mtime = node.mzxid, node.pzxid, node.mtime
-            twin.version, twin.creates, twin.children = node.version, node.creates, dict(node.children)
-            other.nodes[path] = twin
+            copied = Znode(node.data, node.owner, node.czxid, node.ctime)
+            copied.mzxid, copied.pzxid, copied.mtime = node.mzxid, node.pzxid, node.mtime
+            copied.version, copied.creates, copied.children = node.version, node.creates, dict(node.children)
+            other.nodes[path] = copied
         other.ephemerals = {owner: dict(paths) for owner, paths in self.ephemerals.items()}
         other.applied = self.applied
         return other
@@ -217,9 +217,9 @@ class Tree:
         node = self.nodes.get(change.path)
         if change.kind is EventKind.CHANGED:
             assert node is not None  # noqa: S101 - checked
-            twin = Znode(node.data, node.owner, node.czxid, node.ctime)
-            twin.mzxid, twin.mtime, twin.version = node.mzxid, node.mtime, node.version
-            return change.path, twin, None
+            copied = Znode(node.data, node.owner, node.czxid, node.ctime)
+            copied.mzxid, copied.mtime, copied.version = node.mzxid, node.mtime, node.version
+            return change.path, copied, None
         parent = self.nodes[parent_of(change.path)]
         return change.path, node, (parent.creates, parent.pzxid)
 

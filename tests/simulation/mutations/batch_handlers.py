@@ -29,7 +29,7 @@ def failed_messages_of_a_batch_committed(patch: pytest.MonkeyPatch) -> None:
     def keep(self: UnitOfWork, claims: Iterable[Claim]) -> None:
         del self, claims
 
-    patch.setattr(UnitOfWork, "let_go", keep)
+    patch.setattr(UnitOfWork, "detach", keep)
 
 
 @mutation(with_batches)

@@ -32,7 +32,7 @@ def cancelled_message_not_named_to_its_holder(patch: pytest.MonkeyPatch) -> None
 
 @mutation(a_message_is_cancelled_while_its_batch_is_collected)
 def cancelled_message_handled_if_its_handler_has_not_begun(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Interruptions, "forestall", lambda *_: False)
+    patch.setattr(Interruptions, "cancelled_before_start", lambda *_: False)
 
 
 @mutation(in_hand)

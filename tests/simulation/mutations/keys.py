@@ -105,4 +105,4 @@ def unique_keys_not_removed(patch: pytest.MonkeyPatch) -> None:
 @mutation(messages_expire_while_others_are_taken)
 def expired_messages_delivered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claimer.Claimer, "examine_name", lambda *_: None)
-    patch.setattr(deliver, "_in_time", lambda *_: True)
+    patch.setattr(deliver, "_check_expiry", lambda *_: True)

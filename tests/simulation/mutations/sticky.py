@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 def _without(patch: pytest.MonkeyPatch, where: Callable[[Operation], bool]) -> None:
-    make = affinity._handing_on
+    make = affinity._reassignment
 
     async def defective(handle: QueueHandle[SessionCore], found: ItemSnapshot) -> Change:
         change = await make(handle, found)
         return change._replace(operations=[one for one in change.operations if not where(one)])
 
-    patch.setattr(affinity, "_handing_on", defective)
+    patch.setattr(affinity, "_reassignment", defective)
 
 
 @mutation(several_nodes_reap_while_the_owner_takes)

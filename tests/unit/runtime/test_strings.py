@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.runtime.strings import Names, Strings, shed
+from aiozkqueue.runtime.strings import Names, Strings, clear_gradually
 
 MANY = 20_000
 pages = st.lists(st.lists(st.text(st.characters(exclude_characters="/"), min_size=1), max_size=900), max_size=4)
@@ -67,7 +67,7 @@ def test_a_search_for_garbage_does_not_visit_the_strings(kind: type[Names | Stri
 def test_strings_are_released_while_other_tasks_run() -> None:
     async def main() -> int:
         turns = 0
-        releasing = asyncio.ensure_future(shed(*Strings(map(str, range(MANY))).parts))
+        releasing = asyncio.ensure_future(clear_gradually(*Strings(map(str, range(MANY))).parts))
         while not releasing.done():
             turns += 1
             await asyncio.sleep(0)

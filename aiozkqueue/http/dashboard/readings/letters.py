@@ -128,10 +128,10 @@ def _newest_first(name: str) -> str:
 def _contains(read: Content, text: str, *, payloads: bool) -> bool:
     if not text:
         return True
-    needle = text.casefold()
-    if needle in read.id.casefold() or (read.header.dead is not None and needle in read.header.dead.reason.casefold()):
+    wanted = text.casefold()
+    if wanted in read.id.casefold() or (read.header.dead is not None and wanted in read.header.dead.reason.casefold()):
         return True
-    return payloads and needle in read.body.decode("utf-8", "replace").casefold()
+    return payloads and wanted in read.body.decode("utf-8", "replace").casefold()
 
 
 def _row(read: Content) -> DeadLetterRow:
