@@ -40,12 +40,12 @@ from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
 from aiozkqueue.worker.heap import settled_heap
 from aiozkqueue.zookeeper import NoNodeError, below
 
+from .background import BackgroundWork
 from .batching import Batches
 from .bundle_arrays import Columns
 from .columns import Layout
 from .connection import linked
 from .dividing import Piece, divide, weigh
-from .meanwhile import Meanwhile
 from .offsets import BEGINNING, Offset, require_beginning, require_same
 from .options import Content, Mode
 from .reading import alike_of, bundled_values, item_values, next_page
@@ -97,7 +97,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options = options
         self._opened: tuple[ExitStack, Link, Ledger] | None = None
-        self._meanwhile: Meanwhile | None = None  # while tasks read a batch
+        self._background_work: BackgroundWork | None = None  # while tasks read a batch
         self._handed: Offset | None = None  # last; two scans of one plan request the same
         self._limit = options.max_offsets  # of the next batch
         self._marked: Offset | None = None  # last
@@ -210,22 +210,22 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._opened is not None:
             self._background().stop(STOPPING)  # the next driver finishes the remaining work
             self._opened[0].close()
-            self._opened = self._meanwhile = None
+            self._opened = self._background_work = None
         end_if_signalled()
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle everything but the connection."""
-        return {**self.__dict__, "_opened": None, "_meanwhile": None, "_lag": None}
+        return {**self.__dict__, "_opened": None, "_background_work": None, "_lag": None}
 
     def _join(self) -> None:
         """Wait until earlier batches are removed and the next one is prepared. Raises: as `latestOffset`."""
-        if self._meanwhile is not None:
-            self._meanwhile.join()
+        if self._background_work is not None:
+            self._background_work.join()
 
-    def _background(self) -> Meanwhile:
-        if self._meanwhile is None:
-            self._meanwhile = Meanwhile(*self._ledger())
-        return self._meanwhile
+    def _background(self) -> BackgroundWork:
+        if self._background_work is None:
+            self._background_work = BackgroundWork(*self._ledger())
+        return self._background_work
 
     def _ledger(self) -> tuple[Link, Ledger]:
         if self._opened is None:

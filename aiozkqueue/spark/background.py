@@ -1,6 +1,6 @@
-"""The driver's work on a ledger while tasks read a batch: removal of the batch before, preparation of the one after.
+"""The driver's work on a ledger while tasks read a batch: it removes the previous batch and prepares the next one.
 
-One work runs at a time, in the order in which they were started: they share the state of the queue, and a driver
+The jobs run one at a time, in the order in which they were started: they share the state of the queue, and a driver
 has one event loop for all of them.
 """
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .connection import Link
 
 
-class Meanwhile:
-    """Work that was started and whose end has not been awaited."""
+class BackgroundWork:
+    """Jobs that were started and have not been awaited yet."""
 
     def __init__(self, link: Link, ledger: Ledger) -> None:
         self._link = link
@@ -37,12 +37,12 @@ class Meanwhile:
         self._start(lambda: self._ledger.prepare(after, most))
 
     def join(self) -> None:
-        """Wait until all of it has ended. Raises: the first error of it, as `Link.result_of`."""
+        """Wait until all jobs have ended. Raises: their first error, as `Link.result_of`."""
         while self._started:
             self._link.result_of(self._started.pop(0))
 
     def stop(self, seconds: float) -> None:
-        """Release a prepared batch, and wait up to some seconds for all of it. Errors are left to the next driver."""
+        """Release a prepared batch, and wait up to some seconds for all jobs. Errors are left to the next driver."""
         self._ledger.halt()
         self._start(self._ledger.release_unsealed)
         wait(self._started, seconds)
