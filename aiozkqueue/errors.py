@@ -128,7 +128,7 @@ class TransactionTooLargeError(NotCommittedError):
 
 
 class QueueFullError(NotCommittedError):
-    """The queue is at its limit, and there was no room in time."""
+    """The queue is at its limit, and there was no capacity in time."""
 
 
 class QueueInUseError(NotCommittedError):

@@ -80,8 +80,8 @@ def fenced_puts(
 ) -> AtomicWrite:
     """Return the write that puts items of a pending batch together with the progress that records them.
 
-    ``patience`` limits the wait for room in a queue that is given a size after the write was sent. The write fails with
-    a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
+    ``patience`` limits the wait for capacity in a queue that is given a size after the write was sent. The write fails
+    with a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
     """
     is_pending = FixedOperations(fence.path, fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
     recorded = FixedOperations(progress.path, (progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))

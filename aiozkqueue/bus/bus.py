@@ -130,12 +130,12 @@ class Bus(Generic[E]):
         Alone it is stored on return. With ``tx``, a transaction or delivery, it is posted when that commits; if a group
         joins or leaves between the two, the commit raises `ConflictError`, and repeating it is safe.
 
-        ``timeout`` is how many seconds to wait for room if one of these queues has ``max_size`` (0: not at all; None:
-        no limit). If a group leaves or joins in the meantime, the post continues with the groups that there are then.
-        With ``tx``, its commit waits, for the groups that there were.
+        ``timeout`` is how many seconds to wait for capacity if one of these queues has ``max_size`` (0: not at all;
+        None: no limit). If a group leaves or joins in the meantime, the post continues with the groups that there are
+        then. With ``tx``, its commit waits, for the groups that there were.
 
         Raises:
-            QueueFullError: one of the queues has no room; the event was put into none.
+            QueueFullError: one of the queues has no capacity; the event was put into none.
             DuplicateKeyError: it was posted with ``unique``, and one of the queues already holds a message with its
                 key; the event was put into none.
             PayloadError, InvalidOptionError: it is not an event of this bus, or does not fit its own type.
@@ -187,7 +187,7 @@ class Bus(Generic[E]):
     async def _enter(
         self, atomic_write: AtomicWrite, puts: Sequence[Put], patience: Deadline, check: GroupsCheck
     ) -> None:
-        """Acquire room for a post until the deadline, except in the queue of a group that leaves before.
+        """Acquire capacity for a post until the deadline, except in the queue of a group that leaves before.
 
         Raises: GroupsChangedError; as `enter`.
         """

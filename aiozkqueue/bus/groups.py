@@ -76,7 +76,7 @@ class Groups:
             finally:
                 watch.cancel()
         self.forget()
-        msg = f"{self._paths.base}: a group joined or left the bus while an event waited for room; repeat it"
+        msg = f"{self._paths.base}: a group joined or left the bus while an event waited for capacity; repeat it"
         raise GroupsChangedError(msg)
 
     async def join(self, group: str) -> None:

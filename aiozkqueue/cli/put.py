@@ -82,7 +82,7 @@ async def put(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a full queue."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for capacity in a full queue."),
     ] = 0,
     as_json: AsJson = False,
 ) -> Exit:

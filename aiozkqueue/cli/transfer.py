@@ -45,7 +45,7 @@ def load(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a bounded queue."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for capacity in a bounded queue."),
     ] = 60,
     as_json: AsJson = False,
     master: Master = LOCAL,

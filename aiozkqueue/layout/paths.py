@@ -191,7 +191,7 @@ class QueuePaths:
         return f"{self.filters}/{digest}"
 
     def waiter(self, id: str) -> str:
-        """Return the path of the entry of a session that waits for room to put."""
+        """Return the path of the entry of a session that waits for capacity to put."""
         return f"{self.waiting}/{id}"
 
     def record(self, place: str) -> str:

@@ -82,7 +82,7 @@ class QueueConfig:
         history: the records to keep of ended messages; False: write no more records; default: no history.
         clean_every: the interval of the queue's clean-up, in seconds or a timedelta; default: five minutes.
         max_size: the maximum number of messages, including claimed and delayed ones; 0: unlimited; default: unlimited.
-            A put waits for room, or raises `QueueFullError`.
+            A put waits for capacity, or raises `QueueFullError`.
         collapse: compaction: whether a take delivers only the newest of the messages in the queue that have the same
             key (or the same payload, if they have no key); default: no.
         ttl: the seconds that a message may wait to be taken, from its due time; ``math.inf``: forever; default:

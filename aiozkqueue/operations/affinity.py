@@ -123,7 +123,9 @@ async def _reassignment(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Ch
         Delete(paths.lock(found.locked_by)),
     ]
     for end_hook in handle.state.snapshot.end_hooks:
-        if isinstance(end_hook, HistoryHook):  # for other features it stays in the queue: it frees no key and no room
+        if isinstance(
+            end_hook, HistoryHook
+        ):  # for other features it stays in the queue: it frees no key and no capacity
             reason = f"not taken by node {item_node(found.name)}"
             disposition = Disposition("remove", reason=reason, outcome=End.REAPED, replaced=True)
             for attached_op in end_hook.attached_ops(

@@ -140,7 +140,7 @@ async def move(runtime: Runtime, wanted: Wanted, target: str) -> Alteration:
 
     Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again.
 
-    Raises: as `cancel`; InvalidNameError, MessageTooLargeError; QueueFullError: the target has no room.
+    Raises: as `cancel`; InvalidNameError, MessageTooLargeError; QueueFullError: the target has no capacity.
     """
     state, into = _store_of(runtime, wanted), runtime.queue_state(target)
     handle, named, moved = QueueHandle(runtime, state), _named(wanted), False

@@ -126,7 +126,7 @@ class DeadLetters(Generic[T]):
         Args:
             ids: the ids of the dead letters; None: all.
             limit: the maximum number, the oldest first; None: no limit.
-            timeout: how many seconds to wait for room in a queue with ``max_size`` (0: not at all; None: no limit).
+            timeout: how many seconds to wait for capacity in a queue with ``max_size`` (0: not at all; None: no limit).
             into: the name of another queue to put them into, each in one step; None: this queue.
 
         Raises:

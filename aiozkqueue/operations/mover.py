@@ -10,7 +10,7 @@ the multi moves the first of them and leaves the item with the others, at its ve
 
 The server counts another program's items from 0 again after it has removed their empty parent. A name and version may
 then belong to another item than the one that was read. So an item of such a queue is moved only in the ZooKeeper
-session in which it was read, and not after a long wait for room.
+session in which it was read, and not after a long wait for capacity.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SEQUENCE_DIGITS: Final = 10
 #: Seconds until held messages are read again: the first wait, and the longest.
 FIRST_PATIENCE = 0.1
 MOST_PATIENCE = 2.0
-#: Seconds for which an item of another program may wait for room in the target after it was read.
+#: Seconds for which an item of another program may wait for capacity in the target after it was read.
 FOREIGN_PATIENCE: Final = 1.0
 #: Bytes of messages that the multi of one item puts.
 MOST_AT_ONCE: Final = 512 * 1024

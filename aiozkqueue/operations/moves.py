@@ -102,7 +102,7 @@ class Moves:
 
         Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again. The
         move runs in this session's background, and another session continues it when this one ends. A target with
-        ``max_size`` takes as many as fit, and the others wait in the source for room.
+        ``max_size`` takes as many as fit, and the others wait in the source for capacity.
 
         Either queue may be another program's: give a `Session.curator_queue` or `Session.kazoo_queue`. Messages from
         there get new ids. Keys, delays and priorities are kept (a priority as its distance from the default), and an

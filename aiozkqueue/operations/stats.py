@@ -89,7 +89,7 @@ class QueueStats:
     max_size: int | None = None
     """The maximum number of messages; None: unlimited."""
     waiting_producers: int = 0
-    """Sessions that wait for room to put."""
+    """Sessions that wait for capacity to put."""
     put: int = 0
     """Messages ever put: two readings give a rate. It only rises until the queue is deleted, apart from messages that
     are put or returned during the reading. A message that is put back or stored at another time or priority counts

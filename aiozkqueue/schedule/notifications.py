@@ -233,7 +233,7 @@ class NotificationQueue(Generic[T]):
 
         Raises:
             InvalidOptionError: the date has no time zone, a key is not a text, or only the first key is given.
-            QueueFullError: the queue has a maximum size, and no room.
+            QueueFullError: the queue has a maximum size, and no capacity.
             PayloadError, MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, NotCommittedError, SessionClosedError, WrongLoopError.
         """

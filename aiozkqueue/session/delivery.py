@@ -335,7 +335,7 @@ class WorkSettling:
         cause = error.__cause__ or error
         if not claim.used_up:
             log.info(
-                "queue %s: handler asked for a retry of message %s, attempt %d, %s%s",
+                "queue %s: handler asked for a retry of message %s, attempt %d: again %s%s",
                 claim.state.name,
                 claim.id,
                 claim.attempt,

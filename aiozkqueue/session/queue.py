@@ -113,9 +113,9 @@ class Queue(Destination[T]):
         """Put a message, exactly once, and return its id. On return it is stored.
 
         ``timeout`` is the time limit of the whole call, in seconds. In a queue with ``max_size``, the put waits for
-        room during that time. With 0, a full queue refuses the put at once; with None, the put waits for room without
-        a limit. In both cases the rest of the call takes up to the session's ``operation_timeout``. A put that is
-        cancelled before it was sent stores nothing. If it is cancelled later, it waits for the answer for up to the
+        capacity during that time. With 0, a full queue refuses the put at once; with None, the put waits for capacity
+        without a limit. In both cases the rest of the call takes up to the session's ``operation_timeout``. A put that
+        is cancelled before it was sent stores nothing. If it is cancelled later, it waits for the answer for up to the
         session timeout, and then continues in the background.
 
         Raises:

@@ -181,7 +181,7 @@ class Options(Servers):
     rows: int = 500
     """The maximum number of rows in one write to ZooKeeper."""
     put_timeout: float = 60.0
-    """How long to wait for room in a bounded queue, seconds."""
+    """How long to wait for capacity in a bounded queue, seconds."""
     group: str = "spark"
     """The group of the stream. Each group has its own ledger."""
     max_offsets: int | None = None

@@ -347,7 +347,7 @@ async def test_a_full_queue_refuses_a_put_without_patience_at_once(proxy: ZooKee
         with pytest.raises(zq.QueueFullError, match="is full"):
             await full.put(b"b", timeout=0)
         began = time.monotonic()
-        with pytest.raises(zq.QueueFullError, match="no room within"):
+        with pytest.raises(zq.QueueFullError, match="no capacity within"):
             await full.put(b"b", timeout=0.3)
         assert 0.3 <= time.monotonic() - began < 0.3 + LATE
 

@@ -289,7 +289,7 @@ async def test_a_defect_that_ends_a_task_of_the_server_is_logged(
     async def logged() -> bool:
         return "figures of the queues: this task has failed; restart the server" in caplog.text
 
-    monkeypatch.setattr("aiozkqueue.sampling.Sampler.look", look)
+    monkeypatch.setattr("aiozkqueue.sampling.Sampler.sample_all", look)
     await start()
     await eventually(logged, 30)
     assert "ZeroDivisionError" in caplog.text

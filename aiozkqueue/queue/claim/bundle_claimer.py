@@ -94,7 +94,7 @@ class BundleClaimer:
             try:
                 nodes = await self._lock_existing(pending, claim_id, generation, check, batch)
             except ReadFailedError as failure:
-                kept = len(places)  # the room in the budget is freed when the locks are gone
+                kept = len(places)  # the share of the budget is freed when the locks are gone
                 raise failure.error from failure
             for place, bundle, record in zip(pending, nodes[::2], nodes[1::2], strict=True):
                 name = _name_of(place)

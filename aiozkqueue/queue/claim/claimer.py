@@ -259,7 +259,7 @@ class Claimer:
             try:
                 read = await self._lock(items, locks, ids, lock, generation, check, attached)
             except ReadFailedError as failure:
-                kept = count  # a lock's room in the budget is freed when the lock is gone
+                kept = count  # a lock's share of the budget is freed when the lock is gone
                 refs = [LockRef(path, lock, forced_version) for path in locks]
                 self.orphan_locks.remove_unread(refs, generation, failure)
                 raise failure.error from failure

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Puts(Part):
     """The creates of items: of a direct put, or of a transaction.
 
-    ``patience`` limits the wait for room in a queue that became bounded after the write was sent; before, the caller
-    waits. ``needs`` returns the room that the write needs in each bounded queue (None: as much as the puts).
+    ``patience`` limits the wait for capacity in a queue that became bounded after the write was sent; before, the
+    caller waits. ``needs`` returns the capacity that the write needs in each bounded queue (None: as much as the puts).
     """
 
     __slots__ = ("_bundled", "_needs", "_patience", "_planned", "_plans", "_puts", "_sent", "queues")
@@ -115,7 +115,7 @@ class Puts(Part):
         return self.queues[0].repair(operation, error)
 
     async def reserve_again(self, atomic_write: AtomicWrite) -> None:
-        """Acquire room."""
+        """Acquire capacity."""
         needs = needs_of(self._puts, {}) if self._needs is None else self._needs()
         await reserve_again(atomic_write, needs, self._patience)
 

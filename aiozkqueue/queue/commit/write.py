@@ -256,7 +256,7 @@ class Part(ABC):
         raise error
 
     async def reserve_again(self, atomic_write: AtomicWrite) -> None:  # noqa: B027 - most parts need nothing
-        """Reserve room in queues that became bounded after this was sent.
+        """Reserve capacity in queues that became bounded after this was sent.
 
         Raises: QueueFullError, as `CapacityGate.acquire` does.
         """
@@ -313,7 +313,7 @@ class Joined(Part):
         raise AssertionError(operation) from error
 
     async def reserve_again(self, atomic_write: AtomicWrite) -> None:
-        """Reserve room for all parts."""
+        """Reserve capacity for all parts."""
         for part in self._parts:
             await part.reserve_again(atomic_write)
 

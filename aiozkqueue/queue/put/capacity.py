@@ -388,7 +388,7 @@ class CapacityGate:
             return
         name = f"queue {self._state.name!r}"
         if entry.seen_full:
-            waited = f", and there was no room within {entry.seconds:g} s" if entry.seconds else ""
+            waited = f", and there was no capacity within {entry.seconds:g} s" if entry.seconds else ""
             msg = (
                 f"{name} is full (max_size {self._state.config.max_size}){waited}; "
                 "the message was not stored; use a longer timeout, or take messages first"
@@ -406,7 +406,7 @@ class CapacityGate:
             if entry.generation not in (None, generation):
                 msg = (
                     f"queue {self._state.name!r}: the ZooKeeper session of this transaction ended while it "
-                    "waited for room; nothing was applied, and its messages go to other consumers"
+                    "waited for capacity; nothing was applied, and its messages go to other consumers"
                 )
                 self._answer(entry, SessionExpiredError(msg))
             elif entry.left > limit:

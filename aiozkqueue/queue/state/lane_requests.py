@@ -53,7 +53,7 @@ class LaneRequests:
             ended.set()
 
     def add_to(self, config: StoredConfig) -> StoredConfig:
-        """Return the configuration with everything that is waited for and has room."""
+        """Return the configuration with everything that is waited for and fits."""
         for priority, scheduled in self._waiting:
             with suppress(InvalidOptionError):  # the put that asked for it raises this itself
                 config = with_lane(self._queue, config, priority, scheduled=scheduled)

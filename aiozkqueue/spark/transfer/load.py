@@ -99,9 +99,9 @@ def load(
     ``delay``, ``at`` and ``ttl`` are its put options. The other columns of an unload are ignored. Without ``body``,
     each row becomes a JSON object of its columns, and a line of JSON is stored unchanged.
 
-    All rows become visible at once when the job succeeds; otherwise none does. A bounded queue therefore needs room for
-    all of them. With the option ``writeId``, each row is put once, however often the same files are loaded under it,
-    and a load whose driver was killed is continued.
+    All rows become visible at once when the job succeeds; otherwise none does. A bounded queue therefore needs capacity
+    for all of them. With the option ``writeId``, each row is put once, however often the same files are loaded under
+    it, and a load whose driver was killed is continued.
 
     Args:
         spark: a Spark session.

@@ -243,7 +243,7 @@ async def test_the_reason_why_samples_fail_is_logged_once(
         raise NoAuthError("/zms")
 
     monkeypatch.setattr("aiozkqueue.sampling.EVERY", 0.0)
-    monkeypatch.setattr("aiozkqueue.sampling.Sampler.look", look)
+    monkeypatch.setattr("aiozkqueue.sampling.Sampler.sample_all", look)
     running = asyncio.create_task(Sampler(session).run())
     for _ in range(3):
         await looks.acquire()
