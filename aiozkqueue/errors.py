@@ -128,7 +128,7 @@ class TransactionTooLargeError(NotCommittedError):
 
 
 class QueueFullError(NotCommittedError):
-    """The queue is at its limit, and there was no capacity in time."""
+    """The queue is at its limit, and no capacity became free in time."""
 
 
 class QueueInUseError(NotCommittedError):
@@ -155,7 +155,7 @@ class DuplicateKeyError(NotCommittedError):
 class OutcomeUnknownError(QueueError):
     """The outcome of a commit or a put is not known yet; ``await session.outcome(error.transaction_id)`` returns it.
 
-    ``transaction_id`` is empty if the call may consist of several writes, as those of operators.
+    ``transaction_id`` is empty if the call may consist of several writes, such as the calls of operators.
     """
 
     def __init__(self, message: str, transaction_id: str) -> None:
@@ -182,7 +182,7 @@ class AccessDeniedError(QueueError):
 class PartlyDeniedError(AccessDeniedError):
     """An ACL refuses this user some messages of the queue; the operation was carried out on all others.
 
-    ``message_ids`` names the messages that are left, and ``done`` counts those on which it was carried out.
+    ``message_ids`` names the remaining messages, and ``done`` counts those on which it was carried out.
     """
 
     def __init__(self, message: str, message_ids: Sequence[str], done: int) -> None:
@@ -194,7 +194,7 @@ class PartlyDeniedError(AccessDeniedError):
 class NotRedrivenError(QueueError):
     """Some dead letters cannot be put back and are unchanged; all others have been put back.
 
-    ``errors`` has the reason of each one that is left, by its id, and ``done`` counts those that were put back.
+    ``errors`` has the reason of each remaining one, by its id, and ``done`` counts those that were put back.
     """
 
     def __init__(self, message: str, errors: Mapping[str, QueueError], done: int) -> None:

@@ -178,7 +178,7 @@ TransactionDep = Annotated[Transaction, in_transaction()]
 """A transaction for one request; see `in_transaction`."""
 
 
-def _answering(status: int, detail: str, headers: dict[str, str] | None = None) -> Handler:
+def _problem_handler(status: int, detail: str, headers: dict[str, str] | None = None) -> Handler:
     async def handler(request: Request, error: Exception) -> Response:
         _note(request, error)
         return JSONResponse({"detail": detail}, status, headers)
@@ -206,22 +206,22 @@ def _note(request: Request, error: Exception) -> None:
     log.warning("%r %r: %s", request.method, request.url.path, error)
 
 
-_TRY_AGAIN = _answering(503, "nothing was applied; try again", {"Retry-After": _RETRY_AFTER})
-_NOT_FOUND = _answering(404, "it does not exist; nothing was applied")
+_TRY_AGAIN = _problem_handler(503, "nothing was applied; try again", {"Retry-After": _RETRY_AFTER})
+_NOT_FOUND = _problem_handler(404, "it does not exist; nothing was applied")
 
 error_handlers: Final[dict[int | type[Exception], Handler]] = {
     NotCommittedError: _TRY_AGAIN,
     ConnectionLostError: _TRY_AGAIN,
     SessionClosedError: _TRY_AGAIN,
-    DuplicateKeyError: _answering(
+    DuplicateKeyError: _problem_handler(
         409, "a message with this key is already waiting or being handled; nothing was applied"
     ),
-    QueueInUseError: _answering(409, "the queue is in use; nothing was applied"),
-    AlreadyExistsError: _answering(409, "it exists already; nothing was applied"),
+    QueueInUseError: _problem_handler(409, "the queue is in use; nothing was applied"),
+    AlreadyExistsError: _problem_handler(409, "it exists already; nothing was applied"),
     NotFoundError: _NOT_FOUND,
     UnknownMoveError: _NOT_FOUND,
-    MessageTooLargeError: _answering(413, "the message is too large; nothing was applied"),
-    TransactionTooLargeError: _answering(413, "the transaction is too large; nothing was applied"),
+    MessageTooLargeError: _problem_handler(413, "the message is too large; nothing was applied"),
+    TransactionTooLargeError: _problem_handler(413, "the transaction is too large; nothing was applied"),
     OutcomeUnknownError: _unknown,
     NoReplyError: _no_reply,
 }

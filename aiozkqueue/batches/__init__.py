@@ -1,1 +1,1 @@
-"""Batches for Spark: repeatable ones out of a queue, and ones that become visible as a whole into it."""
+"""Batches for Spark: repeatable batches from a queue, and batches to a queue that become visible as a whole."""

@@ -1,4 +1,4 @@
-"""The batch that is prepared while tasks read the one before it.
+"""The batch that is prepared while tasks read the previous one.
 
 Its messages are locked and named in pages, but its manifest is not sealed: only a request for the batch seals it. So no
 offset log knows it and no task has read it, and it may be released, or filled further by the next process.

@@ -1,4 +1,4 @@
-"""The making of a batch: pages lock the free messages of a queue, until the batch is full or none is left."""
+"""The creation of a batch: pages lock the free messages of a queue, until the batch is full or none is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service of the command logs, on stderr: for terminals and for programs that read lines."""
+"""The log of a service of the command, on stderr: for terminals and for programs that read lines."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> li
     if spare < 0:
         return None
     # The columns that want least are served first, so that only long texts wrap.
-    lacking = sorted(range(len(names)), key=lambda index: full_widths[index] - widths[index])
-    for served, index in enumerate(lacking):
-        more = min(full_widths[index] - widths[index], spare // (len(lacking) - served))
+    narrow = sorted(range(len(names)), key=lambda index: full_widths[index] - widths[index])
+    for served, index in enumerate(narrow):
+        more = min(full_widths[index] - widths[index], spare // (len(narrow) - served))
         widths[index] += more
         spare -= more
     return widths

@@ -98,9 +98,9 @@ class QueueAdmin:
 
     @changes
     async def unbundle(self) -> int:
-        """Store each message in a separate znode again; return the number of bundles that are left.
+        """Store each message in a separate znode again; return the number of remaining bundles.
 
-        This sets ``bundle=1`` and replaces each bundle by its messages as single items. Bundles are left while
+        This sets ``bundle=1`` and replaces each bundle by its messages as single items. Bundles remain while
         consumers or unfinished Spark writes hold them. Until then, the configuration requires programs that know
         bundles: call this again until it returns 0.
 
@@ -255,8 +255,8 @@ class SessionAdmin:
         """Clean these queues now (default: all, and the commit slots of clients that no longer exist).
 
         The session's janitor does the same at the queues' intervals: it ends delays and leases that are over, and
-        removes history past its lifetime and remains of deleted messages and hours. Several sessions may do it at once.
-        One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
+        removes history past its lifetime and the remains of deleted messages and hours. Several sessions may do it at
+        once. One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
 
         Raises: AccessDeniedError, ConnectionLostError, InvalidNameError, NotCommittedError, OutcomeUnknownError,
         PayloadError, SessionClosedError, WrongLoopError.

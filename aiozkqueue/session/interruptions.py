@@ -1,4 +1,4 @@
-"""The cancellation of handlers whose messages were cancelled while held, in any process: running, or about to begin."""
+"""The cancellation of handlers whose messages were cancelled while held, in any process: running, or about to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes that no caller waits for any more, but whose outcome a caller may ask for."""
+"""Writes that no caller waits for, but whose outcome a caller may still request."""
 
 from __future__ import annotations
 

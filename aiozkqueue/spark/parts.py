@@ -162,8 +162,8 @@ class Part:
             yield
         except NoNodeError as error:
             msg = (
-                f"queue {self._link.options.queue!r}: the records of this batch no longer exist: the queue was deleted "
-                "meanwhile, or they were removed manually. Write the batch again"
+                f"queue {self._link.options.queue!r}: the records of this batch no longer exist: the queue was "
+                "deleted, or they were removed manually. Write the batch again"
             )
             raise NotCommittedError(msg) from error
 

@@ -4,7 +4,7 @@ A large folder is divided among tasks by a hash of each name, so that a task has
 driver reads only the number of messages; it lists nothing, unless there may be bundles. Each task keeps the names of
 its share while the listing of the folder arrives, and reads them page by page. Memory therefore does not grow with the
 folder. Messages that disappear before they are read are skipped. Messages whose bundle is replaced by single items
-meanwhile are read once.
+during the read are read once.
 """
 
 from __future__ import annotations

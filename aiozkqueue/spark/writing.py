@@ -155,7 +155,7 @@ async def complete(
     if len(stages) > 1 or (stored != rows and link.options.id_column is None):
         msg = (
             f"queue {link.options.queue!r}: the tasks have put {rows} rows by partition, and {stored} are stored: the "
-            "batch was begun with other partitions, or abandoned meanwhile. Its rows are removed: write it again"
+            "batch was begun with other partitions, or abandoned since. Its rows are removed: write it again"
         )
         raise NotCommittedError(msg)
     await staging.complete(batch, next(iter(stages), None))

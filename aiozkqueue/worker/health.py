@@ -47,7 +47,7 @@ class Health:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
-        self._answering: dict[asyncio.Task[None], None] = {}  # in order of arrival
+        self._responding: dict[asyncio.Task[None], None] = {}  # in order of arrival
         self._session: QueueSession | None = None
         self._metrics: Metrics | None = None
         self._stopping = False
@@ -62,9 +62,9 @@ class Health:
     ) -> None:
         if self._server is not None:
             self._server.close()
-            for task in self._answering:
+            for task in self._responding:
                 task.cancel()
-            await asyncio.gather(*self._answering, return_exceptions=True)
+            await asyncio.gather(*self._responding, return_exceptions=True)
             await self._server.wait_closed()
 
     @property
@@ -103,14 +103,14 @@ class Health:
     # -- requests
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._answering) >= _MOST:
+        if len(self._responding) >= _MOST:
             # The oldest request is dropped to make room: a probe is answered at once.
-            oldest = next(iter(self._answering))
+            oldest = next(iter(self._responding))
             oldest.cancel()
-            self._answering.pop(oldest)
+            self._responding.pop(oldest)
         task = asyncio.get_running_loop().create_task(self._answer(reader, writer), name="health")
-        self._answering[task] = None
-        task.add_done_callback(lambda done: self._answering.pop(done, None))
+        self._responding[task] = None
+        task.add_done_callback(lambda done: self._responding.pop(done, None))
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

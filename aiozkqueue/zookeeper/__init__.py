@@ -1,4 +1,4 @@
-"""An asyncio ZooKeeper client on aiozk's protocol records. Nothing in here knows about queues.
+"""An asyncio ZooKeeper client on aiozk's protocol records. No module here depends on queues.
 
 The modules, from the outside in:
 

@@ -1,4 +1,4 @@
-"""One message: the options of its put, its payload, and its story."""
+"""One message: the options of its put, its payload, and its events."""
 
 from __future__ import annotations
 
