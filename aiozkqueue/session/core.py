@@ -173,7 +173,7 @@ class SessionCore:
         self._janitor = Janitor(self) if janitor else None
         self._links = SessionLinks(self.server_clock, self.random, self._features, self._lane_ending)
         self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self._thread_id = get_ident()
         self._process = _Process.current
         self._closed = False
         self._usable = True  # neither closed nor failed
@@ -224,7 +224,7 @@ class SessionCore:
         if (
             self._usable
             and _Process.current is self._process
-            and get_ident() == self._thread
+            and get_ident() == self._thread_id
             and self._loop.is_running()
         ):
             return

@@ -13,7 +13,6 @@ a commit that was not sent in time has been withdrawn.
 from __future__ import annotations
 
 import asyncio
-import enum
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -45,11 +44,12 @@ from aiozkqueue.queue.commit.release import ReleaseClaims
 from aiozkqueue.queue.commit.unique_keys import earlier_holder, unique_key
 from aiozkqueue.queue.commit.unsent import new_contribution
 from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnError, joined
-from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.put.prepare import make_ready
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.runtime.tasks import wait_settled
+
+from .work_state import WorkState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.put import Put
     from aiozkqueue.queue.commit.unsent import Contribution
     from aiozkqueue.queue.commit.write import Part
+    from aiozkqueue.queue.outcome import Outcome
     from aiozkqueue.queue.state.claim import Claim
 
     from .core import SessionCore
@@ -79,22 +80,9 @@ _BLAMELESS = (*_LOST_RACES, WithdrawnError)
 PASSING = (SessionExpiredError, *_LOST_RACES, ItemNotEmptyError)
 
 
-class _State(enum.Enum):
-    OPEN = ("open", Outcome.OPEN, False)
-    SETTLING = ("being settled", Outcome.UNKNOWN, False)
-    COMMITTED = ("committed", Outcome.COMMITTED, True)
-    ROLLED_BACK = ("rolled back", Outcome.ROLLED_BACK, True)
-    IN_DOUBT = ("in doubt", Outcome.UNKNOWN, True)
-
-    def __init__(self, words: str, outcome: Outcome, final: bool) -> None:  # noqa: FBT001 - a member's value
-        self.words = words
-        self.outcome = outcome
-        self.final = final
-
-
 # Constants, because looking up an enum member takes as long as the comparison, and this runs for every message.
-_OPEN, _SETTLING, _COMMITTED = _State.OPEN, _State.SETTLING, _State.COMMITTED
-_ROLLED_BACK, _IN_DOUBT = _State.ROLLED_BACK, _State.IN_DOUBT
+_OPEN, _SETTLING, _COMMITTED = WorkState.OPEN, WorkState.SETTLING, WorkState.COMMITTED
+_ROLLED_BACK, _IN_DOUBT = WorkState.ROLLED_BACK, WorkState.IN_DOUBT
 
 
 class UnitOfWork:
@@ -491,7 +479,7 @@ class UnitOfWork:
 
     # -- internals
 
-    def _move(self, state: _State) -> None:
+    def _move(self, state: WorkState) -> None:
         before = self._state
         allowed = state is _SETTLING if before is _OPEN else before is _SETTLING and state is not _SETTLING
         if not allowed:

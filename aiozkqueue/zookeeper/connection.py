@@ -10,7 +10,7 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from aiozkqueue.zookeeper import wire
 from aiozkqueue.zookeeper.dropping import Dropping
@@ -50,7 +50,7 @@ _PING_XID, _AUTH_XID = -2, -4
 _NOTIFICATION = struct.pack("!i", wire.WATCH_XID)
 _LENGTH = struct.Struct("!i")
 _LENGTH_AND_XID = struct.Struct("!ii")
-_HEADER = wire.REPLY_HEADER
+_HEADER: Final[struct.Struct] = wire.REPLY_HEADER
 
 #: The xid of a request, its future, its decoder, its path, and the reader for a reply that is read in pieces.
 _Waiting: TypeAlias = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from aiozkqueue.zookeeper import errors
 from aiozkqueue.zookeeper.interface import (
@@ -47,7 +47,7 @@ _STAT = struct.Struct("!qqqqiiiqiiq")
 _CTIME_AND_VERSION = struct.Struct("!16xq8xi32x")  # of a stat
 _OPERATION = struct.Struct("!i?i")  # the header of an operation or a result: type, whether the list ends here, error
 _RESULT = struct.Struct("!i?ii")  # the same, and the integer that follows: a path's length, a result's, or its error
-REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error
+REPLY_HEADER: Final[struct.Struct] = struct.Struct("!iqi")  # xid, zxid, error
 _CONNECTED = struct.Struct("!iiq")  # protocol version, timeout in ms, session id
 _EVENT = struct.Struct("!iii")  # type, state of the connection, length of the path
 _NOTIFICATION = struct.Struct("!iiqiiii")  # the length of the frame, its header, and the same

@@ -55,18 +55,6 @@ log: Final = logging.getLogger(__name__)
 BUNDLED_WEIGHT: Final = 8
 
 
-class EndHandler(NamedTuple):
-    """The handler of the refusal of one operation of a write that ends claims; see `EndClaims.refused`."""
-
-    ends: EndClaims
-    claim: Claim | None
-    owner: RefusalHandler | None
-
-    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """See `RefusalHandler`."""
-        return self.ends.refused(self.claim, self.owner, operation, error)
-
-
 class EndClaims(Part):
     """The ends of the claims of a commit. A refusal fails it."""
 
@@ -345,6 +333,18 @@ class EndClaims(Part):
         if disposition.date is not None:  # the delay was computed by an estimate that may have changed
             return max(disposition.date, self._now + 1)
         return self._now + max(1, milliseconds_in(disposition.delay))
+
+
+class EndHandler(NamedTuple):
+    """The handler of the refusal of one operation of a write that ends claims; see `EndClaims.refused`."""
+
+    ends: EndClaims
+    claim: Claim | None
+    owner: RefusalHandler | None
+
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """See `RefusalHandler`."""
+        return self.ends.refused(self.claim, self.owner, operation, error)
 
 
 class ConsumeBundled(EndClaims):
