@@ -9,9 +9,15 @@ import anyio
 import anyio.abc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 T = TypeVar("T")
+
+
+async def within(limit: float | None, awaitable: Awaitable[T]) -> T:
+    """Return the result of an awaitable. Raises: TimeoutError: it took more than ``limit`` seconds."""
+    async with asyncio.timeout(limit):
+        return await awaitable
 
 
 class TaskOwner:

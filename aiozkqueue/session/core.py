@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
 from threading import get_ident
@@ -466,20 +467,18 @@ class SessionCore:
         self._close_gates(SessionClosedError(CLOSED))
         self.calls.close(SessionClosedError(CLOSED))
         self._forget_state()
-        try:
-            drained = asyncio.ensure_future(self.committer.drain())
-            try:
-                await wait_settled(drained, limit=self.grace)
-            finally:
-                drained.cancel()
-        finally:
-            self.committer.close()
-            try:
-                await self.tasks.close()
-            finally:
-                # This takes about a second, even if the caller is cancelled: an open client would keep the locks
-                # forever.
-                await wait_settled(asyncio.ensure_future(self.zookeeper.close()))
+        steps = AsyncExitStack()  # each runs whatever happens to those before it; the last one is pushed first
+        steps.push_async_callback(self._close_client)
+        steps.push_async_callback(self.tasks.close)
+        steps.callback(self.committer.close)
+        drained = asyncio.ensure_future(self.committer.drain())
+        steps.callback(drained.cancel)
+        steps.push_async_callback(wait_settled, drained, limit=self.grace)
+        await steps.aclose()
+
+    async def _close_client(self) -> None:
+        """End the ZooKeeper session, even if the caller is cancelled: an open client would keep the locks forever."""
+        await wait_settled(asyncio.ensure_future(self.zookeeper.close()))
 
     def _state_changed(self, state: State, generation: int) -> None:
         if state is State.CONNECTED:

@@ -18,6 +18,7 @@ from aiozkqueue.queue.destination import Destination, binding_of
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare, prepare_all
 from aiozkqueue.runtime.deadline import Deadline
+from aiozkqueue.runtime.tasks import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,8 +110,7 @@ async def send_puts(runtime: SessionCore, puts: PutList, deadline: Deadline) -> 
     state = puts[0].state
     limit = _time_for(runtime, deadline)
     try:
-        async with asyncio.timeout(limit):
-            await make_ready(puts)
+        await within(limit, make_ready(puts))
     except TimeoutError as error:
         raise _not_sent(state.name, limit) from error
     if state.snapshot.capacity is None:
@@ -156,8 +156,8 @@ async def _acquire(
         return
     seconds = handle.runtime.operation_timeout
     try:
-        async with asyncio.timeout(seconds):  # a full queue refuses at once, but a server may not answer
-            await limit.acquire(count, count, deadline)
+        # A full queue refuses at once, but a server may not answer.
+        await within(seconds, limit.acquire(count, count, deadline))
     except TimeoutError as error:
         raise _not_sent(handle.name, seconds) from error
 

@@ -47,7 +47,7 @@ from aiozkqueue.queue.commit.write import AtomicWrite, Composition, WithdrawnErr
 from aiozkqueue.queue.put.prepare import make_ready
 from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
-from aiozkqueue.runtime.tasks import wait_settled
+from aiozkqueue.runtime.tasks import wait_settled, within
 
 from .work_state import WorkState
 
@@ -305,14 +305,18 @@ class UnitOfWork:
         if self._state is not _OPEN:
             self.require_open()
         deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
+        atomic_write: AtomicWrite | None = None
+        failure: QueueError | None = None
         try:
             if self._puts and not self.make_ready_now():
                 await self._make_ready(timeout)
             atomic_write = self.begin_commit()
         except QueueError as error:
+            failure = error
+        if failure is not None:
             if self.open:
-                await self._undo_unsent(error, waits=timeout is None)
-            raise
+                await self._undo_unsent(failure, waits=timeout is None)
+            raise failure
         if atomic_write is None:
             return
         await atomic_write.wait(limit=None if deadline is None else max(0.0, deadline - self.runtime.clock.monotonic()))
@@ -530,8 +534,7 @@ class UnitOfWork:
     async def _open_queues(self, timeout: float | None) -> None:
         """Make sure that the target queues exist."""
         try:
-            async with asyncio.timeout(timeout):
-                await make_ready(self._puts)
+            await within(timeout, make_ready(self._puts))
         except TimeoutError as error:
             msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
             raise NotCommittedError(msg) from error
