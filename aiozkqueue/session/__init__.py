@@ -25,7 +25,8 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``late_writes``        writes whose callers have stopped waiting, and whose outcomes may be asked for
 ``credentials``        credentials from the environment or a file
 ``cancellations``      cancellations that come through a user's function
-``connection_state`` ``tracing``   the state of the connection, and the tracer's interface
+``connection_state`` ``work_state``   the states of the connection and of a unit of work
+``tracing``            the tracer's interface
 
 Data enters through `Queue.put` and `Transaction.put`, and leaves through `Transaction.take`, `Queue.consume` and
 listeners.
