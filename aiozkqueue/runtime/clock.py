@@ -192,6 +192,10 @@ class ServerClock:
             return ceil((self._clock.time() + moment - self._clock.monotonic()) * 1000)
         return ceil(moment * 1000 - self._most.best)
 
+    def latest(self) -> int:
+        """Return the server's time now, at or after its true value."""
+        return self.then(self._clock.monotonic())
+
     async def learned(self, path: str) -> int:
         """Return the server's time; without a recent sample, write empty data to the znode at ``path`` to take one.
 

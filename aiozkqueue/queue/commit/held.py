@@ -60,6 +60,7 @@ class EndClaims(Part):
 
     __slots__ = (
         "_dispositions",
+        "_latest",
         "_now",
         "_plain",
         "_shared",
@@ -80,6 +81,7 @@ class EndClaims(Part):
         self._transaction_id = transaction_id
         self._dispositions = dispositions
         self._now = 0  # ZooKeeper's time of the last composition, if it is not plain
+        self._latest = 0  # an upper bound of it
         self._shared = False  # whether the ends of several claims share operations
         self._plain = True  # whether each end only removes the item and its lock
         self.chains = bundles_of(dispositions) if bundled else ()
@@ -103,7 +105,7 @@ class EndClaims(Part):
             sent.append(new_delete((claim.lock, -1)))
         if not self._plain:
             del sent[start:]
-            self._now = composition.now()
+            self._now, self._latest = composition.now(), composition.latest()
             for claim, disposition in self._dispositions.items():
                 self._end(claim, disposition, composition)
             if self._shared:
@@ -332,7 +334,8 @@ class EndClaims(Part):
     def _due(self, disposition: Disposition) -> int:
         if disposition.date is not None:  # the delay was computed by an estimate that may have changed
             return max(disposition.date, self._now + 1)
-        return self._now + max(1, milliseconds_in(disposition.delay))
+        # By the lower bound, the delay would be too short by the time that the only sample's reply took.
+        return self._latest + max(1, milliseconds_in(disposition.delay))
 
 
 class EndHandler(NamedTuple):

@@ -120,13 +120,25 @@ class Composition:
     operations of a write before its first named handler are answered by the write's part.
     """
 
-    __slots__ = ("_clock", "_counted", "_handlers", "_now", "_starts", "chains", "operations", "put_run", "write")
+    __slots__ = (
+        "_clock",
+        "_counted",
+        "_handlers",
+        "_latest",
+        "_now",
+        "_starts",
+        "chains",
+        "operations",
+        "put_run",
+        "write",
+    )
 
     def __init__(self, clock: ServerClock) -> None:
         self.operations: list[Operation] = []
         """The operations; a part may append to them."""
         self._clock = clock
         self._now: int | None = None
+        self._latest: int | None = None
         self._starts: list[int] = []
         self._handlers: list[RefusalHandler] = []
         self.write: AtomicWrite | None = None
@@ -203,6 +215,12 @@ class Composition:
         if self._now is None:
             self._now = self._clock.now()
         return self._now
+
+    def latest(self) -> int:
+        """Return an upper bound of the same time, for moments that must not come early."""
+        if self._latest is None:
+            self._latest = self._clock.latest()
+        return self._latest
 
 
 class Part(ABC):

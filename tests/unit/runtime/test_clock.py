@@ -224,3 +224,12 @@ def test_a_new_zookeeper_session_has_its_whole_budget_of_locks() -> None:
     assert budgets.of(2).left == EPHEMERAL_CAP
     first.free(1000)  # a late one of the session that is over
     assert budgets.of(2).left == EPHEMERAL_CAP
+
+
+def test_the_true_time_is_within_the_bounds_of_a_single_late_reply(server: ServerClock, clock: ManualClock) -> None:
+    sent = server.local()
+    mtime = int(7_000_000 + clock.now * 1000)
+    clock.now += 4
+    server.observe(mtime, sent)
+    assert server.now() == mtime  # early by what the reply took
+    assert server.latest() == pytest.approx(mtime + 4000, abs=2)
