@@ -113,8 +113,7 @@ async def send_puts(runtime: SessionCore, puts: PutList, deadline: Deadline) -> 
         await within(limit, make_ready(puts))
     except TimeoutError as error:
         raise _not_sent(state.name, limit) from error
-    bounded = state.snapshot.capacity is not None
-    if not bounded:
+    if state.snapshot.capacity is None:
         try:
             await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, deadline))
         except (QueueFullError, TransactionTooLargeError):

@@ -82,8 +82,8 @@ class Leases(Generic[T]):
     async def take(self, limit: int = 1, *, lifetime: Seconds = 30, timeout: Seconds | None = 0) -> list[Lease[T]]:
         """Lease up to ``limit`` messages for ``lifetime`` seconds; return as soon as any are available.
 
-        Returns an empty list if there is none within ``timeout`` seconds (0: search once; None: no limit). Each lease
-        counts as an attempt.
+        The list is empty if none becomes available within ``timeout`` seconds (0: search once; None: no limit). Each
+        lease counts as an attempt.
 
         Raises:
             InvalidOptionError: the lifetime is 0, or an option is out of range.

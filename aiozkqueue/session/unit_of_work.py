@@ -305,18 +305,14 @@ class UnitOfWork:
         if self._state is not _OPEN:
             self.require_open()
         deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
-        atomic_write: AtomicWrite | None = None
-        failure: QueueError | None = None
         try:
             if self._puts and not self.make_ready_now():
                 await self._make_ready(timeout)
             atomic_write = self.begin_commit()
         except QueueError as error:
-            failure = error
-        if failure is not None:
             if self.open:
-                await self._undo_unsent(failure, waits=timeout is None)
-            raise failure
+                await self._undo_unsent(error, waits=timeout is None)
+            raise
         if atomic_write is None:
             return
         await atomic_write.wait(limit=None if deadline is None else max(0.0, deadline - self.runtime.clock.monotonic()))

@@ -115,7 +115,7 @@ class Chaos:
 
 
 async def settled(session: zq.QueueSession) -> None:
-    """Wait until nothing is in progress in the background: claims that nobody waits for any more, and their return."""
+    """Wait until no claim is in progress, so that those without a waiter have been returned."""
     runtime = session._runtime
     async with asyncio.timeout(30):
         while any(dispatcher.claims_in_progress for dispatcher in runtime._dispatchers.values()):  # noqa: ASYNC110 -- no event reports it

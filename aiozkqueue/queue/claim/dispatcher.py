@@ -441,10 +441,7 @@ class ClaimDispatcher:
         """Open the queue, and bring everything up to date before the next claims; return whether any may be made."""
         try:
             await self.state.open()
-            absent = False
         except NotFoundError:
-            absent = True
-        if absent:
             await self._wait_for_change(ABSENT)
             return False
         if self._candidates.follow():

@@ -509,24 +509,20 @@ class AtomicWrite:
         assert committer is not None  # noqa: S101 - it has been submitted
         call = current_call.get()
         timer: asyncio.TimerHandle | None = None
-        cancelled: asyncio.CancelledError | None = None
         try:
             if self._waiter is not None:
                 await asyncio.wait((self.done,), timeout=limit)
-            else:
-                self._waiter = waiter = committer.loop.create_future()
-                if limit is not None:
-                    timer = committer.loop.call_later(limit, self.stop_waiting)
-                await waiter
-        except asyncio.CancelledError as error:
-            cancelled = error
-        if timer is not None:
-            timer.cancel()
-        try:
-            if cancelled is not None:
-                await self._leave(committer, 0.0 if call is not None and call.expired else committer.grace)
-                raise cancelled
+                return
+            self._waiter = waiter = committer.loop.create_future()
+            if limit is not None:
+                timer = committer.loop.call_later(limit, self.stop_waiting)
+            await waiter
+        except asyncio.CancelledError:
+            await self._leave(committer, 0.0 if call is not None and call.expired else committer.grace)
+            raise
         finally:
+            if timer is not None:
+                timer.cancel()
             if call is not None and self._may_be_applied():
                 call.sent = True
 
