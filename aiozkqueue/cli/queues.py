@@ -167,7 +167,7 @@ def _record(s: QueueStats, staged: int) -> dict[str, Json]:
         "consumers": s.consumers,
         "oldest": s.oldest.isoformat() if s.oldest else None,
         "max_size": s.max_size,
-        "room": s.room,
+        "remaining_capacity": s.remaining_capacity,
         "waiting_producers": s.waiting_producers,
         "ledgers": s.ledgers,
         "staged": s.staged,
@@ -212,12 +212,17 @@ def _print_stats(found: Sequence[QueueStats], staged: Mapping[str, int]) -> None
     }
     if any(figures.scheduled for figures in found):
         columns["scheduled"] = lambda figures: figures.scheduled
-    if any(figures.room is not None for figures in found):
-        columns["room"] = lambda figures: "" if figures.room is None else f"{figures.room} of {figures.max_size}"
+    if any(figures.remaining_capacity is not None for figures in found):
+        columns["remaining"] = _remaining
     if any(staged.values()):
         columns["staged"] = lambda figures: staged[figures.queue]
     rows = [[cell(figures) for cell in columns.values()] for figures in found]
     output.print_table(list(columns), rows, frame=False)
+
+
+def _remaining(figures: QueueStats) -> str:
+    remaining = figures.remaining_capacity
+    return "" if remaining is None else f"{remaining} of {figures.max_size}"
 
 
 @connected

@@ -44,21 +44,21 @@ class Locks(NamedTuple):
     """Locks that end neither with a session nor at a time."""
     unannounced: list[Left]
     """Timed locks without the due node that ends them."""
-    vain: list[Left]
+    orphans: list[Left]
     """Locks whose item is gone."""
     overdue: int
     """The number of locks that should have been removed a while ago."""
 
 
 async def bad_locks(
-    zookeeper: ZooKeeper, paths: QueuePaths, locks: Iterable[str], now: float, vain: Collection[str] = ()
+    zookeeper: ZooKeeper, paths: QueuePaths, locks: Iterable[str], now: float, orphans: Collection[str] = ()
 ) -> AsyncIterator[Locks]:
     """Check these locks at a time (seconds since 1970), given the ids among them of which no item has been found.
 
     Like each search of this module, it reads a page at a time, and yields the findings of the page.
     """
     for page in _pages(locks):
-        yield await _bad_locks(zookeeper, paths, page, now, vain)
+        yield await _bad_locks(zookeeper, paths, page, now, orphans)
 
 
 def _pages(names: Iterable[str]) -> Iterator[list[str]]:
@@ -68,7 +68,7 @@ def _pages(names: Iterable[str]) -> Iterator[list[str]]:
 
 
 async def _bad_locks(
-    zookeeper: ZooKeeper, paths: QueuePaths, locks: Sequence[str], now: float, vain: Collection[str]
+    zookeeper: ZooKeeper, paths: QueuePaths, locks: Sequence[str], now: float, orphans: Collection[str]
 ) -> Locks:
     found = Locks([], [], [], 0)
     overdue = 0
@@ -84,8 +84,8 @@ async def _bad_locks(
         end = record.end
         if is_staged(message_id):
             continue  # of a batch that is not complete, maybe before its first item
-        if message_id in vain and now - node.stat.ctime / 1000 > LATE:
-            found.vain.append(Left(name, node))
+        if message_id in orphans and now - node.stat.ctime / 1000 > LATE:
+            found.orphans.append(Left(name, node))
         elif node.stat.ephemeral_owner or is_of_ledger(record):
             continue
         elif end is None:
@@ -97,7 +97,7 @@ async def _bad_locks(
     return found._replace(overdue=overdue)
 
 
-async def stray_dues(zookeeper: ZooKeeper, paths: QueuePaths, dues: Iterable[str]) -> AsyncIterator[list[str]]:
+async def orphan_dues(zookeeper: ZooKeeper, paths: QueuePaths, dues: Iterable[str]) -> AsyncIterator[list[str]]:
     """Find the due nodes whose lock is gone, and children that are not due nodes."""
     for page in _pages(dues):
         timed = [(name, parsed[1]) for name in page if (parsed := parse_due(name)) is not None]

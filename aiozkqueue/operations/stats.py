@@ -131,8 +131,8 @@ class QueueStats:
         return self.in_flight
 
     @property
-    def room(self) -> int | None:
-        """How many more messages fit; None: unlimited."""
+    def remaining_capacity(self) -> int | None:
+        """The number of messages that can still be put; None: unlimited."""
         return None if self.max_size is None else max(0, self.max_size - self.size)
 
 

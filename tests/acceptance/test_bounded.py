@@ -54,7 +54,7 @@ async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_there_is_r
     with pytest.raises(zq.QueueFullError, match=r"'jobs' is full \(max_size 40\)"):
         await jobs.put(b"one too many")
     stats = await jobs.stats()
-    assert (stats.size, stats.max_size, stats.room, stats.waiting_producers) == (40, 40, 0, 0)
+    assert (stats.size, stats.max_size, stats.remaining_capacity, stats.waiting_producers) == (40, 40, 0, 0)
     await take_one(session)
     await jobs.put(b"40")
     assert await jobs.size() == 40

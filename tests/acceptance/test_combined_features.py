@@ -47,7 +47,7 @@ async def test_one_message_has_a_priority_a_date_a_key_tags_headers_and_a_lifeti
         tx.put(prices, b"only one", key="once", unique=True)
         tx.put(prices, b"gone at once", ttl=0.001)
     stats = await prices.stats()
-    assert (stats.size, stats.room, stats.unique_keys, stats.tags) == (4, 0, 1, 1)
+    assert (stats.size, stats.remaining_capacity, stats.unique_keys, stats.tags) == (4, 0, 1, 1)
     with pytest.raises(zq.QueueFullError):
         await prices.put(b"more")
     async with theirs.consume(filters=zq.Filter("size", "ge", 3), settle="explicit", prefetch=1) as deliveries:
@@ -88,7 +88,7 @@ async def test_the_options_of_a_message_outlive_its_session(
 
     theirs = other.queue("prices")
     stats = await theirs.stats()
-    assert (stats.size, stats.room, stats.retrying, stats.unique_keys) == (3, 1, 1, 1)
+    assert (stats.size, stats.remaining_capacity, stats.retrying, stats.unique_keys) == (3, 1, 1, 1)
     with pytest.raises(zq.DuplicateKeyError):
         await theirs.put(b"again", key="once", unique=True)
     clock.advance(100)

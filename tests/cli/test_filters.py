@@ -26,7 +26,7 @@ def test_a_full_queue_exits_as_a_conflict_and_is_shown_in_stats(cli: Cli) -> Non
     assert "is full" in full.stderr
     assert "the first 2 of 3 messages had been put before" in full.stderr
     [stats] = cli("stats", "q", "--json").records
-    assert (stats["max_size"], stats["room"], stats["waiting_producers"]) == (2, 0, 0)
+    assert (stats["max_size"], stats["remaining_capacity"], stats["waiting_producers"]) == (2, 0, 0)
     assert "0 of 2" in cli("stats", "q").text
 
 

@@ -156,9 +156,9 @@ class QueueFacts:
     """Locks that neither the end of a session nor a due time removes."""
     unannounced_locks: Sequence[str] = ()
     """Timed locks without the due node that ends them."""
-    stray_dues: Sequence[str] = ()
+    orphan_dues: Sequence[str] = ()
     """Due nodes without a lock."""
-    vain_locks: Sequence[str] = ()
+    orphan_locks: Sequence[str] = ()
     """Locks whose item is gone."""
     overdue: int = 0
     """The number of timed locks that should have ended some time ago."""
@@ -476,9 +476,9 @@ def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
             force,
         ),
         (facts.unannounced_locks, Severity.ERROR, "delayed message", "that nothing will release", force),
-        (facts.vain_locks, Severity.WARNING, "lock", "whose message is gone", "delete them"),
+        (facts.orphan_locks, Severity.WARNING, "lock", "whose message is gone", "delete them"),
         (
-            facts.stray_dues,
+            facts.orphan_dues,
             Severity.WARNING,
             "due node",
             "whose lock is gone",

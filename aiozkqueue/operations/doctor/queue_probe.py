@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiozkqueue.layout import StoredConfig, parse_lock
 from aiozkqueue.operations.batch_writers import writers
-from aiozkqueue.operations.orphans import bad_locks, orphan_metas, record_id, stray_dues
+from aiozkqueue.operations.orphans import bad_locks, orphan_dues, orphan_metas, record_id
 from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.runtime.strings import Names, clear_gradually
@@ -48,7 +48,7 @@ class _Leftovers:
         self.foreign = Names()
         self.endless = Names()
         self.unannounced = Names()
-        self.vain = Names()
+        self.locks = Names()
         self.dues = Names()
         self.metas = Names()
         self.overdue = 0
@@ -56,7 +56,7 @@ class _Leftovers:
     def add(self, locks: Locks) -> None:
         self.endless.extend(lock.name for lock in locks.endless)
         self.unannounced.extend(lock.name for lock in locks.unannounced)
-        self.vain.extend(lock.name for lock in locks.vain)
+        self.locks.extend(lock.name for lock in locks.orphans)
         self.overdue += locks.overdue
 
 
@@ -120,9 +120,9 @@ class QueueProbe:
             foreign=self._leftovers.foreign,
             endless_locks=self._leftovers.endless,
             unannounced_locks=self._leftovers.unannounced,
-            vain_locks=self._leftovers.vain,
+            orphan_locks=self._leftovers.locks,
             overdue=self._leftovers.overdue,
-            stray_dues=self._leftovers.dues,
+            orphan_dues=self._leftovers.dues,
             orphan_metas=self._leftovers.metas,
             obstructed=self._obstacles[0],
             sealed=self._obstacles[1],
@@ -167,14 +167,15 @@ class QueueProbe:
         """Find leftovers, obstacles and znodes that are open to everyone, after all lanes have been listed."""
         zookeeper, paths = self._zookeeper, self._paths
         locks, metas, dues = (self._folders[folder].names for folder in (paths.locks, paths.metas, paths.due))
-        vain, orphans = self._folders[paths.locks].ids, self._folders[paths.metas].ids  # their items were not found
-        async for bad in bad_locks(zookeeper, paths, locks, self._now, vain):
+        # The lanes have removed the ids of their items from these sets.
+        of_locks, of_metas = self._folders[paths.locks].ids, self._folders[paths.metas].ids
+        async for bad in bad_locks(zookeeper, paths, locks, self._now, of_locks):
             self._leftovers.add(bad)
-        async for stray in stray_dues(zookeeper, paths, dues):
-            self._leftovers.dues.extend(stray)
-        async for page in orphan_metas(zookeeper, paths, metas, lambda found: found is None or found in orphans):
+        async for names in orphan_dues(zookeeper, paths, dues):
+            self._leftovers.dues.extend(names)
+        async for page in orphan_metas(zookeeper, paths, metas, lambda found: found is None or found in of_metas):
             self._leftovers.metas.extend(record.name for record in page)
-        await clear_gradually(*vain.parts, *orphans.parts)
+        await clear_gradually(*of_locks.parts, *of_metas.parts)
         samples = {path: lane.sample for path, lane in self._lanes.items()}
         messages = {**samples, paths.metas: metas}
         self._obstacles = await self._find_obstacles(

@@ -98,7 +98,7 @@ async def test_a_diagnosis_that_runs_out_of_time_names_the_parts_it_has_not_chec
     assert (before.name, before.size, before.complete) == ("before", 1, True)
     assert (cut.name, cut.complete, cut.consumers) == ("wide", False, 0)
     assert 2000 < cut.lanes_left < 4096
-    assert (cut.vain_locks, cut.orphan_metas) == ([], ())  # of what was not listed, nothing is said
+    assert (cut.orphan_locks, cut.orphan_metas) == ([], ())  # of what was not listed, nothing is said
     seen = [*(queue.name for queue in rest), *diagnosis.unexamined]
     assert seen == ["after"]  # which the held connection may not answer in time
     texts = [finding.text for finding in diagnosis.findings if finding.subject == "wide"]
