@@ -44,7 +44,7 @@ LISTED: Final = 20_000
 #: Maximum number of znodes of a deep queue, which are listed once a minute.
 MOST_LISTED: Final = 100_000
 #: Maximum seconds for the sample of one queue.
-PATIENCE: Final = 3.0
+SAMPLE_TIMEOUT: Final = 3.0
 #: Seconds after which a queue that took longer is tried again, and a deep queue is listed again.
 RETRY: Final = 60.0
 #: Maximum number of lanes, and hours of scheduled messages, of a queue to sample.
@@ -216,7 +216,7 @@ class Sampler:
         if time.monotonic() - self._slow.get(name, float("-inf")) < RETRY:
             raise UnreadableError(self._unreadable.get(name, f"queue {name!r} took too long to read"))
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SAMPLE_TIMEOUT):
                 return await self._sample(name)
         except NoAuthError as error:
             msg = f"queue {name!r} cannot be read: {error}"
@@ -227,7 +227,7 @@ class Sampler:
             if core_of(self._session).zookeeper.state is not State.CONNECTED:
                 raise
             self._slow[name] = time.monotonic()
-            msg = f"queue {name!r} could not be read within {PATIENCE:g} s; it is read again after {RETRY:g} s"
+            msg = f"queue {name!r} could not be read within {SAMPLE_TIMEOUT:g} s; it is read again after {RETRY:g} s"
             raise UnreadableError(msg) from error
 
     async def _sample(self, name: str) -> Sample:

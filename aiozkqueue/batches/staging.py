@@ -76,16 +76,16 @@ class FencedError(NotCommittedError):
 
 
 def fenced_puts(
-    transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData, patience: Deadline = AT_ONCE
+    transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData, deadline: Deadline = AT_ONCE
 ) -> AtomicWrite:
     """Return the write that puts items of a pending batch together with the progress that records them.
 
-    ``patience`` limits the wait for capacity in a queue that is given a size after the write was sent. The write fails
+    ``deadline`` limits the wait for capacity in a queue that is given a size after the write was sent. The write fails
     with a FencedError if the batch is over, and with an OvertakenError if another attempt was faster.
     """
     is_pending = FixedOperations(fence.path, fence.checks(), lambda error: FencedError(f"{fence.path}: {error}"))
     recorded = FixedOperations(progress.path, (progress,), lambda error: OvertakenError(f"{progress.path}: {error}"))
-    return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts, patience))))
+    return AtomicWrite(transaction_id, Joined((is_pending, recorded, Puts(puts, deadline))))
 
 
 class BatchWriter:

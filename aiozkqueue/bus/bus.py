@@ -145,7 +145,7 @@ class Bus(Generic[E]):
         runtime = core_of(self._session)
         if tx is not None:
             work_given(tx).require_of(runtime)
-        patience = Deadline(seconds(timeout, "timeout"), runtime.clock)
+        deadline = Deadline(seconds(timeout, "timeout"), runtime.clock)
         names, body = self._types.encode(event, self.name)
         headers = headers_given(self.name, options.pop("headers", None))
         if EVENT in headers or DONE in headers:
@@ -160,7 +160,7 @@ class Bus(Generic[E]):
             bounded = needs_of(puts, {}).keys()
             atomic_write = AtomicWrite(runtime.ids.next(), Joined((check, Puts(puts))))
             try:
-                await self._enter(atomic_write, puts, patience, check)
+                await self._enter(atomic_write, puts, deadline, check)
                 await runtime.settle(atomic_write)
             except GroupsChangedError:
                 continue
@@ -185,7 +185,7 @@ class Bus(Generic[E]):
                 return puts, check
 
     async def _enter(
-        self, atomic_write: AtomicWrite, puts: Sequence[Put], patience: Deadline, check: GroupsCheck
+        self, atomic_write: AtomicWrite, puts: Sequence[Put], deadline: Deadline, check: GroupsCheck
     ) -> None:
         """Acquire capacity for a post until the deadline, except in the queue of a group that leaves before.
 
@@ -194,11 +194,11 @@ class Bus(Generic[E]):
         reservation = try_reserve(needs_of(puts, {}))
         if reservation is not None:
             reservation.bind(atomic_write)
-        elif patience.seconds == 0:
-            await enter(atomic_write, puts, patience)
+        elif deadline.seconds == 0:
+            await enter(atomic_write, puts, deadline)
         else:
             async with self._groups.unchanged(check):
-                await enter(atomic_write, puts, patience)
+                await enter(atomic_write, puts, deadline)
 
     # -- subscribing
 

@@ -30,7 +30,7 @@ Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json
 
 _PREVIEW: Final = 60
 #: Seconds after which work shows its progress.
-PATIENT: Final = 2.0
+BAR_DELAY: Final = 2.0
 
 
 def print_json(record: Mapping[str, Json]) -> None:
@@ -263,7 +263,7 @@ def progress(text: str, total: float | None) -> Iterator[Bar]:
 
 @contextmanager
 def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Show a bar without an end on stderr during the block, if it takes more than `PATIENT` seconds.
+    """Show a bar without an end on stderr during the block, if it takes more than `BAR_DELAY` seconds.
 
     Nothing is shown if stderr is not a terminal. ``stream`` replaces stderr.
     """
@@ -277,7 +277,7 @@ def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     shown = Progress(*columns, console=Console(file=where), transient=True)
     shown.add_task(text, total=None)
-    timer = threading.Timer(PATIENT, shown.start)
+    timer = threading.Timer(BAR_DELAY, shown.start)
     timer.daemon = True
     timer.start()
     try:
@@ -291,11 +291,11 @@ def waiting(text: str, stream: TextIO | None = None) -> Iterator[None]:
 async def watched(text: str, work: Awaitable[int], total: int, remaining: Callable[[], Awaitable[int]]) -> int:
     """Await work that takes messages away, and return its result.
 
-    Work of more than `PATIENT` seconds has a bar, which follows the number of remaining messages.
+    Work of more than `BAR_DELAY` seconds has a bar, which follows the number of remaining messages.
     """
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait([task], timeout=PATIENT)
+        await asyncio.wait([task], timeout=BAR_DELAY)
         if not task.done():
             with progress(text, total) as bar:
                 while not task.done():

@@ -30,7 +30,7 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import State
 
 #: Seconds after which the partial figures of one queue are shown.
-_PATIENCE = 5.0
+_READ_TIMEOUT = 5.0
 
 
 @connected
@@ -133,18 +133,18 @@ async def _read_stats(session: zq.QueueSession, queues: Sequence[str] | None) ->
     found: dict[str, QueueStats | str] = {}
     for name in queues or await session.queues():
         try:
-            async with asyncio.timeout(2 * _PATIENCE):
+            async with asyncio.timeout(2 * _READ_TIMEOUT):
                 queue = session.queue(name)
                 if queues and not await queue.exists():
                     found[name] = await absence(core_of(session), name)
                 else:
-                    found[name] = await queue.stats(budget=_PATIENCE)
+                    found[name] = await queue.stats(budget=_READ_TIMEOUT)
         except (zq.AccessDeniedError, zq.PayloadError) as error:
             found[name] = str(error)
         except TimeoutError:
             if core_of(session).zookeeper.state is not State.CONNECTED:
                 raise
-            found[name] = f"queue {name!r} could not be read within {2 * _PATIENCE:g} s"
+            found[name] = f"queue {name!r} could not be read within {2 * _READ_TIMEOUT:g} s"
     return found
 
 

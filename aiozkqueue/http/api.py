@@ -234,7 +234,7 @@ def router(api: Api, kind: Kind) -> APIRouter:
     for method, path, endpoint, answered, described in table:
         routes.add_api_route(
             path,
-            _counted(api.backend, kind, endpoint.__name__, _patient(api.backend, endpoint)),
+            _counted(api.backend, kind, endpoint.__name__, _limited(api.backend, endpoint)),
             methods=[method],
             response_model=None,
             operation_id=f"{kind}_{endpoint.__name__}",
@@ -245,8 +245,8 @@ def router(api: Api, kind: Kind) -> APIRouter:
     return routes
 
 
-def _patient(backend: Backend, handler: Handler) -> Handler:
-    return backend.patient(handler)
+def _limited(backend: Backend, handler: Handler) -> Handler:
+    return backend.limited(handler)
 
 
 def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> Handler:

@@ -92,7 +92,7 @@ def _add_metrics(app: FastAPI, backend: Backend) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
         """Metrics for Prometheus. The key must allow the status of all queues; only a key needs ZooKeeper."""
-        return await backend.patient(_metrics_of(backend), lambda asked: bool(key_of(asked)))(request)
+        return await backend.limited(_metrics_of(backend), lambda asked: bool(key_of(asked)))(request)
 
 
 def _metrics_of(backend: Backend) -> Callable[[Request], Coroutine[Any, Any, Response]]:

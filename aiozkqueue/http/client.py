@@ -275,7 +275,7 @@ class QueueServiceClient:
         """
         waiting = ceil(required_seconds(wait, "wait"))
         parameters = {"ttl": _whole(claim_ttl), "limit": limit, **({"wait": waiting} if waiting else {})}
-        return _messages(await self._request("GET", f"{_part(queue)}/poll", parameters, patience=waiting))
+        return _messages(await self._request("GET", f"{_part(queue)}/poll", parameters, server_wait=waiting))
 
     async def peek(self, queue: str, limit: int = 10) -> list[ServiceMessage]:
         """Show messages, including claimed ones. Raises: ServiceError."""
@@ -340,9 +340,9 @@ class QueueServiceClient:
         parameters: Mapping[str, str | int] | None = None,
         *,
         content: bytes | None = None,
-        patience: float = 0.0,
+        server_wait: float = 0.0,
     ) -> JsonValue:
-        return _answer(await self._send(method, path, parameters, content=content, patience=patience))
+        return _answer(await self._send(method, path, parameters, content=content, server_wait=server_wait))
 
     async def _send(
         self,
@@ -351,7 +351,7 @@ class QueueServiceClient:
         parameters: Mapping[str, str | int] | None = None,
         *,
         content: bytes | None = None,
-        patience: float = 0.0,
+        server_wait: float = 0.0,
     ) -> httpx.Response:
         headers = {} if content is None else {"Content-Type": "application/json"}
         trouble: ServiceError = ServiceUnavailableError(f"no server of {self._kind} is known")
@@ -376,7 +376,7 @@ class QueueServiceClient:
                     params=parameters,
                     content=content,
                     headers=headers,
-                    timeout=self._timeout + patience,
+                    timeout=self._timeout + server_wait,
                 )
             except httpx.RequestError as error:
                 trouble = ServiceUnavailableError(f"{method} {url}/{path}: {error!r}")

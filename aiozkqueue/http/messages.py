@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .core.patience import SLICE
+from .core.limits import SLICE
 from .core.service import as_json
 
 if TYPE_CHECKING:

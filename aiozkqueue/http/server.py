@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Seconds for the head of a request to arrive, from the start of the connection or the first byte of the head.
-HEAD_PATIENCE: Final = 20.0
+HEAD_TIMEOUT: Final = 20.0
 #: Seconds for a client to read its response.
-ANSWER_PATIENCE: Final = 60.0
+RESPONSE_TIMEOUT: Final = 60.0
 #: Seconds for which a connection stays open after a response before the end of the body: the client can read it.
 FAREWELL: Final = 2.0
 #: Seconds for which an idle connection stays open: longer than proxies and clients keep theirs open.
@@ -67,10 +67,10 @@ class _At(Enum):
     END = auto()
 
 
-class PatientProtocol(H11Protocol):
+class LimitedProtocol(H11Protocol):
     """A connection with deadlines for its client."""
 
-    crowd: Crowd[PatientProtocol]  # set on a subclass for each server
+    crowd: Crowd[LimitedProtocol]  # set on a subclass for each server
     _at: _At | None = None
     _deadline: asyncio.TimerHandle | None = None
     _read_by: float | None = None  # the deadline for reading the current response, once its client is slow
@@ -149,7 +149,7 @@ class PatientProtocol(H11Protocol):
             self.crowd.idle(self)
         # Idle connections have uvicorn's timer, and requests have the time limits of their handlers.
         if at is _At.HEAD:
-            self._watch(HEAD_PATIENCE)
+            self._watch(HEAD_TIMEOUT)
         elif at in {_At.ANSWER, _At.END}:
             self._watch(self._left_to_read())
         else:
@@ -160,7 +160,7 @@ class PatientProtocol(H11Protocol):
     def _left_to_read(self) -> float:
         """Return the seconds left to read the current response, regardless of its number of portions."""
         now = self.loop.time()
-        self._read_by = now + ANSWER_PATIENCE if self._read_by is None else self._read_by
+        self._read_by = now + RESPONSE_TIMEOUT if self._read_by is None else self._read_by
         return max(0.0, self._read_by - now)
 
     def _state(self) -> _At:
@@ -326,7 +326,7 @@ def server(
     networks, by default ``127.0.0.1``.
     """
     most = most_connections(MOST_CONNECTIONS)
-    crowd = Crowd[PatientProtocol](most, max(1, int(most * SHARE)))
+    crowd = Crowd[LimitedProtocol](most, max(1, int(most * SHARE)))
     options: _Options = {
         "host": host,
         "port": port,
@@ -339,7 +339,7 @@ def server(
 
 def admin_server(app: FastAPI) -> Server:
     """Return a server for the admin port of the application made by `create_app`."""
-    crowd = Crowd[PatientProtocol](ADMIN_CONNECTIONS, ADMIN_CONNECTIONS)
+    crowd = Crowd[LimitedProtocol](ADMIN_CONNECTIONS, ADMIN_CONNECTIONS)
     return Server(_config(app.state.admin, crowd, lifespan="off"), leave=lambda: None)
 
 
@@ -352,13 +352,13 @@ class _Options(TypedDict, total=False):
 
 
 def _config(
-    app: ASGIApp, crowd: Crowd[PatientProtocol], *, lifespan: Literal["on", "off"], **options: Unpack[_Options]
+    app: ASGIApp, crowd: Crowd[LimitedProtocol], *, lifespan: Literal["on", "off"], **options: Unpack[_Options]
 ) -> uvicorn.Config:
     for logger in (log, logging.getLogger("uvicorn.error")):
         logger.addFilter(_QUIET_LINES)
     return uvicorn.Config(
         app,
-        http=type("CrowdedProtocol", (PatientProtocol,), {"crowd": crowd}),
+        http=type("CrowdedProtocol", (LimitedProtocol,), {"crowd": crowd}),
         ws="none",
         lifespan=lifespan,
         access_log=False,

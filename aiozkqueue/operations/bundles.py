@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
 #: Seconds to wait until consumers have returned the bundles that a change of the configuration excludes.
-PATIENCE: Final = 2.0
+RETURN_TIMEOUT: Final = 2.0
 TRIES: Final = 10
 #: Bundles that one request of a purge removes.
 REMOVED_AT_ONCE: Final = 64
@@ -364,8 +364,8 @@ def _messages_of(state: BundleState | None) -> list[tuple[BundledMessage, int]]:
 async def make_room_for(handle: QueueHandle[Runtime], wanted: QueueConfig) -> None:
     """Turn bundles off if the wanted settings exclude them.
 
-    Consumers return messages that they do not process within a tenth of a second, so this waits for up to `PATIENCE`
-    seconds.
+    Consumers return messages that they do not process within a tenth of a second, so this waits for up to
+    `RETURN_TIMEOUT` seconds.
 
     Raises: ConfigConflictError: there are bundles that cannot be dissolved now; AccessDeniedError, PayloadError.
     """
@@ -376,7 +376,7 @@ async def make_room_for(handle: QueueHandle[Runtime], wanted: QueueConfig) -> No
     for _ in range(TRIES):
         if not remaining:
             return
-        await asyncio.sleep(PATIENCE / TRIES)
+        await asyncio.sleep(RETURN_TIMEOUT / TRIES)
         remaining = await unbundle(handle)
     raise ConfigConflictError(
         f"queue {handle.name!r}: consumers or incomplete batches hold bundles ({remaining}), which the new settings "

@@ -140,7 +140,7 @@ class DeadLetters(Generic[T]):
         wait = seconds(timeout, "timeout")
         runtime, state = self._usable(), self._state
         target = state if into is None else runtime.queue_state(into)
-        patience = Deadline(wait, runtime.clock)
+        deadline = Deadline(wait, runtime.clock)
         left = math.inf if limit is None else positive(limit, "limit")
         moved = 0
         left_behind: dict[str, QueueError] = {}
@@ -152,7 +152,7 @@ class DeadLetters(Generic[T]):
             await state.open()
             await target.open_or_create()
             async for back in self._transfers(page, target, left_behind):
-                outcomes = await transfer(runtime, back, patience)
+                outcomes = await transfer(runtime, back, deadline)
                 moved += _moved(back, outcomes, moved, left_behind)
         if left_behind:
             raise _not_all(state.name, target.name, left_behind, moved)

@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 #: Digits at the end of a place: the sequence number.
 SEQUENCE_DIGITS: Final = 10
 #: Seconds until held messages are read again: the first wait, and the longest.
-FIRST_PATIENCE = 0.1
-MOST_PATIENCE = 2.0
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 2.0
 #: Seconds for which an item of another program may wait for capacity in the target after it was read.
-FOREIGN_PATIENCE: Final = 1.0
+FOREIGN_TIMEOUT: Final = 1.0
 #: Bytes of messages that the multi of one item puts.
 MOST_AT_ONCE: Final = 512 * 1024
 #: The bytes of the other operations of that multi: the slot, the lock, the attempts.
@@ -101,7 +101,7 @@ class Mover:
 
         Raises: AccessDeniedError, SessionClosedError, and the errors of the zookeeper package.
         """
-        patience = FIRST_PATIENCE
+        pause = FIRST_PAUSE
         while await self._source.open_latest():  # a configuration from before the move may not mention bundles
             before = self.moved
             await self._target.open_or_create()
@@ -109,8 +109,8 @@ class Mover:
                 await self._runtime.learn_time()
             if not await self._pass(progress):
                 break
-            patience = FIRST_PATIENCE if self.moved > before else min(2 * patience, MOST_PATIENCE)
-            await asyncio.sleep(patience)
+            pause = FIRST_PAUSE if self.moved > before else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
 
     async def _pass(self, progress: Callable[[int], Awaitable[None]]) -> int:
         """Go through the source once; return how many items must be read again."""
@@ -219,7 +219,7 @@ class Mover:
     async def _send(self, transfers: Sequence[Transfer]) -> list[bool | None]:
         """Send these transfers; return for each whether it was made. None: it is impossible."""
         made: list[bool | None] = []
-        for sent, outcome in zip(transfers, await transfer(self._runtime, transfers, self._patience()), strict=True):
+        for sent, outcome in zip(transfers, await transfer(self._runtime, transfers, self._deadline()), strict=True):
             if isinstance(outcome, SessionClosedError):
                 raise outcome
             if isinstance(outcome, QueueError) and not isinstance(outcome, _RETRIED):
@@ -230,8 +230,8 @@ class Mover:
                 self.moved += len(sent.puts) if outcome is True else 0
         return made
 
-    def _patience(self) -> Deadline:
-        return FOREVER if self._source.dialect is None else Deadline(FOREIGN_PATIENCE, self._runtime.clock)
+    def _deadline(self) -> Deadline:
+        return FOREVER if self._source.dialect is None else Deadline(FOREIGN_TIMEOUT, self._runtime.clock)
 
     def _held(self, found: ItemSnapshot) -> bool:
         """Whether a transaction, a delivery or another program's consumer holds it."""

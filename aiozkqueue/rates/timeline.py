@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.rates import RateRecord
-from aiozkqueue.runtime.patience import Patience
+from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.zookeeper import (
     BadVersionError,
     ConnectionLossError,
@@ -46,7 +46,7 @@ class Timeline:
 
     def __init__(self, zookeeper: ZooKeeper, clock: Clock, path: str, rate: float, random: Random) -> None:
         self._zookeeper = zookeeper
-        self._patience = Patience(clock)
+        self._reply_limit = ReplyLimit(clock)
         self._path = path
         self._step = max(1, round(1_000_000 / rate))  # µs
         self._random = random
@@ -82,7 +82,7 @@ class Timeline:
             return None
         after = self._read(node.data).end(node.stat.mtime)
         record = RateRecord(after, count * self._step)
-        limit, sent = self._patience.limit, self._patience.now()
+        limit, sent = self._reply_limit.seconds, self._reply_limit.now()
         try:
             (stat,) = await self._zookeeper.multi([SetData(self._path, record.encode(), node.stat.version)])
         except MultiError as error:
@@ -91,7 +91,7 @@ class Timeline:
             if isinstance(error.error, NoAuthError):
                 raise self._denied(error.error) from error
             raise
-        took = self._patience.answered(sent)
+        took = self._reply_limit.answered(sent)
         if took > limit or not isinstance(stat, Stat):
             return None
         # The server had applied it by then, so a slot is never used before its time.

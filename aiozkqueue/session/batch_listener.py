@@ -134,7 +134,7 @@ class BatchListener(Listener[T_co]):
         try:
             delivered = deliver_claims_now(self._runtime, self._queue, claims)
             if delivered is None:
-                delivered = await deliver_claims(self._runtime, self._queue, claims, self._patience)
+                delivered = await deliver_claims(self._runtime, self._queue, claims, self._reply_limit)
         except SessionExpiredError as error:
             log.info("%s", error, extra={"queue": name})
             return

@@ -157,11 +157,11 @@ def connect(
     check_root(root)
     timeout = required_seconds(session_timeout, "session_timeout")
     first_wait = required_seconds(connect_timeout, "connect_timeout")
-    patience = required_seconds(operation_timeout, "operation_timeout")
+    operation_limit = required_seconds(operation_timeout, "operation_timeout")
     for option, given, length in (
         ("session_timeout", session_timeout, timeout),
         ("connect_timeout", connect_timeout, first_wait),
-        ("operation_timeout", operation_timeout, patience),
+        ("operation_timeout", operation_timeout, operation_limit),
     ):
         if not length:
             msg = f"{option}={given!r}: give more than 0 seconds"
@@ -179,7 +179,7 @@ def connect(
             janitor=janitor,
             node=node,
             tracing=tracing,
-            operation_timeout=patience,
+            operation_timeout=operation_limit,
             session_timeout=timeout,
             tls=tls,
             auth=_values_of(auth, Auth, "auth"),

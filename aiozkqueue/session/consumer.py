@@ -72,7 +72,7 @@ class Consumer(Generic[T]):
         self._settle = settle
         self._until_idle = until_idle
         self._prefetcher = Prefetcher(
-            runtime.handle(queue.name), prefetch, patient=until_idle != 0, condition=condition
+            runtime.handle(queue.name), prefetch, blocking=until_idle != 0, condition=condition
         )
         self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
         self._current: Delivery[T] | None = None

@@ -102,7 +102,7 @@ class DeliveryListener(Listener[T_co]):
         try:
             delivered = deliver_claims_now(runtime, queue, [claim])
             if delivered is None:
-                delivered = await deliver_claims(runtime, queue, [claim], self._patience)
+                delivered = await deliver_claims(runtime, queue, [claim], self._reply_limit)
         except SessionExpiredError as error:
             log.info("%s", error, extra=about(claim))
             return

@@ -15,7 +15,7 @@ from aiozkqueue.errors import QueueError
 from aiozkqueue.layout.rates import RatePaths
 from aiozkqueue.rates.pace import Pace
 from aiozkqueue.rates.timeline import Timeline
-from aiozkqueue.runtime.patience import Patience
+from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.runtime.task_pool import TaskPool
 from aiozkqueue.runtime.tasks import wait_settled
 from aiozkqueue.wording import counted
@@ -80,7 +80,7 @@ class Listener(Generic[T_co]):
         state = runtime.queue_state(queue.name)
         self._pace = None if settings.rates is None else _pace(runtime, state.paths.name, settings.rates, lead)
         # A call whose attempt is recorded later would begin together with those of later slots.
-        self._patience = None if self._pace is None else Patience(runtime.clock)
+        self._reply_limit = None if self._pace is None else ReplyLimit(runtime.clock)
         self._interruptions = Interruptions(runtime.zookeeper, state.paths.cancelled)
         self._alarms = None if on_dead is None else Alarms(queue, on_dead)
         self._stopped = asyncio.Event()

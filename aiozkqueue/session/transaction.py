@@ -479,7 +479,7 @@ async def _next(dispatcher: ClaimDispatcher, work: UnitOfWork, limit: int, timeo
 
 
 def _no_answer(dispatcher: ClaimDispatcher, longest: float) -> ConnectionLostError:
-    """Return the error of a take without patience that no server has answered."""
+    """Return the error of a nonblocking take that no server has answered."""
     return ConnectionLostError(
         f"queue {dispatcher.state.name!r}: no answer from ZooKeeper within {longest:g} s; "
         "try again when a server is available"

@@ -77,14 +77,14 @@ class Link(NamedTuple):
                 are raised as errors of this library.
         """
         try:
-            return self._patiently(future)
+            return self._result_of(future)
         except NoAuthError as error:
             raise access_denied(self.options.queue, error) from error
         except (ConnectionLossError, SessionExpiredError) as error:
             msg = f"queue {self.options.queue!r}: the connection was lost: {error}"
             raise ConnectionLostError(msg) from error
 
-    def _patiently(self, future: Future[T]) -> T:
+    def _result_of(self, future: Future[T]) -> T:
         lost: float | None = None
         try:
             while True:

@@ -115,10 +115,10 @@ class Part:
         await make_ready(puts)
         after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
-        patience = Deadline(link.options.put_timeout, link.runtime.clock)
-        atomic_write = fenced_puts(link.runtime.ids.next(), puts, self.fence, written, patience)
+        deadline = Deadline(link.options.put_timeout, link.runtime.clock)
+        atomic_write = fenced_puts(link.runtime.ids.next(), puts, self.fence, written, deadline)
         if state.snapshot.capacity is not None:
-            await state.snapshot.capacity.acquire(len(puts), len(puts), patience)
+            await state.snapshot.capacity.acquire(len(puts), len(puts), deadline)
             state.snapshot.capacity.bind(atomic_write, len(puts))
         try:
             await link.runtime.settle(atomic_write)

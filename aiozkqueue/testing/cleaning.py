@@ -19,7 +19,7 @@ from aiozkqueue.zookeeper import (
 _BATCH: Final = 500
 # The number of attempts: a test's last sessions may still be writing or hold ephemerals.
 _ATTEMPTS: Final = 3
-_PATIENCE: Final = 3.0
+_CONNECT_TIMEOUT: Final = 3.0
 
 
 def delete_tree(hosts: str, path: str) -> None:
@@ -35,7 +35,7 @@ def delete_tree(hosts: str, path: str) -> None:
 
 async def _delete(hosts: str, path: str) -> None:
     try:
-        client = await connect(hosts, connect_timeout=_PATIENCE)
+        client = await connect(hosts, connect_timeout=_CONNECT_TIMEOUT)
     except ZooKeeperError:
         return
     try:

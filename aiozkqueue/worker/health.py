@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Limits of a request, in bytes and seconds. Probes send a line and a few headers.
 _REQUEST_LIMIT: Final = 8192
-_PATIENCE: Final = 5.0
+_REQUEST_TIMEOUT: Final = 5.0
 #: Requests at a time. Each takes a file descriptor, which the worker needs for ZooKeeper.
 _MOST: Final = 64
 _PLAIN: Final = "text/plain; charset=utf-8"
@@ -114,7 +114,7 @@ class Health:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_REQUEST_TIMEOUT):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._response(request))
                 await writer.drain()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper.hosts import Server
 
 _ANY_PORT = 0
-_PATIENCE = 2.0  # for a four-letter command, seconds
+_COMMAND_TIMEOUT = 2.0  # for a four-letter command, seconds
 _LONGEST_ANSWER = 64 * 1024
 # The server has accepted a connection, and closed it before the loop polls the socket.
 _CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
@@ -71,7 +71,7 @@ async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | No
     """Return the answer to a four-letter command, cut at 64 KiB; "" for no answer, None for an unreachable server."""
     answer = bytearray()
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_COMMAND_TIMEOUT):
             name = server.host.rstrip(".") if tls else None
             reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls, server_hostname=name)
     except _CLOSED:
@@ -80,7 +80,7 @@ async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | No
         return None
     try:
         with contextlib.suppress(OSError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_COMMAND_TIMEOUT):
                 writer.write(word.encode())
                 while len(answer) < _LONGEST_ANSWER and (data := await reader.read(_LONGEST_ANSWER)):
                     answer += data

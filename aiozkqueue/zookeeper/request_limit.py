@@ -78,17 +78,17 @@ class RequestLimit:
 async def smaller_limit(address: str, server: Server, size: int, tls: ssl.SSLContext | None) -> int | None:
     """Return the largest request that the server accepts, if it is certain that this is less than ``size`` bytes."""
 
-    async def refused(lengths: Sequence[int], patience: float) -> list[bool | None]:
-        return await asyncio.gather(*(_refuses(address, server, length, tls, patience) for length in lengths))
+    async def refused(lengths: Sequence[int], timeout: float) -> list[bool | None]:
+        return await asyncio.gather(*(_refuses(address, server, length, tls, timeout) for length in lengths))
 
     if size <= SMALL or await refused([SMALL, size], _SURE) != [False, True]:
         return None
     limit = size
-    for patience in (_QUICK, _SURE):
+    for timeout in (_QUICK, _SURE):
         accepted = SMALL
         while limit - accepted > 1:
             lengths = _between(accepted, limit)
-            answers = await refused(lengths, patience)
+            answers = await refused(lengths, timeout)
             if answers.count(None) == len(answers):
                 return None
             accepted, limit = _bounds(lengths, answers, accepted, limit)
@@ -119,7 +119,7 @@ def _bounds(lengths: Sequence[int], answers: Sequence[bool | None], accepted: in
 
 
 async def _refuses(
-    address: str, server: Server, length: int, tls: ssl.SSLContext | None, patience: float
+    address: str, server: Server, length: int, tls: ssl.SSLContext | None, timeout: float
 ) -> bool | None:
     """Whether the server closes a connection that announces a frame of this length.
 
@@ -138,15 +138,15 @@ async def _refuses(
         if await _closed(reader, _QUICK + trips):
             return None
         writer.write(_LENGTH.pack(length))
-        return await _closed(reader, patience + trips)
+        return await _closed(reader, timeout + trips)
     finally:
         writer.transport.abort()
 
 
-async def _closed(reader: asyncio.StreamReader, patience: float) -> bool:
+async def _closed(reader: asyncio.StreamReader, timeout: float) -> bool:
     """Whether the peer closes a connection within this many seconds."""
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout):
             return not await reader.read(1)
     except TimeoutError:
         return False

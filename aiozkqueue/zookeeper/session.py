@@ -336,7 +336,7 @@ class Session:
         servers.sort(key=lambda server: str(server) == avoid)
         for server in servers:
             try:
-                with anyio.fail_after(self._patience(len(servers))):
+                with anyio.fail_after(self._attempt_timeout(len(servers))):
                     found = await self._lookups.addresses(server)
             except OSError as error:
                 self._failed(server, error)
@@ -347,7 +347,7 @@ class Session:
                 if self.limit.doubtful:
                     await self.limit.learn(address, server, self._tls)
                 try:
-                    with anyio.fail_after(self._patience(len(servers) * len(addresses))):
+                    with anyio.fail_after(self._attempt_timeout(len(servers) * len(addresses))):
                         return await self._establish(server, address)
                 except _VerdictError:
                     return None  # start over, without a session to resume
@@ -357,7 +357,7 @@ class Session:
                     self._failed(server, error)
         return None
 
-    def _patience(self, attempts: int) -> float:
+    def _attempt_timeout(self, attempts: int) -> float:
         """Return the seconds for each of the attempts of a round.
 
         A round leaves time to resume the session. When it is too late for that, slower servers get a chance too.

@@ -80,7 +80,7 @@ async def test_a_long_purge_continues_after_its_response_and_can_be_requested_ag
 ) -> None:
     queue = session.queue("q")
     await queue.put_many([b"1"] * 5000)
-    monkeypatch.setattr("aiozkqueue.http.core.purging.PATIENCE", 0.01)
+    monkeypatch.setattr("aiozkqueue.http.core.purging.PURGE_TIMEOUT", 0.01)
     begun = await service.http.delete("/queue/1/q")
     assert (begun.status_code, begun.json()) == (202, {"success": True})
     await queue.put(b"put since")
@@ -96,7 +96,7 @@ async def test_another_server_finishes_the_purge_of_a_stopped_one(
     queue = session.queue("q")
     await queue.put_many([b"1"] * 5000)
     with monkeypatch.context() as patch:
-        patch.setattr("aiozkqueue.http.core.purging.PATIENCE", 0.01)
+        patch.setattr("aiozkqueue.http.core.purging.PURGE_TIMEOUT", 0.01)
         headers = {"X-BV-API-Key": service.key}
         async with (
             serving(zookeeper, queue_root, Settings()) as url,

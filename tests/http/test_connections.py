@@ -99,7 +99,7 @@ async def test_a_too_long_head_is_refused_even_if_it_arrives_at_once(service: Se
 
 
 async def test_a_head_sent_byte_by_byte_is_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiozkqueue.http.server.HEAD_PATIENCE", 1.0)
+    monkeypatch.setattr("aiozkqueue.http.server.HEAD_TIMEOUT", 1.0)
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "GET /ping"))  # the second request is no better than the first
         await reader.readuntil(b"pong")
@@ -224,7 +224,7 @@ class TestCrowd:
 
 
 async def test_the_time_of_a_slow_body_does_not_count_against_zookeeper(start: Starter) -> None:
-    service = await start(Settings(patience=1.0))
+    service = await start(Settings(request_timeout=1.0))
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "4"}))
         for byte in b"1234":
@@ -237,8 +237,8 @@ async def test_the_time_of_a_slow_body_does_not_count_against_zookeeper(start: S
 async def test_a_too_slow_body_is_not_reported_as_a_zookeeper_failure(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.http.core.parameters.BODY_PATIENCE", 1.0)
-    service = await start(Settings(patience=0.5))
+    monkeypatch.setattr("aiozkqueue.http.core.parameters.BODY_TIMEOUT", 1.0)
+    service = await start(Settings(request_timeout=0.5))
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "4"}) + b"1")
         assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")

@@ -161,7 +161,10 @@ async def test_pages_do_not_wait_for_the_listing_of_a_deep_queue(
         for message in await tx.take_many(session.queue("deep"), 60):
             tx.reject(message, "broken")
     await session.queue("orders").put(b"1")
-    async with ZooKeeperProxy(zookeeper) as proxy, browsing(await start(Settings(patience=2), hosts=proxy.hosts)) as it:
+    async with (
+        ZooKeeperProxy(zookeeper) as proxy,
+        browsing(await start(Settings(request_timeout=2), hosts=proxy.hosts)) as it,
+    ):
 
         async def shown() -> bool:
             return "/queues/deep" in (await it.get("/")).text

@@ -119,7 +119,7 @@ async def test_a_large_form_is_refused_before_sign_in(service: Service) -> None:
 async def test_the_log_contains_no_terminal_control_characters(
     start: Starter, zookeeper_proxy: ZooKeeperProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = await start(Settings(patience=0.5), hosts=zookeeper_proxy.hosts)
+    service = await start(Settings(request_timeout=0.5), hosts=zookeeper_proxy.hosts)
     assert (await service.get("/queue/1/q/size")).status_code == 200
     zookeeper_proxy.stall()
     answer = await service.get("/queue/1/a%1b%5b2J%c2%9b%e2%80%ae/size", headers={"X-BV-API-Key": "unknown"})

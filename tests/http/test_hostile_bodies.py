@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.http import Settings
-from aiozkqueue.http.core.patience import Pace
+from aiozkqueue.http.core.limits import Pace
 from tests.http.test_robustness import head, raw, works
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TRIES = 3
 @pytest.fixture
 async def service(start: Starter) -> Service:
     """A server that waits for ZooKeeper as long as a slow machine needs: these tests measure the loop alone."""
-    return await start(Settings(patience=120))
+    return await start(Settings(request_timeout=120))
 
 
 async def nothing() -> None: ...

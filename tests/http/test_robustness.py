@@ -62,7 +62,7 @@ async def test_a_client_that_stalls_in_its_request_is_disconnected(
     service: Service, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("aiozkqueue.http.server.HEAD_PATIENCE", 0.5)
+        patch.setattr("aiozkqueue.http.server.HEAD_TIMEOUT", 0.5)
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(sent)
             assert await reader.read() == b""
@@ -71,7 +71,7 @@ async def test_a_client_that_stalls_in_its_request_is_disconnected(
 
 async def test_a_request_whose_body_never_arrives_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("aiozkqueue.http.core.parameters.BODY_PATIENCE", 0.5)
+        patch.setattr("aiozkqueue.http.core.parameters.BODY_TIMEOUT", 0.5)
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "10"}) + b"12")
             assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
@@ -83,7 +83,7 @@ async def test_a_client_that_does_not_read_its_response_is_disconnected(
 ) -> None:
     for _ in range(4):
         await service.post("/queue/1/q/sendbatch", json=["x" * 30_000] * 250)
-    monkeypatch.setattr("aiozkqueue.http.server.ANSWER_PATIENCE", 0.5)
+    monkeypatch.setattr("aiozkqueue.http.server.RESPONSE_TIMEOUT", 0.5)
     async with raw(service) as (reader, writer), asyncio.timeout(120):
         writer.write(head(service, "GET /queue/1/q/peek?limit=1000"))
         own = writer.get_extra_info("sockname")
@@ -318,7 +318,7 @@ async def test_metrics_without_a_key_show_that_zookeeper_is_away(
 async def test_requests_get_a_retry_after_while_zookeeper_is_away(
     start: Starter, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
-    service = await start(Settings(patience=0.5), hosts=zookeeper_proxy.hosts)
+    service = await start(Settings(request_timeout=0.5), hosts=zookeeper_proxy.hosts)
 
     async def served() -> bool:
         sent = await service.post("/queue/1/others/send", json=1)

@@ -276,7 +276,7 @@ async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, key: str
 ) -> None:
     async with (
-        serving(zookeeper_proxy.hosts, queue_root, Settings(patience=3)) as url,
+        serving(zookeeper_proxy.hosts, queue_root, Settings(request_timeout=3)) as url,
         httpx.AsyncClient(base_url=url, headers={"X-BV-API-Key": key}, timeout=60, verify=NOBODY) as client,
     ):
         assert (await client.post("/queue/1/q/send", json=1)).status_code == 200

@@ -142,11 +142,11 @@ async def test_a_queue_that_takes_too_long_to_sample_is_skipped_for_a_while(
 ) -> None:
     await session.queue("good").put(b"1")
     await session.queue("slow").put(b"1")
-    monkeypatch.setattr("aiozkqueue.sampling.PATIENCE", 0.0)
+    monkeypatch.setattr("aiozkqueue.sampling.SAMPLE_TIMEOUT", 0.0)
     sampler = Sampler(session, lambda: ["slow"])
     await sampler.sample_all(0.0)
     assert list(sampler.unreadable) == ["slow"]
-    monkeypatch.setattr("aiozkqueue.sampling.PATIENCE", 30.0)
+    monkeypatch.setattr("aiozkqueue.sampling.SAMPLE_TIMEOUT", 30.0)
     await sampler.sample_all(0.0)
     assert list(sampler.unreadable) == ["slow"]
     monkeypatch.setattr("aiozkqueue.sampling.RETRY", 0.0)

@@ -31,7 +31,7 @@ _WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 # noticed after this time.
 _SESSION_TIMEOUT: Final = 4.0
 # The number of session timeouts without a result after which no more results are expected.
-_PATIENCE: Final = 5
+_IDLE_TIMEOUTS: Final = 5
 _BATCH: Final = 200
 # The time that the deletion of the queues may take, seconds, also after an interruption.
 _DELETION: Final = 10
@@ -151,10 +151,10 @@ async def _kill_worker(workers: Sequence[processes.Worker], source: zq.Queue[Lin
 
 
 async def _drain(sink: zq.Queue[Result], account: Account, connection: Connection) -> None:
-    patience = _PATIENCE * (connection.session_timeout or _SESSION_TIMEOUT)
+    until_idle = _IDLE_TIMEOUTS * (connection.session_timeout or _SESSION_TIMEOUT)
     out: set[int] = set()
     with output.progress("processing", len(account.lines)) as bar:
-        async with sink.consume(until_idle=patience) as deliveries:
+        async with sink.consume(until_idle=until_idle) as deliveries:
             async for delivery in deliveries:
                 async with delivery:
                     result = delivery.value

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aiozkqueue.operations.history_report import Percentiles, Report
 
 #: Seconds after which a progress bar is shown.
-_PATIENCE: Final = 2.0
+_BAR_DELAY: Final = 2.0
 #: Records between two changes of the bar.
 _STEP: Final = 500
 _MOST_REASONS: Final = 10
@@ -103,7 +103,7 @@ async def _read(
             summary.add(record)
             if summary.records % _STEP:
                 continue
-            if bar is None and time.monotonic() - start > _PATIENCE:
+            if bar is None and time.monotonic() - start > _BAR_DELAY:
                 total = await count_history(core_of(session).handle(queue.name), since=since, until=until)
                 bar = stack.enter_context(output.progress("reading records", total))
                 bar.advance(summary.records)

@@ -25,12 +25,12 @@ from aiozkqueue.session.internals import core_of
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, State, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from . import parameters, patience, problems
+from . import limits, parameters, problems
 from .charts import Charts
 from .gate import Gate
 from .keys import Keys
+from .limits import Pace
 from .names import Kind
-from .patience import Pace
 from .purging import Purges
 from .service import QueueService
 from .shared import Shared
@@ -98,7 +98,7 @@ class Settings:
     """The maximum size of the body of a batch, bytes. The limit of a single message, or of a list of ids, is 1 MiB."""
     batch_limit: int = 100_000
     """The maximum number of messages in a request."""
-    patience: float = 9.0
+    request_timeout: float = 9.0
     """How long a request waits for ZooKeeper after the end of its body before it fails with 503, seconds."""
     separate_purge: bool = False
     """Whether emptying a queue needs the permission ``purge``; EmoDB requires ``poll``."""
@@ -166,7 +166,7 @@ class Backend:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await shared.close()
                 if self._given_up:
-                    await asyncio.wait(self._given_up, timeout=settings.patience)
+                    await asyncio.wait(self._given_up, timeout=settings.request_timeout)
 
     def _moved(self, state: State, _: int) -> None:
         if state is State.SUSPENDED:
@@ -241,7 +241,7 @@ class Backend:
             raise problems.unavailable()
         return service
 
-    def patient(
+    def limited(
         self,
         handler: Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]],
         reads: Callable[[Request], bool] = lambda _: True,
@@ -255,9 +255,9 @@ class Backend:
         """
 
         @functools.wraps(handler)
-        async def limited(request: Request, *args: P.args, **kwargs: P.kwargs) -> Response:
-            limit = patience.Deadline(self.settings.patience + parameters.asked_to_wait(request))
-            patience.attach(request, limit)
+        async def within_limit(request: Request, *args: P.args, **kwargs: P.kwargs) -> Response:
+            limit = limits.Deadline(self.settings.request_timeout + parameters.asked_to_wait(request))
+            limits.attach(request, limit)
             try:
                 if reads(request):
                     await self._wait_connected()  # so that no work begins that would hang
@@ -275,20 +275,20 @@ class Backend:
             finally:
                 limit.end()
 
-        return cast("Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]", limited)
+        return cast("Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]", within_limit)
 
     async def _wait_connected(self) -> None:
         """Wait for the end of a short interruption. Raises: ProblemError: the interruption takes longer."""
         zookeeper = core_of(self.session).zookeeper
         if zookeeper.state is State.CONNECTED:
             return
-        left = min(BLIP, self.settings.patience) - (time.monotonic() - self._away_since)
+        left = min(BLIP, self.settings.request_timeout) - (time.monotonic() - self._away_since)
         if left <= 0:
             raise problems.unavailable()
         async with asyncio.timeout(left):
             await zookeeper.wait_connected()
 
-    async def _within(self, limit: patience.Deadline, work: Coroutine[Any, Any, Response]) -> Response:
+    async def _within(self, limit: limits.Deadline, work: Coroutine[Any, Any, Response]) -> Response:
         task = asyncio.create_task(work)
         try:
             ends: list[asyncio.Future[Any]] = [task, limit.over]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.requests import ClientDisconnect
 
-from . import parameters, patience, problems
+from . import limits, parameters, problems
 from .inflating import NAMES, Inflater, NotGzipError
 from .splitting import STEP, VALUE_LIMIT, NotJsonError, Splitter, ValueTooLargeError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from .patience import Pace
+    from .limits import Pace
     from .splitting import Shape
 
     Take = Callable[[str, str | None], None]
@@ -37,7 +37,7 @@ async def read(request: Request, limit: int, shape: Shape, pace: Pace, take: Tak
     """
     splitter = Splitter(shape)
     decoder = _Decoder()
-    with patience.of(request).paused():
+    with limits.of(request).paused():
         try:
             async for piece in _pieces(request, limit):
                 async with pace:
@@ -54,7 +54,7 @@ async def read(request: Request, limit: int, shape: Shape, pace: Pace, take: Tak
 
 async def whole(request: Request, limit: int) -> bytes:
     """Read a small body unchanged. Raises: ProblemError: it is too large, too slow, or empty."""
-    with patience.of(request).paused():
+    with limits.of(request).paused():
         return b"".join([piece async for piece in _pieces(request, limit)])
 
 
@@ -95,7 +95,7 @@ async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
     """Yield the body as it arrives. Raises: ProblemError: the client is too slow or has disconnected."""
-    now, remaining = asyncio.get_running_loop().time, parameters.BODY_PATIENCE
+    now, remaining = asyncio.get_running_loop().time, parameters.BODY_TIMEOUT
     stream = request.stream()  # with what others have read already, such as Sentry's integration of FastAPI
     while True:
         start = now()

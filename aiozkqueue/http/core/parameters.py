@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Maximum size of a stored message, bytes: EmoDB's limit.
 MESSAGE_LIMIT: Final = 30_720
 #: Seconds for which a server waits for all parts of a body.
-BODY_PATIENCE: Final = 30.0
+BODY_TIMEOUT: Final = 30.0
 MOST_TTL: Final = 3600
 MOST_MESSAGES: Final = 1000
 MOST_WAIT: Final = 60

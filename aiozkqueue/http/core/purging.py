@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 #: Seconds for which a request waits for its purge.
-PATIENCE: Final = 4.0
+PURGE_TIMEOUT: Final = 4.0
 #: Maximum number of concurrent purges in one server; others wait.
 TOGETHER: Final = 2
 
@@ -56,7 +56,7 @@ class Purges:
         if run.following is None:
             run.following = asyncio.get_running_loop().create_future()
         end = run.following
-        await asyncio.wait([end], timeout=PATIENCE)
+        await asyncio.wait([end], timeout=PURGE_TIMEOUT)
         if not end.done():
             return False
         end.result()

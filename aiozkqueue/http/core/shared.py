@@ -21,7 +21,7 @@ FRESH: Final = 5.0
 #: How many times as long as it took a reading is kept.
 SHARE: Final = 20
 #: Seconds for which a page waits for a reading before it shows the previous one, or that it is being made.
-PATIENCE: Final = 0.3
+READING_TIMEOUT: Final = 0.3
 #: The maximum number of readings that are kept.
 KEPT: Final = 64
 #: Seconds after which a reading is dropped if no visitor requests it.
@@ -63,14 +63,14 @@ class Shared:
         return cast("T", reading.value)
 
     async def soon(self, key: tuple[Hashable, ...], read: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Return a reading within `PATIENCE`: else the previous one, or None if it is being made for the first time.
+        """Return a reading within `READING_TIMEOUT`. After it, return the previous reading, or None if there is none.
 
         Raises: the errors of ``read``.
         """
         reading = self._begun(key, read)
         if reading.task is not None:
             task = reading.task
-            await asyncio.wait([task], timeout=PATIENCE)
+            await asyncio.wait([task], timeout=READING_TIMEOUT)
             if task.done():
                 task.result()
         return cast("T", reading.value) if reading.has_value else None

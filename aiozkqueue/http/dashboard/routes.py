@@ -140,10 +140,10 @@ def _shown(backend: Backend, handler: Handler) -> Handler:
         except problems.ProblemError as problem:
             return problem.response
 
-    patient = backend.patient(page)
+    limited = backend.limited(page)
 
     async def answered(request: Request) -> Response:
-        response = await patient(request)
+        response = await limited(request)
         if response.status_code < 400 or response.media_type == "text/html":  # noqa: PLR2004 - an error
             return response
         text = "ZooKeeper does not answer in time. Load the page again in a few seconds."

@@ -385,7 +385,7 @@ class Backlog:
         if known > STEALABLE_LIMIT or (self._dropped_at is not None and now - self._dropped_at >= STALE_AFTER):
             return None
         due = [
-            (since + self._patience(lane, name), lane, name)
+            (since + self._steal_delay(lane, name), lane, name)
             for lane, items in self._peer_items.items()
             for name, since in items.items()
             if self._free(name, excluded)
@@ -401,7 +401,7 @@ class Backlog:
         for place in places:
             lane, name = ItemRef.parse(place)
             since = self._peer_items.get(lane, {}).get(name)
-            if since is not None and now - since >= self._patience(lane, name) and self._free(name, excluded):
+            if since is not None and now - since >= self._steal_delay(lane, name) and self._free(name, excluded):
                 stale.append((lane, name))
         stale.sort(key=lambda item: self._distance(*item))
         return self._remove(stale[: min(limit, max(1, len(stale) // self._share.count))])
@@ -431,7 +431,7 @@ class Backlog:
             stale += [
                 (lane, name)
                 for name in names
-                if (since := items[name]) <= latest and now - since >= self._patience(lane, name)
+                if (since := items[name]) <= latest and now - since >= self._steal_delay(lane, name)
             ]
         return stale
 
@@ -451,7 +451,7 @@ class Backlog:
         if self._dropped_at is not None and now - self._dropped_at >= STALE_AFTER:
             return True
         return any(
-            now - since >= FIRST_WAIT and now - since >= self._patience(lane, name) and self._free(name, excluded)
+            now - since >= FIRST_WAIT and now - since >= self._steal_delay(lane, name) and self._free(name, excluded)
             for lane, items in self._peer_items.items()
             for name, since in items.items()
         )
@@ -477,7 +477,7 @@ class Backlog:
             for name, since in items.items():
                 if first is not None and since + FIRST_WAIT >= first:
                     continue  # with many items, most end here
-                due = since + max(FIRST_WAIT, self._patience(lane, name))  # 0 if it is our own by a new share
+                due = since + max(FIRST_WAIT, self._steal_delay(lane, name))  # 0 if it is our own by a new share
                 if (first is None or due < first) and self._free(name, excluded):
                     first = due
         return first
@@ -544,10 +544,10 @@ class Backlog:
             return self._share.distance(name, self._offset(lane))
         return self._share.distance(self._index.lock_id(name))
 
-    def _patience(self, lane: str, name: str) -> float:
+    def _steal_delay(self, lane: str, name: str) -> float:
         if self._index is None:
-            return self._share.patience(name, self._offset(lane))
-        return self._share.patience(self._index.lock_id(name))
+            return self._share.steal_delay(name, self._offset(lane))
+        return self._share.steal_delay(self._index.lock_id(name))
 
     def _offset(self, lane: str) -> int:
         offset = self._offsets.get(lane)

@@ -79,7 +79,7 @@ class Partition:
         step = self._steps[mixed % len(self._steps)]
         return 1 + (behind * step + mixed // self._peer_count) % self._peer_count
 
-    def patience(self, name: str, offset: int = 0) -> float:
+    def steal_delay(self, name: str, offset: int = 0) -> float:
         """Return how many seconds to leave an item to the consumers before this one."""
         distance = self.distance(name, offset)
         if not distance:

@@ -10,7 +10,7 @@ from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError
 from aiozkqueue.queue.commit.orphan_locks import CountAttempt
 from aiozkqueue.queue.commit.write import AtomicWrite
 from aiozkqueue.queue.destination import binding_of
-from aiozkqueue.runtime.patience import Patience
+from aiozkqueue.runtime.reply_limit import ReplyLimit
 from aiozkqueue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def deliver_claims_now(runtime: ClaimRuntime, queue: Destination[Any], claims: l
 
 
 async def deliver_claims(
-    runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim], limit: Patience | float | None = None
+    runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim], limit: ReplyLimit | float | None = None
 ) -> list[Claim]:
     """Return the claims that may be delivered now, after recording the attempt if the policy counts deliveries.
 
@@ -93,7 +93,7 @@ def _check_expiry(runtime: ClaimRuntime, claim: Claim) -> bool:
 
 
 async def _record(
-    runtime: ClaimRuntime, dispatcher: ClaimDispatcher, claims: list[Claim], limit: Patience | float | None
+    runtime: ClaimRuntime, dispatcher: ClaimDispatcher, claims: list[Claim], limit: ReplyLimit | float | None
 ) -> list[Claim]:
     """Record the attempts, in one group commit, before a handler sees the messages."""
     attempts = [AtomicWrite(runtime.ids.next(), CountAttempt(claim)) for claim in claims]
@@ -123,16 +123,16 @@ async def _record(
     return [claim for claim in claims if claim not in lost and claim not in denied]
 
 
-async def _are_known(attempts: list[AtomicWrite], limit: Patience | float | None, grace: float) -> bool:
+async def _are_known(attempts: list[AtomicWrite], limit: ReplyLimit | float | None, grace: float) -> bool:
     """Wait up to ``limit`` seconds for the outcomes of the attempt records; return whether all are known."""
     if limit is None:
         for attempt in attempts:
             await attempt.wait()
         return True
     known = asyncio.gather(*(attempt.done for attempt in attempts), return_exceptions=True)
-    if isinstance(limit, Patience):
-        patience, sent, limit = limit, limit.now(), limit.limit
-        known.add_done_callback(lambda _: patience.answered(sent))
+    if isinstance(limit, ReplyLimit):
+        reply_limit, sent, limit = limit, limit.now(), limit.seconds
+        known.add_done_callback(lambda _: reply_limit.answered(sent))
     await wait_settled(known, grace=grace, limit=limit)
     return all(attempt.settled for attempt in attempts)
 

@@ -62,7 +62,7 @@ class Demand(Protocol):
     """The state of the waiting takers and their claims, as far as a candidate source needs it."""
 
     @property
-    def impatient(self) -> bool:
+    def any_nonblocking(self) -> bool:
         """Whether a taker takes only messages that are available now."""
         ...
 
@@ -122,7 +122,7 @@ class CandidateSource:
         if not self._state.config.scheduled:
             return
         now = await self._time(self._delayed.next, generation)
-        await self._delayed.refresh(now, generation, watched=self._watch.armed, asked=self._demand.impatient)
+        await self._delayed.refresh(now, generation, watched=self._watch.armed, asked=self._demand.any_nonblocking)
         places = self._delayed.due(await self._time(self._delayed.next, generation))
         if (accepts := self._state.snapshot.accepts) is not None:
             places = [place for place in places if accepts(name_at(place))]
@@ -230,7 +230,7 @@ class CandidateSource:
                 places = await self._take_over(level, limit, generation)
             if places:
                 return SearchResult(places)
-        if not (level.must_list or self._demand.impatient) and self._watch.armed and level.seen_all:
+        if not (level.must_list or self._demand.any_nonblocking) and self._watch.armed and level.seen_all:
             return NOTHING
         places = await self._list_lanes(level, limit, generation)
         return SearchResult(places) if places else self._none_left()
@@ -294,7 +294,7 @@ class CandidateSource:
 
     def _is_quiet(self, level: PriorityLevel) -> bool:
         """Whether a level has nothing left, and a watch would report new items."""
-        if level.must_list or not level.seen_all or self._demand.impatient:
+        if level.must_list or not level.seen_all or self._demand.any_nonblocking:
             return False
         return self._watch.armed or (level.watched and self._clock.monotonic() < level.recheck_at)
 
@@ -401,7 +401,7 @@ class CandidateSource:
     def _of_peers(self, level: PriorityLevel, limit: int) -> list[str]:
         """Return other consumers' items: any, to a taker that does not wait; otherwise stale ones."""
         index, backlog = self._index, level.backlog
-        if self._demand.impatient:
+        if self._demand.any_nonblocking:
             places = index.heads(backlog.take_of_peers(limit, index.held.__contains__))
             if places:
                 level.must_list = True
@@ -413,7 +413,7 @@ class CandidateSource:
 
     async def _take_over(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
         """Return a few of other consumers' stale items that watches have reported."""
-        if not self._watch.armed or not level.seen_all or self._demand.impatient:
+        if not self._watch.armed or not level.seen_all or self._demand.any_nonblocking:
             return []
         places = await self._work_stealer.take_over(level.backlog, limit, generation)
         level.must_list = level.must_list or places is None

@@ -462,7 +462,7 @@ class ClaimDispatcher:
             self._waiters.settle_partial(self._claim_batches.in_flight)
             if not self._claim_batches.any:
                 # The transaction that holds the locks may be the one that takes.
-                self._waiters.answer_impatient(self._waiters.arrivals)
+                self._waiters.answer_nonblocking(self._waiters.arrivals)
             self._budgets.notify(self._candidates.wakeup)
             await self._await_wakeup()
             return
@@ -486,7 +486,7 @@ class ClaimDispatcher:
 
         Batches in flight were refused by the configuration version, or were applied before the pause.
         """
-        self._waiters.answer_impatient(self._waiters.arrivals)
+        self._waiters.answer_nonblocking(self._waiters.arrivals)
         self._waiters.settle_partial(self._claim_batches.in_flight)  # they get no more messages
         if self._pause is not None and self._pause.reason is not reason:
             self._end_pause()
@@ -540,8 +540,8 @@ class ClaimDispatcher:
             await self._candidate_source.listen()
             return
         self._waiters.settle_partial(self._claim_batches.in_flight)
-        self._waiters.answer_impatient(since)
-        if self._waiters.patient:
+        self._waiters.answer_nonblocking(since)
+        if self._waiters.any_blocking:
             await self._candidate_source.sleep()
 
     def _launch(
@@ -602,9 +602,9 @@ class ClaimDispatcher:
             self._candidates.relist()  # all of them are gone, or locked: the listing is out of date
 
     @property
-    def impatient(self) -> bool:
+    def any_nonblocking(self) -> bool:
         """Whether a taker takes only messages that are available now."""
-        return self._waiters.impatient
+        return self._waiters.any_nonblocking
 
     @property
     def claims_in_progress(self) -> bool:

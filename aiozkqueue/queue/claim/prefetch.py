@@ -23,17 +23,17 @@ class Prefetcher:
     """The claims of one loop that are ready or requested. It holds no reference to the loop.
 
     Half of the window is requested at a time, and again before the first half has arrived, so one half can be on its
-    way while the loop uses up the other. A prefetcher that is not ``patient`` wants only messages available now, with
+    way while the loop uses up the other. A prefetcher that is not ``blocking`` wants only messages available now, with
     one request at a time.
     """
 
     def __init__(
-        self, handle: QueueHandle[ClaimRuntime], most: int, *, patient: bool, condition: Condition | None
+        self, handle: QueueHandle[ClaimRuntime], most: int, *, blocking: bool, condition: Condition | None
     ) -> None:
         self._runtime = handle.runtime
         self._state = handle.state
         self._most = most
-        self._patient = patient
+        self._blocking = blocking
         self._condition = condition
         self._waiters: list[Waiter] = []
         self._asked = 0
@@ -56,7 +56,7 @@ class Prefetcher:
     @property
     def excessive(self) -> bool:
         """Whether a loop that has finished nothing for a while has requested too much: it must then call `ask`."""
-        return self._patient and self._asked > 1
+        return self._blocking and self._asked > 1
 
     def finished(self) -> None:
         """Count one message that the loop has finished."""
@@ -68,14 +68,14 @@ class Prefetcher:
         Raises: SessionClosedError.
         """
         window = self._window()
-        if self._patient:
+        if self._blocking:
             self._shrink_to(window)
         elif self._waiters:
             return False
         missing = window - len(self.ready) - self._asked
         if missing < window - window // 2:
             return False
-        waiter = self._dispatcher.request(missing, None if self._patient else 0)
+        waiter = self._dispatcher.request(missing, None if self._blocking else 0)
         waiter.future.add_done_callback(self._answered)
         self._waiters.append(waiter)
         self._asked += missing

@@ -34,6 +34,7 @@ class Waiter:
         "_parts",
         "arrival",
         "awaited",
+        "blocking",
         "count",
         "due",
         "future",
@@ -41,7 +42,6 @@ class Waiter:
         "late",
         "limit",
         "owner",
-        "patient",
     )
 
     def __init__(  # noqa: PLR0917 - one is made for every take
@@ -49,7 +49,7 @@ class Waiter:
         limit: int,
         generation: int | None,
         arrival: int,
-        patient: bool,  # noqa: FBT001
+        blocking: bool,  # noqa: FBT001
         due: float,
         future: asyncio.Future[list[Claim]],
         owner: object,
@@ -60,7 +60,7 @@ class Waiter:
         """The most claims that it takes."""
         self.generation: int | None = generation
         """The ZooKeeper session of the claims that its owner holds; None: it holds none, and any session will do."""
-        self.patient: bool = patient
+        self.blocking: bool = blocking
         """Whether it waits for new messages. If not, it takes those that are available now, which may be none."""
         self.due: float = due
         """When its timeout ends, on the clock of `Clock.monotonic`."""
@@ -186,14 +186,14 @@ class WaitQueue:
         return min(missing - promised, sum(more))
 
     @property
-    def impatient(self) -> bool:
+    def any_nonblocking(self) -> bool:
         """Whether a taker takes only messages that are available now."""
-        return any(not waiter.patient for waiter in self)
+        return any(not waiter.blocking for waiter in self)
 
     @property
-    def patient(self) -> bool:
+    def any_blocking(self) -> bool:
         """Whether a taker waits for new messages."""
-        return any(waiter.patient for waiter in self)
+        return any(waiter.blocking for waiter in self)
 
     def assign(  # noqa: PLR0917 - one caller, for every batch
         self,
@@ -270,10 +270,10 @@ class WaitQueue:
             waiter.answer()
             self._wakeup.set()
 
-    def answer_impatient(self, since: int) -> None:
+    def answer_nonblocking(self, since: int) -> None:
         """Answer the takers that do not wait, if they arrived before a search that found nothing."""
         for waiter in self._waiters:
-            if not waiter.patient and waiter.arrival <= since:
+            if not waiter.blocking and waiter.arrival <= since:
                 self.answer(waiter)
         if len(self._waiters) > ANSWERED_KEPT:  # answered takers pile up behind one that waits for long
             self._waiters = deque(self)

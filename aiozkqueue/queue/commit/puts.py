@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 class Puts(Part):
     """The creates of items: of a direct put, or of a transaction.
 
-    ``patience`` limits the wait for capacity in a queue that became bounded after the write was sent; before, the
+    ``deadline`` limits the wait for capacity in a queue that became bounded after the write was sent; before, the
     caller waits. ``needs`` returns the capacity that the write needs in each bounded queue (None: as much as the puts).
     """
 
-    __slots__ = ("_bundled", "_needs", "_patience", "_planned", "_plans", "_puts", "_sent", "queues")
+    __slots__ = ("_bundled", "_deadline", "_needs", "_planned", "_plans", "_puts", "_sent", "queues")
 
     needs_results = True  # the paths of the items hold their sequence numbers
 
     def __init__(
-        self, puts: Sequence[Put], patience: Deadline = AT_ONCE, needs: Callable[[], Needs] | None = None
+        self, puts: Sequence[Put], deadline: Deadline = AT_ONCE, needs: Callable[[], Needs] | None = None
     ) -> None:
         weight, planned = PUT_WEIGHT * len(puts), False
         if type(puts) is PlainPuts:
@@ -55,7 +55,7 @@ class Puts(Part):
         self.queues: tuple[QueueState, ...] = queues_of(puts)
         self._puts = puts
         self._sent = puts  # with the additions of the queues' configuration when they were last composed
-        self._patience = patience
+        self._deadline = deadline
         self._needs = needs
         self._bundled = False  # whether its last operations were composed together with those of other writes
         self._plans: Sequence[PutPlan] = ()  # the plans of its puts, set once their operations have been composed
@@ -117,7 +117,7 @@ class Puts(Part):
     async def reserve_again(self, atomic_write: AtomicWrite) -> None:
         """Acquire capacity."""
         needs = needs_of(self._puts, {}) if self._needs is None else self._needs()
-        await reserve_again(atomic_write, needs, self._patience)
+        await reserve_again(atomic_write, needs, self._deadline)
 
     def applied(self, results: Sequence[Result] | None, meter: Meter | None) -> None:
         """Note the sequence numbers of the new items, and count the messages."""

@@ -44,11 +44,11 @@ def guarded(transaction_id: str, guard: ConditionalPart, puts: Sequence[Put]) ->
     return AtomicWrite(transaction_id, Joined((guard, Puts(puts, needs=dict))))
 
 
-async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:
+async def transfer(runtime: Runtime, items: Sequence[Transfer], deadline: Deadline) -> list[bool | QueueError]:
     """Try each transfer, of at least one message; return for each whether it was made, or its error.
 
     False: another session was faster, and the item is left to it. The target queue must be open. If it is bounded, wait
-    for capacity up to ``patience``; a transfer without capacity gets a `QueueFullError`.
+    for capacity up to ``deadline``; a transfer without capacity gets a `QueueFullError`.
     """
     for item in items:
         for put in item.puts:
@@ -61,7 +61,7 @@ async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadli
         limit, part = first[0].state.snapshot.capacity, remaining
         if limit is not None:
             try:
-                await limit.acquire(len(first), len(first), patience)
+                await limit.acquire(len(first), len(first), deadline)
             except QueueFullError as full:
                 return outcomes + [full] * len(remaining)
             fitting = 1

@@ -52,7 +52,7 @@ class Contribution(NamedTuple):
     """A processed message of a queue without end hooks."""
     put: Put | None
     """A put without additions to a queue that `makes_bundles`."""
-    patience: Deadline
+    deadline: Deadline
     """See `Puts`."""
 
 
@@ -72,18 +72,18 @@ class SharedWrite(AtomicWrite):
     __slots__ = (
         "_claims",
         "_created",
+        "_deadline",
         "_ended",
         "_members",
         "_own_created",
         "_own_ended",
-        "_patience",
         "_puts",
         "_state",
         "hold",
     )
 
     def __init__(self, member: AtomicWrite, contribution: Contribution) -> None:
-        claim, put, self._patience = contribution
+        claim, put, self._deadline = contribution
         self._members = [member]
         self.hold: BundleHold | None = None
         """The bundle of the messages that it ends."""
@@ -104,7 +104,7 @@ class SharedWrite(AtomicWrite):
         if put is not None:
             self._state = put.state
             self._puts.append(put)
-            self._created = Puts(self._puts, self._patience)
+            self._created = Puts(self._puts, self._deadline)
             parts.append(self._created)
         super().__init__(member.transaction_id, joined(parts))
         self.number = member.number
@@ -112,12 +112,12 @@ class SharedWrite(AtomicWrite):
 
     def add(self, member: AtomicWrite, contribution: Contribution, more: int) -> bool:
         """Add a member, whose operations have ``more`` bytes; return False if it does not fit."""
-        claim, put, patience = contribution
+        claim, put, deadline = contribution
         part = self.part
         if (
             (None if claim is None else claim.bundle) is not self.hold
             or (None if put is None else put.state) is not self._state
-            or patience is not self._patience
+            or deadline is not self._deadline
             or len(self._members) >= MEMBERS
             or part.weight + more > SHARED_BYTES
         ):
@@ -149,7 +149,7 @@ class SharedWrite(AtomicWrite):
             end_claims(member.transaction_id, {claim: CONSUME}, claim.generation)
             for member, claim in zip(self._members, self._claims, strict=False)
         ]
-        self._own_created = [Puts((put,), self._patience) for put in self._puts]
+        self._own_created = [Puts((put,), self._deadline) for put in self._puts]
         for index, member in enumerate(self._members):
             member.part = joined([*self._own_ended[index : index + 1], *self._own_created[index : index + 1]])
         return self._members

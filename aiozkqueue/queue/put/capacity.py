@@ -71,7 +71,7 @@ def credits_of(size: int) -> int:
 class _Entry:
     """A put or transaction that waits for capacity."""
 
-    __slots__ = ("arrival", "count", "future", "generation", "left", "on_wait", "patient", "seconds", "seen_full")
+    __slots__ = ("arrival", "blocking", "count", "future", "generation", "left", "on_wait", "seconds", "seen_full")
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _Entry:
         arrival: int,
         seconds: float | None,
         *,
-        patient: bool,
+        blocking: bool,
         on_wait: OnWait | None,
     ) -> None:
         self.count = count
@@ -89,7 +89,7 @@ class _Entry:
         self.seconds = seconds
         self.generation = generation
         self.arrival = arrival
-        self.patient = patient
+        self.blocking = blocking
         self.on_wait = on_wait
         self.seen_full = False  # whether a count since its arrival has found no capacity
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -164,7 +164,7 @@ class CapacityGate:
             raise _copy_of(self._closed)
         self._arrivals += 1
         wait = deadline.left
-        entry = _Entry(count, left, generation, self._arrivals, deadline.seconds, patient=wait != 0, on_wait=on_wait)
+        entry = _Entry(count, left, generation, self._arrivals, deadline.seconds, blocking=wait != 0, on_wait=on_wait)
         self._waiters.append(entry)
         self._wakeup.set()
         if not self._serving:
@@ -257,7 +257,7 @@ class CapacityGate:
             return
         for entry in seen:
             entry.seen_full = True
-            if not entry.patient:
+            if not entry.blocking:
                 self._refuse(entry)
         if self._prune_waiters():
             await self._listen(generation)

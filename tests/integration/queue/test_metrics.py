@@ -215,7 +215,7 @@ async def test_samples_that_fail_during_an_outage_are_not_logged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("aiozkqueue.sampling.EVERY", 0.0)
-    monkeypatch.setattr("aiozkqueue.sampling.PATIENCE", 0.1)
+    monkeypatch.setattr("aiozkqueue.sampling.SAMPLE_TIMEOUT", 0.1)
     session = await open_session(zookeeper_proxy.hosts)
     await session.queue("jobs").put(b"1")
     sampler = Sampler(session, core_of(session).queues_used)

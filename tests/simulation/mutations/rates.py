@@ -49,6 +49,6 @@ def calls_wait_for_their_attempt_without_a_limit(patch: pytest.MonkeyPatch) -> N
 
     def without(self: Listener[bytes], *args: Any, **options: Any) -> None:
         make(self, *args, **options)
-        self._patience = None
+        self._reply_limit = None
 
     patch.setattr(Listener, "__init__", without)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import aiozkqueue as zq
 from aiozkqueue.runtime.clock import Clock
-from aiozkqueue.runtime.patience import LONGEST_REPLY, Patience
+from aiozkqueue.runtime.reply_limit import LONGEST_REPLY, ReplyLimit
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 from tests.simulation.recorder import STATUS, HandlerError
@@ -108,7 +108,7 @@ def _measure(run: Recorder, listener: zq.Listener[bytes]) -> dict[str, float]:
     lease = timeline._try_to_lease
 
     async def measured(count: int) -> Block | None:
-        began, limit = run.loop.time(), timeline._patience.limit
+        began, limit = run.loop.time(), timeline._reply_limit.seconds
         block = await lease(count)
         if block is not None:
             pace.reply = max(pace.reply, min(limit, run.loop.time() - began))
@@ -118,13 +118,13 @@ def _measure(run: Recorder, listener: zq.Listener[bytes]) -> dict[str, float]:
         started[claim.id] = run.loop.time()
         start(claim, handlers)
 
-    if listener._patience is not None:
-        listener._patience = _Measured(run)
+    if listener._reply_limit is not None:
+        listener._reply_limit = _Measured(run)
     timeline._try_to_lease, listener._start = measured, noted  # type: ignore[method-assign]
     return started
 
 
-class _Measured(Patience):
+class _Measured(ReplyLimit):
     """Notes the limit of each record of an attempt."""
 
     def __init__(self, run: Recorder) -> None:
@@ -132,7 +132,7 @@ class _Measured(Patience):
         self._pace = run.history.part(Pace)
 
     def now(self) -> float:
-        self._pace.limit = max(self._pace.limit, self.limit)
+        self._pace.limit = max(self._pace.limit, self.seconds)
         return super().now()
 
 

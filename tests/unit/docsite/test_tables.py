@@ -105,7 +105,7 @@ def test_each_field_of_a_public_record_is_in_a_table_with_its_type() -> None:
         ("aiozkqueue.connect", "session_timeout", "10"),
         ("aiozkqueue.Queue.consume", "prefetch", "32"),
         ("aiozkqueue.Exponential", "maximum", "60"),
-        ("aiozkqueue.http.Settings", "patience", "9.0"),
+        ("aiozkqueue.http.Settings", "request_timeout", "9.0"),
     ],
 )
 def test_tables_show_the_default(path: str, option: str, default: str) -> None:

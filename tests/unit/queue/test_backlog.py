@@ -121,7 +121,7 @@ def test_every_free_item_is_offered_once_and_in_order(numbers: list[int], locked
 def test_exactly_one_live_consumer_owns_an_item(consumers: list[str], item: str) -> None:
     shares = [Partition.among(one, consumers) for one in consumers]
     assert sorted(share.distance(item) for share in shares) == list(range(len(consumers)))
-    assert sum(share.patience(item) == 0 for share in shares) == 1
+    assert sum(share.steal_delay(item) == 0 for share in shares) == 1
 
 
 def test_a_consumer_missing_from_the_registry_takes_as_if_alone() -> None:

@@ -38,7 +38,7 @@ def test_each_consumer_has_a_different_distance_to_an_item(consumers: list[str],
 @given(CONSUMERS, ITEM)
 def test_consumers_at_a_greater_distance_wait_longer(consumers: list[str], item: str) -> None:
     in_line = sorted(shares(consumers), key=lambda share: share.distance(item))
-    patience = [share.patience(item) for share in in_line]
+    patience = [share.steal_delay(item) for share in in_line]
     assert patience[0] == 0
     assert patience[1:2] in ([], [FIRST_WAIT])
     assert all(one < following for one, following in pairwise(patience))
@@ -110,4 +110,4 @@ def test_a_consumer_that_is_alone_or_not_yet_registered_takes_everything() -> No
     for share in (Partition(), Partition.among("a", ["a"]), Partition.among("a", []), Partition.among("a", ["b", "c"])):
         assert share.alone
         assert share.distance("item-iID-0000000001") == 0
-        assert share.patience("item-iID-0000000001") == 0
+        assert share.steal_delay("item-iID-0000000001") == 0

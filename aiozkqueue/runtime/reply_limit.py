@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 LONGEST_REPLY: Final = 1.0
 
 
-class Patience:
+class ReplyLimit:
     """The limit for the replies to requests of one kind: twice the time of the last reply, and at least a second.
 
     A burst of late replies after an outage is therefore too late, and the replies of a slow server are not.
     """
 
-    __slots__ = ("_clock", "limit")
+    __slots__ = ("_clock", "seconds")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.limit: float = LONGEST_REPLY
+        self.seconds: float = LONGEST_REPLY
         """Seconds that the next reply may take."""
 
     def now(self) -> float:
@@ -31,5 +31,5 @@ class Patience:
     def answered(self, sent: float) -> float:
         """Note the reply to a request sent at a moment; return the seconds that it took."""
         took = self._clock.monotonic() - sent
-        self.limit = max(LONGEST_REPLY, 2 * took)
+        self.seconds = max(LONGEST_REPLY, 2 * took)
         return took

@@ -56,15 +56,15 @@ class Deadline:
             self.over.set_result(None)
 
 
-def attach(request: Request, patience: Deadline) -> None:
+def attach(request: Request, deadline: Deadline) -> None:
     """Attach the deadline to the request, for the readers of its body."""
-    request.state.patience = patience
+    request.state.deadline = deadline
 
 
 def of(request: Request) -> Deadline:
     """Return the deadline of a request."""
-    patience: Deadline = request.state.patience
-    return patience
+    deadline: Deadline = request.state.deadline
+    return deadline
 
 
 class Pace:
