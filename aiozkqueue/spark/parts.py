@@ -87,7 +87,7 @@ class Part:
         self._compare()
 
     async def add(self, rows: Sequence[Row]) -> None:
-        """Add rows, and store those that fill complete writes."""
+        """Add rows, and store as many as fill complete writes."""
         self._waiting.extend(rows)
         self._pass_over()
         while len(self._waiting) >= self._link.options.rows:

@@ -1,10 +1,10 @@
 """A queue as a stream: repeatable micro-batches from the ledger, removed when they are done.
 
 Spark creates a reader in two processes. One stays with the driver and returns offsets. The other only plans, and sends
-the reader to the tasks in a pickle. So nothing happens until Spark requests an offset. There are two signs that a batch
-is done. Spark calls `commit`, but only after the next batch exists. Or Spark requests the offset after the batch, which
-is then in the commit log. Both calls acknowledge the batch, but only if tasks have read it, because Spark also commits
-batches that its sink has skipped.
+the reader to the tasks in a pickle. So nothing happens until Spark requests an offset. A batch is done when Spark calls
+`commit`, which happens only after the next batch exists. A batch is also done when Spark requests the offset after it,
+because the batch is then in the commit log. Both calls acknowledge the batch, but only if tasks have read it, because
+Spark also commits batches that its sink has skipped.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Take only messages that are already in the queue, from now on."""
+        """From now on, take only messages that are already in the queue."""
         link, ledger = self._ledger()
         link.call(ledger.freeze)
 

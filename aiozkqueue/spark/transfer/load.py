@@ -99,9 +99,9 @@ def load(
     ``delay``, ``at`` and ``ttl`` are its put options. The other columns of an unload are ignored. Without ``body``,
     each row becomes a JSON object of its columns, and a line of JSON is stored unchanged.
 
-    When the job succeeds, all rows become visible at once. If it fails, no row does. A bounded queue therefore needs
-    capacity for all of them. With the option ``writeId``, each row is put once, however often the same files are loaded
-    with this id. If the driver was killed, the next load continues after the stored rows.
+    If the job succeeds, all rows become visible at once. Otherwise no row becomes visible. A bounded queue therefore
+    needs capacity for all rows. With the option ``writeId``, each row is put once, however often the same files are
+    loaded with this id. If the driver was killed, the next load continues after the stored rows.
 
     Args:
         spark: a Spark session.
