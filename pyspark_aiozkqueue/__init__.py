@@ -1,7 +1,8 @@
-"""The module in which Spark finds the format ``aiozkqueue``: it imports every top-level module named ``pyspark_*``.
+"""Makes the format ``aiozkqueue`` available to Spark, which imports every top-level module named ``pyspark_*``.
 
-Spark ignores such a module if its import fails, and then reports that there is no such format. With an unsupported
-version of PySpark, the format therefore still exists, and its error names the version found and the version needed.
+If the import of such a module fails, Spark ignores the module and reports that the format does not exist. With an
+unsupported version of PySpark, this module therefore still provides the format. Its error names the installed version
+and the supported versions.
 """
 
 from __future__ import annotations
@@ -15,4 +16,4 @@ try:
 except MissingExtraError as error:
     from pyspark_aiozkqueue.unfit import refusing
 
-    DefaultSource = refusing(error)  # type: ignore[assignment,misc]  # it refuses whatever it is asked for
+    DefaultSource = refusing(error)  # type: ignore[assignment,misc]  # every use of it raises the error

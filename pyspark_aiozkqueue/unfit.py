@@ -1,4 +1,4 @@
-"""The format for an unsupported version of PySpark: it raises an error that explains the reason."""
+"""The format for an unsupported version of PySpark. It raises an error that explains the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def refusing(error: MissingExtraError) -> type[DataSource]:
-    """Make a format whose every method raises this error."""
+    """Return a format that raises this error when Spark uses it."""
 
     class RefusingSource(DataSource):
         """Raises: MissingExtraError."""

@@ -4,9 +4,9 @@ The modules: options, checked before any job runs (`options`); a session on its 
 readers and writers (`connection`); columns and Arrow batches (`columns`, `decoding`, `rows`); the batch reader and
 writer (`reading`, `writing`); the source and sink of streams (`streaming`, `sink`); dead letters by decision
 (`rejecting`). `audit/` (histories to files, and a report) and `transfer/` (files into queues, and queues into files)
-use these, with `folder` (publishes files exactly once), `files` (the file systems, with and without a JVM) and
-`failures` (unwraps the errors of tasks). The package uses `queue/`, needs the extra ``spark``, and is imported only on
-request. `docs/spark.md` has the guarantees.
+use these modules, and also `folder` (publishes files exactly once), `files` (the file systems, with and without a JVM)
+and `failures` (unwraps the errors of tasks). The package uses `queue/`, needs the extra ``spark``, and is imported only
+on request. `docs/spark.md` has the guarantees.
 """
 
 from __future__ import annotations

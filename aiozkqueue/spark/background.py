@@ -1,7 +1,7 @@
 """The driver's work on a ledger while tasks read a batch: it removes the previous batch and prepares the next one.
 
-The jobs run one at a time, in the order in which they were started: they share the state of the queue, and a driver
-has one event loop for all of them.
+The jobs run one at a time, in the order in which they were started. They share the state of the queue, and one event
+loop of the driver runs all of them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class BackgroundWork:
         self._started: list[Future[object]] = []
 
     def remove(self) -> None:
-        """Start to remove the messages of batches that are done."""
+        """Start removing the messages of batches that are done."""
         self._start(self._ledger.finish)
 
     def prepare(self, after: int, most: int | None) -> None:
-        """Start to fill the batch after the given one with up to ``most`` messages."""
+        """Start filling the batch after the given one with up to ``most`` messages."""
         self._start(lambda: self._ledger.prepare(after, most))
 
     def join(self) -> None:
@@ -42,7 +42,7 @@ class BackgroundWork:
             self._link.result_of(self._started.pop(0))
 
     def stop(self, seconds: float) -> None:
-        """Release a prepared batch, and wait up to some seconds for all jobs. Errors are left to the next driver."""
+        """Release a prepared batch, and wait up to ``seconds`` for all jobs. Errors are left to the next driver."""
         self._ledger.halt()
         self._start(self._ledger.release_unsealed)
         wait(self._started, seconds)

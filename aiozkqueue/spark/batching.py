@@ -1,4 +1,4 @@
-"""Arrow batches: of about a thousand rows, or of fewer that are large, out of pages of any size."""
+"""Makes Arrow batches from pages of any size: of about a thousand rows, or of fewer if the rows are large."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_rows(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch] | N
 
 
 class Batches:
-    """Makes batches of pages, in their order."""
+    """Makes batches from pages, in order."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

@@ -34,7 +34,7 @@ class Alike(NamedTuple):
 
 
 def are_bare(table: BundleTable) -> bool:
-    """Whether the messages of a bundle are only payloads, so that their bytes are their bodies."""
+    """Whether the messages of a bundle consist only of payloads, so that their bytes are their bodies."""
     return table.data.find(MAGIC, table.start) < 0
 
 
@@ -45,7 +45,7 @@ class Columns(NamedTuple):
 
 
 def record_batch(schema: pa.Schema, properties: Sequence[str], parts: Sequence[Alike]) -> pa.RecordBatch:
-    """Make a batch of these messages, in order; ``properties`` are those in the columns of the schema."""
+    """Make a batch of these messages, in order; ``properties`` are the properties in the columns of the schema."""
     arrays = [_array(name, field.type, parts) for name, field in zip(properties, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

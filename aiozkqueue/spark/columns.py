@@ -99,7 +99,7 @@ class Decoded(NamedTuple):
 
 
 def default_schema(content: Content) -> StructType:
-    """The columns if the user gives no schema."""
+    """Return the columns of a read without a schema."""
     return StructType([StructField(name, kind, nullable=True) for name, kind in _COLUMNS[content].items()])
 
 
@@ -132,13 +132,13 @@ class Layout:
             if (plain or field.name.startswith("_")) and name in known:
                 expected, given = known[name].simpleString(), field.dataType.simpleString()
                 if given != expected:  # whether a map may contain nulls does not matter
-                    msg = f"column {field.name!r} is {expected}, not {given}"
+                    msg = f"column {field.name!r} must be {expected}, not {given}"
                     raise InvalidOptionError(msg)
                 self._makers.append(_from_message(name))
                 self.of_message[field.name] = name
             elif field.name == options.corrupt:
                 if not isinstance(field.dataType, StringType):
-                    msg = f"the column of corrupt records, {field.name!r}, is a string"
+                    msg = f"the column of corrupt records, {field.name!r}, must be a string"
                     raise InvalidOptionError(msg)
                 self._makers.append(lambda _values, _fields, corrupt: _text(corrupt))
             else:
@@ -190,7 +190,9 @@ def _require_distinct(names: Sequence[str]) -> None:
 
 
 def _require_case(names: Sequence[str], known: Mapping[str, DataType], corrupt: str) -> None:
-    """Refuse a column that Spark treats as one of ours, and that would be a null field of the payload.
+    """Refuse a column whose name differs from the name of a known column only in case.
+
+    Spark does not distinguish the two names, but the column would be a null field of the payload.
 
     Raises: InvalidOptionError.
     """
@@ -200,14 +202,14 @@ def _require_case(names: Sequence[str], known: Mapping[str, DataType], corrupt: 
     for name in names:
         meant = exact.get(name.lower(), name)
         if meant != name:
-            msg = f"column {name!r}: the column of each message is `{meant}`, in exactly this case; rename it"
+            msg = f"column {name!r}: the column for each message is `{meant}`, in exactly this case; rename it"
             raise InvalidOptionError(msg)
 
 
 def body_of(values: Mapping[str, object]) -> bytes | None:
-    """The payload of a message or a record."""
+    """Return the payload of a message or a record."""
     body = values.get("body")
-    assert body is None or isinstance(body, bytes)  # noqa: S101 - so made by `reading`
+    assert body is None or isinstance(body, bytes)  # noqa: S101 - `reading` ensures this
     return body
 
 
@@ -220,7 +222,7 @@ def _from_payload(name: str) -> Maker:
 
 
 def decode_object(body: bytes, fields: Mapping[str, Callable[[object], object]]) -> dict[str, object]:
-    """Read a JSON object's fields; one that is missing is null. Raises: ValueError."""
+    """Read the fields of a JSON object; a missing field is null. Raises: ValueError."""
     try:
         value: object = json.loads(body, parse_float=Decimal)
     except (InvalidOperation, RecursionError) as error:
@@ -228,7 +230,7 @@ def decode_object(body: bytes, fields: Mapping[str, Callable[[object], object]])
         raise ValueError(msg) from error
     if not isinstance(value, dict):
         msg = f"the payload is a JSON {type(value).__name__}, not an object"
-        raise ValueError(msg)  # noqa: TRY004 - one kind for everything that does not decode
+        raise ValueError(msg)  # noqa: TRY004 - the same error for every payload that does not decode
     return {name: decode(value.get(name)) for name, decode in fields.items()}
 
 

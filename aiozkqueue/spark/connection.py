@@ -97,9 +97,9 @@ class Link(NamedTuple):
                 lost = lost or time.monotonic()
                 if time.monotonic() - lost >= self.options.outage_timeout:
                     msg = (
-                        f"queue {self.options.queue!r}: no server of {self.options.hosts} has been reached for "
-                        f"{self.options.outage_timeout:g} seconds. Start the query or the job again when ZooKeeper is "
-                        "back, or give it a larger outageTimeout"
+                        f"queue {self.options.queue!r}: no server of {self.options.hosts} has been reachable for "
+                        f"{self.options.outage_timeout:g} seconds. Restart the query or the job when ZooKeeper is "
+                        "available again, or set a larger outageTimeout"
                     )
                     log.warning(msg, extra={"queue": self.options.queue})
                     raise ConnectionLostError(msg)
@@ -119,9 +119,9 @@ class Link(NamedTuple):
 
 @contextmanager
 def opened(servers: Servers) -> Iterator[tuple[BlockingPortal, QueueSession]]:
-    """Open a session for the block. It does no clean-up, which is for long-lived sessions.
+    """Open a session for the block. It does no clean-up, because only long-lived sessions clean.
 
-    Raises: as `connect`; InvalidOptionError: a file that was named cannot be used.
+    Raises: as `connect`; InvalidOptionError: a file that an option names cannot be used.
     """
     end_with_parent()
     with (
@@ -149,7 +149,7 @@ def linked(options: Options) -> Iterator[Link]:
 
 
 async def require_queue(link: Link) -> None:
-    """Refuse to read a queue that does not exist. Raises: NotFoundError."""
+    """Check that the queue exists. Raises: NotFoundError."""
     if not await link.state.exists():
         raise NotFoundError(await absence(core_of(link.session), link.options.queue))
 

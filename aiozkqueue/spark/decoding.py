@@ -1,8 +1,8 @@
 """Conversion of JSON values to values of Spark's types and back. Pure.
 
 Types that JSON does not have are stored as text: dates and times in ISO 8601, decimals in digits, bytes in base64. A
-decoded value equals that of Spark's ``from_json``; an ambiguous text does not decode. Numbers with a decimal point are
-read as `Decimal`, so that they keep all digits until the type of the column is known.
+decoded value equals the value that Spark's ``from_json`` returns. An ambiguous text does not decode. Numbers with a
+decimal point are read as `Decimal`, so that they keep all digits until the type of the column is known.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TIME: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?"
 _LOCAL: Final = re.compile(f"{_DATE}([T ]{_TIME})?")
 _MOMENT: Final = re.compile(f"{_DATE}([T ]{_TIME}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?")
 _DIGITS: Final = re.compile(r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?")
-#: The digits of Spark's largest decimal, and one that decides the rounding.
+#: More digits than Spark's largest decimal has, so that no digit is lost before the rounding.
 _EXACT: Final = Context(prec=80, rounding=ROUND_HALF_UP)
 #: Texts that Spark reads as numbers.
 _NUMBERS: Final = {
@@ -68,7 +68,7 @@ def decoder_of(kind: DataType, column: str, zone: tzinfo = UTC) -> Callable[[obj
     return lambda value: None if value is None else decode(value)
 
 
-def _decoder(  # noqa: C901, PLR0911 - one line a type
+def _decoder(  # noqa: C901, PLR0911 - one line per type
     kind: DataType, column: str, zone: tzinfo
 ) -> Callable[[object], object]:
     if isinstance(kind, StringType):
@@ -99,11 +99,11 @@ def _decoder(  # noqa: C901, PLR0911 - one line a type
     if isinstance(kind, StructType):
         members = {field.name: decoder_of(field.dataType, column, zone) for field in kind.fields}
         return lambda value: {name: decode(_of(dict, value).get(name)) for name, decode in members.items()}
-    msg = f"column {column!r}: JSON has no {kind.simpleString()}; take the default columns and decode `body` yourself"
+    msg = f"column {column!r}: JSON has no {kind.simpleString()}; use the default columns and decode `body` yourself"
     raise InvalidOptionError(msg)
 
 
-def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR0911 - one line a type
+def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR0911 - one line per type
     """Return a function that converts an Arrow value of this type for JSON; None: no conversion is needed.
 
     Raises:
@@ -112,9 +112,9 @@ def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR09
     if isinstance(kind, StringType | BooleanType | DoubleType | FloatType) or type(kind) in _BITS:
         return None
     if isinstance(kind, DecimalType):
-        return lambda value: f"{value:f}"  # `str` has an exponent for small numbers
+        return lambda value: f"{value:f}"  # `str` uses an exponent for small numbers
     if isinstance(kind, TimestampType):
-        return lambda value: value.astimezone(UTC).isoformat()  # a local offset before 1900 may have seconds
+        return lambda value: value.astimezone(UTC).isoformat()  # before 1900, a local offset may have seconds
     if isinstance(kind, DateType | TimestampNTZType):
         return lambda value: value.isoformat()
     if isinstance(kind, BinaryType):
@@ -128,7 +128,7 @@ def encoder_of(kind: DataType) -> Callable[[Any], object] | None:  # noqa: PLR09
     if isinstance(kind, StructType):
         members = {field.name: _nullable(encoder_of(field.dataType)) for field in kind.fields}
         return lambda value: {name: encode(value[name]) for name, encode in members.items()}
-    msg = f"JSON has no {kind.simpleString()}: make a binary column `body` of the row yourself"
+    msg = f"JSON has no {kind.simpleString()}: encode the row into a binary column `body` yourself"
     raise InvalidOptionError(msg)
 
 
@@ -150,7 +150,7 @@ def _text(value: object) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        msg = f"{text[:50]!r} has half of a surrogate pair, which UTF-8 cannot hold"
+        msg = f"{text[:50]!r} has half of a surrogate pair, which UTF-8 cannot encode"
         raise ValueError(msg) from error
     return text
 
@@ -196,7 +196,7 @@ def _date(value: object) -> date:
 
 
 def _timestamp(value: object, zone: tzinfo) -> datetime:
-    moment = datetime.fromisoformat(_like(_MOMENT, value, "moment"))
+    moment = datetime.fromisoformat(_like(_MOMENT, value, "timestamp"))
     try:
         return (moment.replace(tzinfo=zone) if moment.tzinfo is None else moment).astimezone(UTC)
     except OverflowError as error:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
 
-#: The maximum number of items and bundles whose size is read. Of more, each k-th is read and stands for k.
+#: The maximum number of items and bundles whose size is read. If there are more, the size of every k-th counts for k.
 _SAMPLE: Final = 500
-#: The size that counts for a message besides its data, bytes: a task has work for each.
+#: The size that is added to the data of each message, bytes: a task has work for each message.
 _MESSAGE: Final = 256
 
 
@@ -30,9 +30,10 @@ class Piece(NamedTuple):
 
 
 def divide(pieces: Sequence[Piece], shares: int) -> list[int]:
-    """Return the number of messages of each share, in order: ``shares`` shares of about the same size, none empty.
+    """Divide messages into ``shares`` shares of about the same size, none empty; return the number of messages of each.
 
-    There are fewer only if there are fewer messages. A share exceeds the average by at most the largest message.
+    The shares are in order. There are fewer shares only if there are fewer messages. A share exceeds the average by at
+    most the largest message.
     """
     messages = list(accumulate((piece.messages for piece in pieces), initial=0))
     sizes = list(accumulate((piece.messages * piece.size for piece in pieces), initial=0.0))
@@ -41,7 +42,7 @@ def divide(pieces: Sequence[Piece], shares: int) -> list[int]:
     begin = 0
     for share in range(1, number + 1):
         ideal = sizes[-1] * share / number
-        piece = min(bisect_left(sizes, ideal), len(pieces)) - 1  # the one with the ideal end
+        piece = min(bisect_left(sizes, ideal), len(pieces)) - 1  # the piece that contains the ideal end
         nearest = messages[piece] + math.floor((ideal - sizes[piece]) / pieces[piece].size + 0.5)
         end = min(max(nearest, begin + 1), total - (number - share))  # each share has a message
         divided.append(end - begin)
@@ -50,7 +51,7 @@ def divide(pieces: Sequence[Piece], shares: int) -> list[int]:
 
 
 async def weigh(handle: QueueHandle[Runtime], pages: Sequence[Page]) -> list[Piece]:
-    """Return the messages of these pages with their sizes, which are estimated for some of a large batch."""
+    """Return the messages of these pages with their sizes. Some sizes of a large batch are estimated."""
     entries = [entry for page in pages for entry in page.entries]
     step = max(1, math.ceil(len(entries) / _SAMPLE))
     stats = await asyncio.gather(*(handle.zookeeper.exists(handle.paths.at(entry.place)) for entry in entries[::step]))

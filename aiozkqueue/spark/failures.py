@@ -1,4 +1,4 @@
-"""Unwraps errors that were raised inside a job, which Spark wraps into its own error with two stack traces."""
+"""Unwraps errors that were raised inside a job. Spark wraps them into its own error with two stack traces."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from aiozkqueue.errors import OutcomeUnknownError, QueueError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Spark's errors: its own classes, and those of its JVM without a class.
+#: Spark's errors: its own classes, and the class of all JVM errors that have none.
 SPARK_ERRORS: Final[tuple[type[Exception], ...]] = (PySparkException, Py4JJavaError)
 
 # The error condition in a Spark message, and the line that contains it.
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")
-# The last line of a traceback in a task or in a planner, which puts the name into quotes.
+# The line with our error in a traceback of a task or a planner.
 _RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")
 
-# Hadoop's words.
+# Hadoop's wording.
 _NO_FILE_SYSTEM: Final = re.compile(r'No FileSystem for scheme:? ?"?([A-Za-z0-9+.-]+)')
 
 
@@ -42,7 +42,7 @@ def plainly() -> Iterator[None]:
 def condition_of(error: Exception) -> tuple[str, str]:
     """Return the condition in a Spark error and its line, or the first line if there is no condition.
 
-    If Spark cannot read a file, the line is that of the reason.
+    If Spark cannot read a file, the line of the reason is returned instead.
     """
     found: list[tuple[str, str]] = _CONDITION.findall(str(error))
     if not found:

@@ -1,6 +1,7 @@
-"""The files of a folder: through the JVM of a classic session, or with PyArrow on Spark Connect, which has no JVM here.
+"""The files of a folder, through the JVM of a classic session, or with PyArrow if this process has no JVM.
 
-All places are relative to the folder. With Spark Connect, this process must reach the same file system as the server.
+A client of Spark Connect has no JVM. It must reach the same file system as the server. Each ``place`` is a path
+relative to the folder.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-#: Hadoop's names of S3, which PyArrow does not know.
+#: Hadoop's schemes of S3, which PyArrow does not support.
 _S3: Final = re.compile(r"^s3[an]://")
 _CONNECT: Final = "pyspark.sql.connect."
 
 
 class Files(Protocol):
-    """A folder of a file system. Renaming is atomic if the file system can."""
+    """A folder of a file system. Renames are atomic if the file system supports atomic renames."""
 
     @property
     def path(self) -> str:
@@ -31,7 +32,7 @@ class Files(Protocol):
         ...
 
     def exists(self, place: str) -> bool:
-        """Whether there is a file or a folder."""
+        """Whether a file or a folder exists."""
         ...
 
     def names(self, place: str) -> list[str]:
@@ -43,15 +44,15 @@ class Files(Protocol):
         ...
 
     def remove(self, place: str) -> None:
-        """Remove it recursively if it exists."""
+        """Remove a file or a folder recursively, if it exists."""
         ...
 
     def rename(self, place: str, to: str) -> bool:
-        """Move it; return whether this call moved it."""
+        """Rename a file or a folder; return whether this call renamed it."""
         ...
 
     def write(self, place: str, data: bytes) -> None:
-        """Write a file, in place of one that is there."""
+        """Write a file, and replace an existing one."""
         ...
 
     def read(self, place: str) -> bytes:
@@ -71,7 +72,7 @@ class HadoopFiles:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the file systems that Spark writes to
-        java: Any = spark.sparkContext._jsc  # noqa: SLF001 - so too
+        java: Any = spark.sparkContext._jsc  # noqa: SLF001 - the same reason
         self._path = jvm.org.apache.hadoop.fs.Path
         hadoop_path = self._path(path)
         try:
@@ -79,7 +80,7 @@ class HadoopFiles:
         except SPARK_ERRORS as error:
             if (unknown := unknown_scheme(error)) is None:
                 raise
-            msg = f"{path}: Spark knows no file system of the scheme {unknown!r}; add its package to Spark"
+            msg = f"{path}: Spark has no file system for the scheme {unknown!r}; add its package to Spark"
             raise InvalidOptionError(msg) from error
         self.path: str = str(self._system.makeQualified(hadoop_path))
 
@@ -98,12 +99,12 @@ class HadoopFiles:
         if not self._system.exists(root):
             return []
         start = len(str(self._system.makeQualified(root))) + 1
-        found = self._system.listFiles(root, True)  # noqa: FBT003 - Hadoop's: and all below
+        found = self._system.listFiles(root, True)  # noqa: FBT003 - Hadoop's parameter: recursive
         return [path[start:] for path in _paths(found)]
 
     def remove(self, place: str) -> None:
         """See `Files`."""
-        self._system.delete(self._at(place), True)  # noqa: FBT003 - Hadoop's: and all below
+        self._system.delete(self._at(place), True)  # noqa: FBT003 - Hadoop's parameter: recursive
 
     def rename(self, place: str, to: str) -> bool:
         """See `Files`."""
@@ -113,7 +114,7 @@ class HadoopFiles:
 
     def write(self, place: str, data: bytes) -> None:
         """See `Files`."""
-        stream = self._system.create(self._at(place), True)  # noqa: FBT003 - Hadoop's: over one that was left behind
+        stream = self._system.create(self._at(place), True)  # noqa: FBT003 - Hadoop's parameter: overwrite
         stream.write(bytearray(data))
         stream.close()
 
@@ -133,7 +134,7 @@ class ArrowFiles:
     """A folder on a file system of PyArrow: local, S3, Google Cloud, Azure or HDFS."""
 
     def __init__(self, path: str) -> None:
-        from pyarrow import ArrowException, fs  # noqa: PLC0415 - takes half a second, and classic sessions need none
+        from pyarrow import ArrowException, fs  # noqa: PLC0415 - takes half a second; classic sessions do not need it
 
         self._fs = fs
         uri = path if "://" in path or path.startswith("file:") else Path(path).absolute().as_uri()

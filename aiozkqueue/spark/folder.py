@@ -1,7 +1,7 @@
 """A folder that Spark writes to, on any of its file systems. Each published file appears there once.
 
 Rows are first written below the folder, in a path that begins with an underscore, which readers ignore. Publishing
-moves the files, under names that identify their source. It can be interrupted at any point and repeated.
+renames the files to names that identify their source. It can be interrupted at any point and repeated.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Folder:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._files = files_of(spark, path)
         self.path: str = self._files.path
-        """Its path, with the scheme."""
+        """The path of the folder, with the scheme."""
 
     @property
     def local(self) -> Path | None:
-        """The folder on this machine; None if it is on another file system."""
+        """The path of the folder on this machine; None if it is on another file system."""
         return Path("/" + self.path.removeprefix("file:").lstrip("/")) if self.path.startswith("file:") else None
 
     def at(self, place: str) -> str:
-        """The path of a file in it."""
+        """Return the path of a file in the folder."""
         return f"{self.path}/{place}"
 
     def exists(self, place: str) -> bool:
-        """Whether it exists."""
+        """Whether a file or a folder exists."""
         return self._files.exists(place)
 
     def names(self, place: str = "") -> list[str]:
@@ -50,15 +50,15 @@ class Folder:
         return self._files.names(place)
 
     def data(self, place: str = "") -> list[str]:
-        """The Parquet files below a path, by their relative paths, in order."""
+        """List the relative paths of the Parquet files below a path, in order."""
         return sorted(path for path in self._files.below(place) if path.endswith(_DATA))
 
     def remove(self, place: str) -> None:
-        """Remove it recursively if it exists."""
+        """Remove a file or a folder recursively, if it exists."""
         self._files.remove(place)
 
     def rename(self, place: str, to: str) -> bool:
-        """Move it, atomically if the file system can. Return whether this call moved it."""
+        """Rename a file or a folder, atomically if the file system supports that; return whether this call did so."""
         return self._files.rename(place, to)
 
     def note(self, place: str, text: str) -> None:
@@ -71,9 +71,9 @@ class Folder:
         return self._files.read(place).decode() if self.exists(place) else None
 
     def publish(self, place: str, prefix: str) -> None:
-        """Publish a job's files. Each name is the prefix and the number of the task.
+        """Publish the files of a job. A name consists of the prefix, the number of the task and the number of its file.
 
-        If a job writes the same rows again and divides them in the same way, the files therefore get the same names.
+        If a job writes the same rows again, divided in the same way, its files therefore have the same names.
         """
         files = self.data(place)
         for name in files:
@@ -83,7 +83,7 @@ class Folder:
             _outlive(sorted({(self.local / name).parent for name in files}))
 
     def keep(self, place: str) -> None:
-        """Sync the files to disk, if the file system does not do so."""
+        """Sync the files to disk, if the folder is on this machine."""
         if self.local is not None:
             _outlive([self.local / place, *(self.local / place).rglob("*")])
 
@@ -91,12 +91,12 @@ class Folder:
         """Refuse a folder that another queue or run uses. Raises: InvalidOptionError."""
         names = self.names()
         if names and own not in names:
-            msg = f"{self.path} holds something else ({min(names)}): use a new folder, or one of earlier runs"
+            msg = f"{self.path} contains other files ({min(names)}): use a new folder, or the folder of earlier runs"
             raise InvalidOptionError(msg)
 
 
 def _numbers(file: str) -> str:
-    """The task's number, and the file's number within the task, in a name made by Spark."""
+    """Return the number of the task and of its file, in a name made by Spark."""
     found = _PART.match(file)
     assert found is not None, file  # noqa: S101 - a job has written it
     return f"{found[1]}-{found[2]}"

@@ -1,7 +1,7 @@
 """The offsets of a stream in Spark's checkpoint, and the check that they belong to a ledger. Pure.
 
-An offset has the number of a batch, the identity of the ledger, and the identity of the stream, which is one
-checkpoint's use of the ledger. A stream begins with the first offset of a checkpoint. If a query continues with
+An offset has the number of a batch, the identity of the ledger, and the identity of the stream. A stream is the use of
+a ledger by one checkpoint, and begins with the first offset of the checkpoint. If a query continues with
 ``failOnDataLoss=false`` although its checkpoint does not belong to the ledger, another stream begins.
 """
 
@@ -35,7 +35,7 @@ class Offset:
         try:
             return cls(int(cast("Any", value["seq"])), str(value.get("ledger", "")), str(value.get("stream", "")))
         except (LookupError, TypeError, ValueError) as error:
-            msg = f"the checkpoint's offset {value!r} is not one of a queue: use the checkpoint of this stream"
+            msg = f"the offset {value!r} in the checkpoint is not from a queue: use the checkpoint of this stream"
             raise CheckpointError(msg) from error
 
     def encode(self) -> dict[str, Any]:
@@ -55,12 +55,13 @@ BEGINNING: Final = Offset()
 def require_beginning(state: LedgerState, options: Options) -> None:
     """Refuse to start with a ledger that another checkpoint has used. Raises: CheckpointError."""
     if state.used and options.starting is None:
-        held = f"{state.batches} of its batches are not acknowledged" if state.batches else "all of it is acknowledged"
+        waiting = f"{state.batches} of its batches are not acknowledged"
+        held = waiting if state.batches else "all of its batches are acknowledged"
         msg = (
             f"queue {options.queue!r}: the ledger of group {options.group!r} was used with another checkpoint, and "
             f"this query has a new one; {held}. Use that checkpoint, or another group; or set startingOffsets=earliest "
             "to begin with the batches that are not acknowledged. Then give the query an empty output folder, because "
-            "Spark's file sink skips the batch numbers that a folder knows"
+            "Spark's file sink skips the batch numbers that its folder has recorded"
         )
         raise CheckpointError(msg)
 
@@ -79,6 +80,6 @@ def require_same(offset: Offset, state: LedgerState, options: Options) -> None:
         return
     msg = (
         f"{why} Nothing was acknowledged. Use the checkpoint, group, queue, root and servers that belong together; or "
-        "set failOnDataLoss=false to continue with what this ledger and this queue have"
+        "set failOnDataLoss=false to continue with the contents of this ledger and this queue"
     )
     raise CheckpointError(msg)

@@ -32,18 +32,18 @@ class Content(enum.Enum):
 
 
 class Mode(enum.Enum):
-    """The treatment of payloads that do not decode, with the names of Spark's JSON reader."""
+    """The treatment of payloads that do not decode. The names are the same as in Spark's JSON reader."""
 
     PERMISSIVE = "permissive"
     """The columns are null. If the schema has the column of corrupt records, it contains the payload."""
     FAILFAST = "failfast"
-    """The task fails, and with it the job."""
+    """The task and its job fail."""
     DEADLETTER = "deadletter"
     """The payload produces no row, and the message becomes a dead letter at the end of its batch. For streams."""
 
 
 class Starting(enum.Enum):
-    """The start of a new checkpoint with a used ledger. Both values mean the same."""
+    """The start of a new checkpoint with a used ledger. Both values have the same meaning."""
 
     EARLIEST = "earliest"
     LEDGER = "ledger"
@@ -54,7 +54,7 @@ class _Switch(enum.Enum):
     ON = "true"
 
 
-#: Spark's own options, which come along with ours.
+#: Options of Spark itself, which it passes together with ours.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
 _SECRETS: Final = frozenset({"auth", "password", "user", "credentials"})
 _SERVERS: Final = (
@@ -168,7 +168,7 @@ class Options(Servers):
     mode: Mode = Mode.PERMISSIVE
     corrupt: str = "_corrupt_record"
     time_zone: str = "UTC"
-    """The time zone of times without one."""
+    """The time zone of timestamps that do not name one."""
     write_id: str | None = None
     txn_app: str | None = None
     """The application whose numbered write this is; see `txn_version`."""
@@ -177,7 +177,7 @@ class Options(Servers):
     id_column: str | None = None
     """The column that identifies a row within a write or a micro-batch."""
     push_down: bool = False
-    """Whether Spark may push filters down; Spark's own setting must allow it, too."""
+    """Whether Spark may push filters down. Spark's own setting must also allow it."""
     rows: int = 500
     """The maximum number of rows in one write to ZooKeeper."""
     put_timeout: float = 60.0
@@ -191,7 +191,7 @@ class Options(Servers):
     starting: Starting | None = None
     """The start of a new checkpoint with a used ledger; None: the ledger is refused."""
     max_attempts: int | None = None
-    """The number of failures after which a batch is divided into smaller parts; None: unlimited."""
+    """The number of attempts after which a batch is divided into smaller parts; None: unlimited."""
     fail_on_loss: bool = True
     """Whether the query fails if its checkpoint does not belong to the ledger."""
 
@@ -218,7 +218,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     if not queue:
         raise InvalidOptionError('name the queue: .option("queue", "orders"), or .load("orders"), or .save("orders")')
     if "queue" in options and options.get("path", queue) != queue:
-        raise InvalidOptionError(f"two queues are named, {queue!r} and {options['path']!r}")
+        raise InvalidOptionError(f"the options name two queues, {queue!r} and {options['path']!r}; leave one out")
     check_queue_name(queue)
     app, version = _transaction(options)
     return Options(
@@ -327,7 +327,7 @@ def _count(options: Mapping[str, str], name: str, most: int = _LARGEST) -> int |
         return None
     number = _integer(value)
     if number is None or not 1 <= number <= most:
-        raise InvalidOptionError(f"{name}={value!r}: give an integer of at least 1, at most {most}")
+        raise InvalidOptionError(f"{name}={value!r}: give an integer from 1 to {most}")
     return number
 
 
@@ -352,7 +352,8 @@ def _seconds(options: Mapping[str, str], name: str, default: float, *, zero: boo
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf") or (number == 0 and not zero):
-        raise InvalidOptionError(f"{name}={value!r}: give a finite number of seconds greater than 0")
+        least = "of at least" if zero else "greater than"
+        raise InvalidOptionError(f"{name}={value!r}: give a finite number of seconds {least} 0")
     return number
 
 
@@ -364,7 +365,7 @@ def _text(options: Mapping[str, str], name: str) -> str | None:
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return a time zone by its name, or by its offset as Spark writes it, such as ``+02:00`` or ``GMT+2``.
+    """Return the time zone with this name, or with this offset in Spark's notation, such as ``+02:00`` or ``GMT+2``.
 
     Raises: InvalidOptionError.
     """

@@ -1,4 +1,4 @@
-"""The order of two events on one machine, in separate processes, whatever happens to the wall clock."""
+"""The order of events in different processes of one machine, independent of the wall clock."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-# Linux draws it at each start of the machine. Processes of one time namespace have the same monotonic clock.
+# Linux creates a new boot id at each start of the machine. Processes in one time namespace share a monotonic clock.
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE: Final = Path("/proc/self/ns/time")
 
 
 def moment() -> str:
-    """Return a name of this moment, empty if unknown. Names with the same first word sort in the order of time."""
+    """Return a name for this moment, or an empty text if it is unknown. Names with the same first word sort by time."""
     try:
         clock = f"{_BOOT.read_text().strip()}/{_NAMESPACE.readlink()}"
     except OSError:

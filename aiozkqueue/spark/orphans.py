@@ -1,9 +1,9 @@
-"""The end of Spark's Python processes whose JVM no longer exists.
+"""Ends a Python process of Spark when its JVM has ended.
 
 Spark's Python processes end when they read the end of their JVM's socket. A process that waits for ZooKeeper does not
-read, so it would outlive its JVM until the servers are back. A thread therefore watches the parent process: the JVM, or
-the daemon that forks the JVM's workers. An immediate end is safe, because a driver or a task may be killed at any
-point.
+read the socket, so it would outlive its JVM until the servers are available again. A thread therefore watches the
+parent process, which is the JVM or the daemon that forks the JVM's workers. The process can be ended at once, because a
+driver or a task may be killed at any point.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The rows of one partition, on their way into a batch that becomes visible as a whole.
 
 Every write to ZooKeeper is one multi: the batch's fence, the progress of the partition at the version read, and the
-items. A retried task therefore continues after the last stored row. Of two concurrent attempts, the second finds that
-the progress has changed, reads it, and continues after it. Once the batch is abandoned, no attempt puts any more rows.
-This requires that Spark gives each attempt the same rows in the same order, which a digest of the stored rows verifies.
+items. A retried task therefore continues after the last stored row. If two attempts run at once, the slower one finds
+that the progress has changed, reads it, and continues after it. After the batch has been discarded, no attempt can put
+rows. Spark must give each attempt the same rows in the same order, which a digest of the stored rows verifies.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Part:
         self._compare()
 
     async def add(self, rows: Sequence[Row]) -> None:
-        """Add rows, and store those that fill complete writes."""
+        """Add rows, and store as many as fill complete writes."""
         self._waiting.extend(rows)
         self._pass_over()
         while len(self._waiting) >= self._link.options.rows:
@@ -129,7 +129,7 @@ class Part:
             await self._renew(error)
         except TransactionTooLargeError:
             if len(puts) == 1 or link.runtime.surely_small >= most_bytes:
-                raise  # otherwise the server has turned out to accept less at once
+                raise  # otherwise the limit has turned out to be lower, and the next write has fewer rows
         else:
             self._progress, self._passed, self._digest = after, after.rows, digest
             del self._waiting[: len(puts)]
@@ -149,7 +149,7 @@ class Part:
         fence = await self._staging.renew(self._batch.number, self._batch.run)
         if fence is None or fence.stage != self.fence.stage:
             msg = (
-                f"queue {self._link.options.queue!r}: this batch is {'complete' if fence is None else 'given up'}; "
+                f"queue {self._link.options.queue!r}: this batch is {'complete' if fence is None else 'discarded'}; "
                 "this task belongs to an earlier attempt"
             )
             raise NotCommittedError(msg) from cause
@@ -190,9 +190,9 @@ class Part:
 
     def _another(self) -> InvalidOptionError:
         return InvalidOptionError(
-            f"queue {self._link.options.queue!r}: a partition's first {self._progress.rows} rows have been put, and "
-            "this task was given others: write rows in a fixed order and in the same number of partitions (sort them, "
-            "or checkpoint them first). The stored rows of this batch are removed, so that it can be written again"
+            f"queue {self._link.options.queue!r}: the first {self._progress.rows} rows of a partition are stored, but "
+            "this task got other rows. Write rows in a fixed order and in the same number of partitions (sort them, or "
+            "checkpoint them first). The stored rows of this batch are removed, so that it can be written again"
         )
 
 
@@ -224,7 +224,7 @@ class MarkedPart(Part):
 
 
 def _contents(rows: Iterable[Row]) -> list[bytes]:
-    """Return the values that a digest compares: each payload, and the put options of a row that has some."""
+    """Return the values for the digest: the payload of each row, and its put options if it has any."""
     contents: list[bytes] = []
     for row in rows:
         contents.append(row.body)

@@ -1,10 +1,10 @@
 """A read of a queue, its dead letters or its history. It claims nothing, and is not atomic.
 
-A large folder is divided among tasks by a hash of each name, so that a task has about `SHARE` messages at most. The
-driver reads only the number of messages; it lists nothing, unless there may be bundles. Each task keeps the names of
-its share while the listing of the folder arrives, and reads them page by page. Memory therefore does not grow with the
-folder. Messages that disappear before they are read are skipped. Messages whose bundle is replaced by single items
-during the read are read once.
+A large folder is divided among tasks by a hash of each name, so that a task has at most about `SHARE` messages. The
+driver reads only the number of messages. It lists a folder only if there may be bundles. While the listing of a folder
+arrives, each task keeps the names of its share. Then it reads the messages page by page. Memory therefore does not grow
+with the folder. Messages that disappear before they are read are skipped. If a bundle is replaced by single items
+during the read, its messages are read once.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class FolderShare(InputPartition):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The part of a filter that names and hours can decide."""
+    """The conditions of a filter that names and hours can decide."""
 
     ids: frozenset[str] | None = None
     first: str = ""
@@ -177,7 +177,7 @@ def _narrowed(wanted: Wanted, bound: Filter) -> Wanted:
 
 
 def _hour(moment: datetime, more: int) -> str:
-    """Return the hour of a moment and some more milliseconds; the first or last one if it is before or after them."""
+    """Return the hour ``more`` milliseconds after a moment, or the first or last hour if it is out of range."""
     return hour_of(min(max(0, milliseconds_at(moment) + more), LAST_MOMENT))
 
 
@@ -233,7 +233,7 @@ def _order(name: str) -> str:
 
 
 def _may_hold(name: str, ids: frozenset[str]) -> bool:
-    """Whether one of these messages is an item or record with this name, or may be in a bundle with this name."""
+    """Whether one of these messages is the item or record with this name, or may be in the bundle with this name."""
     bundle = BundleName.parse(name)
     return _id(name) in ids if bundle is None else any(map(bundle.may_hold, ids))
 
@@ -247,7 +247,7 @@ def _id(name: str) -> str | None:
 
 async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[Found]:
     names = await _share(link, partition)
-    partial: dict[str, set[str]] = {}  # by sequence number, the messages that were read of incomplete bundles
+    partial: dict[str, set[str]] = {}  # the messages that were read from incomplete bundles, by sequence number
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
         async for rows in _singles(link, partition, layout, some):
@@ -278,7 +278,7 @@ async def _singles(
 async def _bundled(
     link: Link, partition: FolderShare, layout: Layout, names: Iterable[str], partial: dict[str, set[str]]
 ) -> AsyncIterator[Found]:
-    """Read the messages that are left in bundles; add to ``partial`` those read of a bundle that others have left."""
+    """Read the messages that are left in bundles. If a bundle is incomplete, add its messages to ``partial``."""
     lane = link.state.paths.place_of(partition.folder)
     whole = {ItemRef(lane, name).path: _order(name) for name in names}
     partial.update({order: set() for order in whole.values()})
@@ -339,7 +339,7 @@ async def history_pages(link: Link, partition: FolderShare) -> AsyncIterator[lis
                 try:
                     rows.append(_record_values(HistoryRecord.decode(name, node.data)))
                 except MalformedError:
-                    continue  # not in this share
+                    continue  # a record that does not decode has no row
         yield rows
 
 
@@ -351,7 +351,7 @@ _PAGES: Final[Mapping[Content, Callable[[Link, FolderShare, Layout], AsyncIterat
 
 
 def header_of(data: bytes) -> Header | None:
-    """The header of stored bytes; None if they do not decode."""
+    """Return the header of stored bytes; None if they do not decode."""
     try:
         return decode(data)[0]
     except MalformedError:
@@ -359,7 +359,7 @@ def header_of(data: bytes) -> Header | None:
 
 
 def payload_values(message_id: str, data: bytes, created: int) -> dict[str, object]:
-    """The content of an item's bytes. An item whose envelope does not decode is returned as it is stored."""
+    """Return the contents of an item's bytes. If the envelope does not decode, the bytes are returned as the body."""
     try:
         header, body = decode(data)
     except MalformedError:
@@ -377,12 +377,12 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
 
 
 def item_values(snapshot: ItemSnapshot, now: int, layout: Layout) -> dict[str, object]:
-    """The content of an item and, if requested, of its lock and its attempts."""
+    """Return the contents of an item and, if requested, of its lock and its attempts."""
     values = payload_values(snapshot.id, snapshot.item.data, snapshot.item.stat.ctime)
     if not layout.reads_locks:
         return values
     item = ItemName.parse(snapshot.name)
-    assert item is not None  # noqa: S101 - only such messages are searched for
+    assert item is not None  # noqa: S101 - callers read only items
     due = due_of(item, snapshot.lock)
     later = due is not None and due > now
     values["attempt"] = attempts_of(snapshot.meta)
@@ -408,7 +408,7 @@ def _alike_of(state: BundleState, layout: Layout) -> Alike | None:
 
 
 def alike_of(state: BundleState, layout: Layout, first: int, last: int) -> Alike | None:
-    """Return the messages of a bundle from ``first`` to before ``last``; None if they must be read one by one.
+    """Return messages of a bundle, from ``first`` to before ``last``; None if they must be read one by one.
 
     Raises: MalformedError.
     """
@@ -422,7 +422,7 @@ def alike_of(state: BundleState, layout: Layout, first: int, last: int) -> Alike
 def bundled_values(
     state: BundleState, messages: Iterable[tuple[BundledMessage, int]], layout: Layout
 ) -> list[dict[str, object]]:
-    """The contents of messages of a bundle, as `item_values`."""
+    """Return the contents of messages of a bundle, as `item_values` does."""
     rows: list[dict[str, object]] = []
     for message, attempts in messages:
         values = payload_values(message.id, message.data, state.bundle.ctime)
@@ -436,7 +436,7 @@ def bundled_values(
 
 
 def owner_of(snapshot: ItemSnapshot) -> str | None:
-    """The holder of an item."""
+    """Return the holder of an item."""
     return None if snapshot.lock is None else LockRecord.decode(snapshot.lock.data).owner
 
 

@@ -1,4 +1,4 @@
-"""Dead letters by decision: a frame with the ids of messages of the current batch, and the reasons."""
+"""Dead letters by decision: writes a frame with the ids of messages of the current batch, and the reasons."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class DeadLetterWriter(DataSourceArrowWriter):
         """Mark the messages of a partition.
 
         Raises:
-            NotFoundError: a message is in no batch that the group's query handles.
+            NotFoundError: a message is not in a batch that the group's query handles.
             ClaimLostError: the batch is done, or another attempt at it has begun.
             PayloadError: an id or a reason is null.
             AccessDeniedError, ConnectionLostError.
         """
         messages = 0
-        if (batches := with_rows(iterator)) is None:  # needs no session
+        if (batches := with_rows(iterator)) is None:  # no session is needed
             return Rejected(messages)
         with linked(self._options) as link:
             rejections = link.call(_opened, link)

@@ -1,4 +1,4 @@
-"""The digest of the contents of a sequence of rows, which a task that is tried again compares. Pure."""
+"""A digest of the contents of a sequence of rows. A retried task compares it with its own rows. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RowDigest(NamedTuple):
-    """The digests of the lengths and of the bytes. They do not depend on how many contents are added at a time."""
+    """The digests of the lengths and of the bytes. They do not depend on how many rows are added at a time."""
 
     lengths: blake2b
     bodies: blake2b
@@ -27,7 +27,7 @@ class RowDigest(NamedTuple):
         self.bodies.update(b"".join(contents))
 
     def copy(self) -> RowDigest:
-        """Return a digest of the same rows, to add other rows to."""
+        """Return a copy, to which further rows can be added."""
         return RowDigest(self.lengths.copy(), self.bodies.copy())
 
     def hexdigest(self) -> str:

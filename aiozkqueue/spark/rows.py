@@ -43,7 +43,7 @@ _OPTIONS: Final[dict[str, tuple[type[DataType], ...]]] = {
 _MAPS: Final = {"headers": "map<string,string>", "tags": "map<string,string> or map<string,bigint>"}
 
 
-#: Letters of a mark: 80 bits, so that two rows of a billion have the same mark once in two million batches.
+#: Letters of a mark: 80 bits. Of two million batches with a billion rows each, one has two rows with the same mark.
 _MARK: Final = 16
 
 
@@ -53,10 +53,10 @@ class Row(NamedTuple):
     body: bytes
     options: dict[str, object]
     mark: str = ""
-    """The mark that identifies the row, a field of its item's name; empty: its position identifies it."""
+    """The mark that identifies the row, a field of its item's name; empty: the row is identified by its position."""
 
 
-#: Equal to the class itself, but implemented in C.
+#: Equivalent to a call of the class, but implemented in C.
 _new_row: Final[Callable[[tuple[bytes, dict[str, object], str]], Row]] = partial(
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
     Row,
@@ -66,22 +66,22 @@ _new_row: Final[Callable[[tuple[bytes, dict[str, object], str]], Row]] = partial
 class RowEncoder:
     """Converts the rows of one schema to messages.
 
-    If there is a column ``body`` (binary or string), it is the payload, and the other columns are put options: ``key``,
-    ``group``, ``priority``, ``headers``, ``tags``, ``delay``, ``at``, ``ttl``. A null omits the option. Without
-    ``body``, the payload is a JSON object of all columns.
+    A column ``body`` (binary or string) is the payload, and the other columns are then put options: ``key``, ``group``,
+    ``priority``, ``headers``, ``tags``, ``delay``, ``at``, ``ttl``. A null omits the option. Without ``body``, the
+    payload is a JSON object of all columns.
 
     Raises:
-        InvalidOptionError: there is no column; or a column is not a put option, or has the wrong type.
+        InvalidOptionError: there are no columns, or a column is not a put option or has the wrong type.
     """
 
     def __init__(self, schema: StructType, id_column: str | None = None) -> None:
-        """``id_column`` names the column that identifies rows. If there is a ``body``, it is not stored."""
+        """``id_column`` names the column that identifies rows. With a ``body``, this column is not stored."""
         kinds = {field.name: field.dataType for field in schema.fields}
         _require_columns(kinds)
         self._body = "body" in kinds
         self._id = id_column
         if id_column is not None and not isinstance(kinds.get(id_column), StringType | IntegerType | LongType):
-            msg = f"idColumn={id_column!r}: it must be a column of the type string, int or bigint"
+            msg = f"idColumn={id_column!r}: it must be a column of type string, int or bigint"
             raise InvalidOptionError(msg)
         self._encoders: dict[str, Callable[[object], object]] = {}
         if not self._body:
@@ -90,7 +90,7 @@ class RowEncoder:
                     self._encoders[name] = encode
             return
         if not isinstance(kinds.pop("body"), BinaryType | StringType):
-            msg = "column 'body', the payload, is binary or string"
+            msg = "column 'body' is the payload, and must be binary or string"
             raise InvalidOptionError(msg)
         for name, kind in kinds.items():
             if name == id_column and name not in _OPTIONS:
@@ -107,8 +107,8 @@ class RowEncoder:
         """Encode a batch.
 
         Raises:
-            PayloadError: a payload or an id is null, or is not JSON (NaN), or a year is not from 1 to 9999, or a text
-                is not UTF-8.
+            PayloadError: a payload or an id is null, a number is NaN or infinite, a year is not from 1 to 9999, or a
+                text is not UTF-8.
         """
         try:
             if self._body and batch.num_columns == 1:
@@ -143,7 +143,7 @@ class RowEncoder:
 
 
 def _require_columns(names: Collection[str]) -> None:
-    """Refuse rows without columns, and a column that Spark treats as `body` and that would make each row JSON."""
+    """Refuse rows without columns, and a column such as `Body`: Spark treats it as `body`, but rows would be JSON."""
     if not names:
         msg = "the rows have no column, so they cannot be put: select at least one"
         raise InvalidOptionError(msg)

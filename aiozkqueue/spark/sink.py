@@ -1,8 +1,8 @@
-"""A stream into a queue: each row exactly once despite retries, and each micro-batch visible as a whole.
+"""A stream into a queue. Each row is put once despite retries, and each micro-batch becomes visible as a whole.
 
-It works like a batch write (see `writing`) with many batches. The writer is the query, identified by the id in its
-checkpoint, which numbers the batches. If a batch is retried after its driver was killed, it continues after the stored
-rows. A complete batch adds nothing when it is retried, even if its messages were taken long ago. A late task of an
+It works like a batch write (see `writing`) with many batches. The writer is the query. The checkpoint of the query
+contains its id and numbers the batches. If the driver is killed in a batch, the retry continues after the stored rows.
+If a complete batch is retried, the retry adds nothing, even if the messages were taken long ago. A late task of an
 earlier batch is refused.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: The local properties in which a task finds its query and batch.
+#: The local properties of a task that contain its query, batch and run.
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"
@@ -60,7 +60,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
         Raises:
             PayloadError, MessageTooLargeError: a row cannot be put.
-            InvalidOptionError: a row cannot be put, or the rows differ from those of the previous attempt.
+            InvalidOptionError: a row cannot be put, or the rows differ from the rows of the previous attempt.
             QueueFullError, ConnectionLostError, AccessDeniedError, NotCommittedError.
         """
         context = TaskContext.get()
@@ -74,15 +74,15 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make all rows of the batch available, after all tasks have ended."""
-        for name in {message.name for message in messages if isinstance(message, Written)}:  # none: there was no task
+        for name in {message.name for message in messages if isinstance(message, Written)}:  # empty without tasks
             with linked(self._options) as link:
                 link.call(complete, link, link.call(staging_of, link, name), batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Remove the rows of a failed batch, unless another run has taken it over.
 
-        If no task has reported its query and run, the query is found by its origin, if a task has begun the batch. If
-        none has, the attempts that the driver made until now can no longer begin it.
+        If no task has reported its query and run, the query is found by its origin, provided that a task has begun the
+        batch. If no task has begun it, the attempts that the driver has created so far can no longer do so.
         """
         queue, extra = self._options.queue, {"queue": self._options.queue}
         with linked(self._options) as link:
@@ -95,7 +95,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
                 return
             for name, run in runs.items():
                 removed = link.call(link.call(staging_of, link, name).abort, batchId, run)
-                log.error("queue %s: a batch failed; the %d rows put are removed", queue, removed, extra=extra)
+                log.error("queue %s: a batch failed; its %d stored rows were removed", queue, removed, extra=extra)
 
 
 async def _ended(link: Link, made: Made, batch: int) -> list[str]:

@@ -53,7 +53,7 @@ class AiozkqueueDataSource(DataSource):
             InvalidOptionError: an option is unknown or out of range.
             InvalidNameError: the name of the queue or of the group is invalid.
             CheckpointError: the checkpoint does not belong to the ledger of this group.
-            UnreadBatchError: Spark committed a batch that no task has read, and asks for the next.
+            UnreadBatchError: Spark committed a batch that no task has read, and requests the next one.
         """
         return QueueStreamReader(schema, self._parsed(Direction.STREAM))
 
@@ -76,7 +76,7 @@ class AiozkqueueDataSource(DataSource):
         return QueueStreamWriter(schema, options, origin)
 
     def _parsed(self, direction: Direction) -> Options:
-        """Parse the options, and warn of those that have no effect: the same ones are often given to several uses."""
+        """Parse the options. Log a warning for each that has no effect: reads and writes often share their options."""
         options = parse_options(self.options)
         for unused in unused_options(self.options, direction):
             log.warning("queue %s: %s", options.queue, unused, extra={"queue": options.queue})
@@ -86,7 +86,7 @@ class AiozkqueueDataSource(DataSource):
 def refuse_overwriting(*, overwrite: bool) -> None:
     """Refuse the mode ``overwrite``, which would empty the queue first. Raises: InvalidOptionError."""
     if overwrite:
-        msg = "a queue cannot be overwritten: use .mode('append'), and purge the queue first to replace it"
+        msg = "a queue cannot be overwritten: use .mode('append'); to replace the messages, purge the queue first"
         raise InvalidOptionError(msg)
 
 
@@ -94,8 +94,8 @@ def _require_items(options: Options) -> None:
     """Refuse to write into another part of a queue. Raises: InvalidOptionError."""
     if options.content is not Content.ITEMS:
         msg = (
-            f"content={options.content.value}: rows are put into a queue as messages; leave the option out. To reject "
-            "messages of a stream, write their ids with content=deadLetters in the function of foreachBatch"
+            f"content={options.content.value}: a write puts rows into a queue as messages; leave the option out. To "
+            "reject messages of a stream, write their ids with content=deadLetters in the function of foreachBatch"
         )
         raise InvalidOptionError(msg)
 

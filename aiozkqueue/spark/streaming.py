@@ -1,10 +1,10 @@
 """A queue as a stream: repeatable micro-batches from the ledger, removed when they are done.
 
-Spark creates a reader in two processes: one stays with the driver and returns offsets, the other plans and only sends
-the reader, in a pickle, to the tasks. So nothing happens until Spark requests an offset. A batch is done when Spark
-calls `commit`, which it does only once the next batch exists, or when Spark requests the offset after it, because the
-batch is in the commit log then. Both calls acknowledge the batch, but only if tasks have read it: Spark also commits
-batches that its sink has skipped.
+Spark creates a reader in two processes. One stays with the driver and returns offsets. The other only plans, and sends
+the reader to the tasks in a pickle. So nothing happens until Spark requests an offset. A batch is done when Spark calls
+`commit`, which happens only after the next batch exists. A batch is also done when Spark requests the offset after it,
+because the batch is then in the commit log. Both calls acknowledge the batch, but only if tasks have read it, because
+Spark also commits batches that its sink has skipped.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: The maximum number of messages of a task, unless more tasks are requested.
+#: The maximum number of messages of a task. A task has fewer if more tasks are requested.
 SHARE: Final = 25_000
-#: The maximum time for which a query that stops removes and releases messages, seconds.
+#: The maximum time that a stopping query takes to remove and release messages, seconds.
 STOPPING: Final = 5.0
 
 
@@ -81,7 +81,7 @@ class LedgerShare(InputPartition):
 
     parts: list[tuple[str, int, int]]
     reading: Reading | None = None
-    """The mark that the task stores after reading everything; None: it reads nothing."""
+    """The mark that the task stores after it has read everything; None: it reads nothing."""
     attempt: int = -1
     """The attempt at the batch; see `batches.ledger.Handed`."""
 
@@ -91,16 +91,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, schema: StructType, options: Options) -> None:
         if options.content is not Content.ITEMS:
-            msg = f"content={options.content.value!r}: only the messages of a queue are a stream"
+            msg = f"content={options.content.value!r}: only the messages of a queue can be streamed"
             raise InvalidOptionError(msg)
-        Layout(schema, options)  # refuses columns before anything runs
+        Layout(schema, options)  # refuses bad columns before anything runs
         self._schema = schema
         self._options = options
         self._opened: tuple[ExitStack, Link, Ledger] | None = None
         self._background_work: BackgroundWork | None = None  # while tasks read a batch
-        self._handed: Offset | None = None  # last; two scans of one plan request the same
+        self._handed: Offset | None = None  # the last one; two scans of one plan request the same
         self._limit = options.max_offsets  # of the next batch
-        self._marked: Offset | None = None  # last
+        self._marked: Offset | None = None  # the last one
         self._lag: Lag | None = None
         self._warned: set[str] = set()  # warnings, each of which is logged once
 
@@ -109,25 +109,25 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return BEGINNING.encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a batch. Spark knows one; ``maxBytesPerTrigger`` holds in addition."""
+        """Return the limit of a batch. Spark supports only one; ``maxBytesPerTrigger`` applies in addition."""
         most, size = self._options.max_offsets, self._options.max_bytes
         if most is not None:
             return ReadMaxRows(most)
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """From now on, take only messages that are in the queue now."""
+        """From now on, take only messages that are already in the queue."""
         link, ledger = self._ledger()
         link.call(ledger.freeze)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Acknowledge up to ``start``, and return the next batch, or ``start`` if there is none.
+        """Acknowledge the batches up to ``start``; return the offset of the next batch, or ``start`` if there is none.
 
         The messages of ``start`` are removed while tasks read the next batch, and the batch after that is prepared.
 
         Raises:
             CheckpointError: ``start`` does not belong to the ledger; nothing was acknowledged.
-            UnreadBatchError: no task has read a batch that Spark has committed; nothing was acknowledged.
+            UnreadBatchError: Spark has committed a batch that no task has read; nothing was acknowledged.
             ClaimLostError: another query has taken the ledger over.
             AccessDeniedError, ConnectionLostError.
         """
@@ -196,7 +196,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return link.call(ledger.finish)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge up to a batch, unless the search for the next one has done so. Raises: as `latestOffset`."""
+        """Acknowledge the batches up to ``end``, unless `latestOffset` has done so. Raises: as `latestOffset`."""
         offset = Offset.decode(end)
         if offset in {BEGINNING, self._marked}:
             return  # a query that starts on an empty queue has a first batch without messages
@@ -206,7 +206,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             link.call(ledger.finish)
 
     def stop(self) -> None:
-        """Close the connection."""
+        """Release the prepared batch, and close the connection."""
         if self._opened is not None:
             self._background().stop(STOPPING)  # the next driver finishes the remaining work
             self._opened[0].close()
@@ -251,7 +251,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     async def _mark_done(self, ledger: Ledger, state: LedgerState, offset: Offset) -> bool:
-        """Acknowledge up to a batch. Return False if that is impossible and the query is to continue without it."""
+        """Acknowledge the batches up to an offset. Return False if it is refused and the query continues anyway."""
         try:
             require_same(offset, state, self._options)
             if state.batches:
@@ -333,7 +333,7 @@ async def _absence(link: Link) -> ClaimLostError:
 
 
 async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[Page]:
-    """Read the messages of a share. Raises: ClaimLostError: the batch no longer exists, or a message of it."""
+    """Read the messages of a share. Raises: ClaimLostError: the batch or one of its messages no longer exists."""
     try:
         async for page in _read_share(link, share, layout):
             yield page
@@ -342,7 +342,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
 
 
 async def _read_share(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[Page]:
-    """Read the messages of a share. The sync prevents a lagging server from showing a message as acknowledged."""
+    """Read the messages of a share. Without the sync, messages could be missing on a server that lags behind."""
     zookeeper, state = link.runtime.zookeeper, link.state
     await zookeeper.sync(state.paths.base)
     paths = list(dict.fromkeys(path for path, _, _ in share.parts))
@@ -369,7 +369,7 @@ async def _read_share(link: Link, share: LedgerShare, layout: Layout) -> AsyncIt
             raise deleted
         msg = (
             f"queue {state.name!r}: {missing} messages of a batch no longer exist: they were released by force and "
-            "taken by others, or another query of this group has acknowledged them"
+            "taken by other clients, or another query of this group has acknowledged them"
         )
         raise ClaimLostError(msg)
 
@@ -382,7 +382,7 @@ async def _marks(zookeeper: ZooKeeper, page: str) -> list[tuple[str, Mark]]:
 
 
 class Slice(NamedTuple):
-    """The messages of an item or bundle of a page from ``first`` to before ``last``."""
+    """Messages of an item or bundle of a page, from ``first`` to before ``last``."""
 
     page: str
     entry: Entry
@@ -391,17 +391,17 @@ class Slice(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Messages as read."""
+    """Messages that were read."""
 
     messages: list[dict[str, object]] | Columns
     pages: list[str]
-    """The page of each, if they are not columns."""
+    """The page of each message, if they are not columns."""
     number: int
-    """How many messages they stand for."""
+    """The number of messages that were found. Some of a damaged bundle are not in ``messages``."""
 
 
 def _slices(page: str, entries: Iterable[Entry], begin: int, stop: int) -> list[Slice]:
-    """Return the parts of a page's items and bundles with the messages from ``begin`` to before ``stop``."""
+    """Return the parts of a page's items and bundles that contain the messages from ``begin`` to before ``stop``."""
     slices: list[Slice] = []
     passed = 0
     for entry in entries:
@@ -415,7 +415,7 @@ def _slices(page: str, entries: Iterable[Entry], begin: int, stop: int) -> list[
 async def _messages(
     link: Link, slices: Sequence[Slice], layout: Layout, attempt: int, *, columnar: bool
 ) -> AsyncIterator[Found]:
-    """Read messages in order; ``columnar`` allows that those of bundles stay together."""
+    """Read messages in order; ``columnar``: the messages of a bundle may stay together."""
     handle, read = QueueHandle(link.runtime, link.state), find_pages if layout.reads_locks else item_pages
     for bundled, run in groupby(slices, lambda part: part.entry.is_bundle):
         some = {part.entry.place: part for part in run}
@@ -458,7 +458,7 @@ async def _of_bundles(
 
 
 async def _note_damage(link: Link, page: str, bundle: str, attempt: int, error: MalformedError) -> None:
-    """Have a bundle that does not decode become a dead letter with its batch. Raises: PayloadError: mode FAILFAST."""
+    """Mark a bundle that does not decode, so that it becomes a dead letter. Raises: PayloadError: mode FAILFAST."""
     what = f"queue {link.state.name!r}: bundle {bundle} does not decode: {error}"
     if link.options.mode is Mode.FAILFAST:
         raise PayloadError(what) from error

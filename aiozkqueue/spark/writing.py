@@ -1,7 +1,7 @@
-"""Parallel writes of rows to a queue: each row exactly once despite retries, and all visible at the same moment.
+"""Parallel writes of rows to a queue. Each row is put once despite retries, and all become visible at the same moment.
 
-A write is one batch of a `BatchWriter`, and a micro-batch of a stream is one of many. Tasks put the rows of a batch as
-pending items (see `parts`). The driver makes the batch visible when all tasks have succeeded; otherwise it removes the
+A write is one batch of a `BatchWriter`. A stream writes many batches, one for each micro-batch. Tasks put the rows of a
+batch as pending items (see `parts`). If all tasks succeed, the driver makes the batch visible. Otherwise it removes the
 batch.
 """
 
@@ -44,14 +44,14 @@ class Written(WriterCommitMessage):
     """The report of a task to the driver."""
 
     name: str
-    """Of the writer."""
+    """The name of the writer."""
     partition: int
     rows: int
     """The number of rows of the partition that are in the queue now."""
     stage: str | None
-    """The attempt of the batch that the rows belong to; None: the batch was already complete, or there are no rows."""
+    """The attempt at the batch that the rows belong to; None: the batch was already complete, or there are no rows."""
     run: str
-    """The run of the task, as `parts.Batch.run`."""
+    """The run of the task; see `parts.Batch.run`."""
 
 
 class QueueWriter(DataSourceArrowWriter):
@@ -72,7 +72,7 @@ class QueueWriter(DataSourceArrowWriter):
 
         Raises:
             PayloadError, MessageTooLargeError: a row cannot be put.
-            InvalidOptionError: so too, or the rows are not those of the attempt before.
+            InvalidOptionError: a row cannot be put, or the rows differ from the rows of the previous attempt.
             QueueFullError, ConnectionLostError, AccessDeniedError, NotCommittedError.
         """
         return put_part(self._options, Batch(self._name, self._options.txn_version, self._run), self._schema, iterator)
@@ -91,14 +91,14 @@ class QueueWriter(DataSourceArrowWriter):
             removed = link.call(staging.abort, self._options.txn_version, self._run)
             self._forget(link, staging)
         log.error(
-            "queue %s: the write failed; the %d rows that were put are removed",
+            "queue %s: the write failed; its %d stored rows were removed",
             self._options.queue,
             removed,
             extra={"queue": self._options.queue},
         )
 
     def _forget(self, link: Link, staging: BatchWriter) -> None:
-        """Remove the records that no later write needs. Those of an application serve its next write."""
+        """Remove the records that no later write needs. The records of an application are kept for its next write."""
         if self._options.write_id is not None:
             link.call(staging.forget_parts)
         elif self._options.txn_app is None:
@@ -108,7 +108,8 @@ class QueueWriter(DataSourceArrowWriter):
 def put_part(options: Options, batch: Batch, schema: StructType, iterator: Iterable[pa.RecordBatch]) -> Written:
     """Put the rows of this task's partition. Raises: as `QueueWriter.write`.
 
-    A partition without rows needs no session. If the write has an id, it may be complete, and then no row is read.
+    A partition without rows opens no session, unless the write has an id. Such a write may already be complete. Then no
+    row is read.
     """
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark calls this in a task
@@ -139,7 +140,7 @@ async def complete(
 ) -> None:
     """Make a batch visible if its stored rows match the reports of its tasks. Raises: NotCommittedError.
 
-    If a column identifies the rows, another attempt may have put them through other partitions.
+    If a column identifies the rows, another attempt may have put them in other partitions.
     """
     reports = [message for message in messages if isinstance(message, Written)]
     rows = {report.partition: report.rows for report in reports if report.stage and report.rows}
@@ -154,8 +155,8 @@ async def complete(
                 stored[int(name[1:])] = progress.rows
     if len(stages) > 1 or (stored != rows and link.options.id_column is None):
         msg = (
-            f"queue {link.options.queue!r}: the tasks have put {rows} rows by partition, and {stored} are stored: the "
-            "batch was begun with other partitions, or abandoned since. Its rows are removed: write it again"
+            f"queue {link.options.queue!r}: the tasks report {rows} rows by partition, but {stored} are stored: the "
+            "batch was begun with other partitions, or has been discarded. Its rows are removed; write it again"
         )
         raise NotCommittedError(msg)
     await staging.complete(batch, next(iter(stages), None))
@@ -164,7 +165,7 @@ async def complete(
 async def _stages_of(staging: BatchWriter, batch: int, reports: Sequence[Written]) -> set[str]:
     """Return the attempts at a batch that its tasks have reported; none if it was already complete.
 
-    If no task has begun the batch, this begins it, so that rows of an earlier run are compared with those of this one.
+    If no task has begun the batch, this function begins it, so that rows of an earlier run are found and compared.
     """
     stages = {report.stage for report in reports if report.stage is not None}
     if reports and not stages:

@@ -240,14 +240,14 @@ def test_offsets_that_the_ledger_does_not_know_are_refused_before_any_acknowledg
         "has ledger": {**second, "ledger": "0" * 32},
         "belong together": {"seq": second["seq"]},  # as an older version wrote it
         "restored from a backup": {**second, "seq": 100},
-        "not one of a queue": {"orders": {"0": 3}},
+        "is not from a queue": {"orders": {"0": 3}},
     }
     for why, start in strange.items():
         for ask in (driver.latest, driver.reader.commit):
             with pytest.raises(CheckpointError, match=why):
                 ask(start)
         with pytest.raises(CheckpointError, match=why):
-            driver.reader.partitions(start, start if why == "not one of a queue" else {**start, "stream": "other"})
+            driver.reader.partitions(start, start if why == "is not from a queue" else {**start, "stream": "other"})
         assert left(options) == (7, 6, 1)
     third = driver.latest(second, 3)
     driver.read(second, third)

@@ -113,7 +113,7 @@ def test_every_command_error_is_one_line(command: Command, tmp_path: Path) -> No
     refused(2, "column 'colour'", "load", str(bad), "--queue", "orders")
     refused(2, "expected KEY=VALUE", "load", str(bad), "--queue", "orders", "--conf", "x")
     refused(3, "127.0.0.1:1", "load", str(bad), "--queue", "o", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.2")
-    refused(2, "holds something else (bad.csv)", "audit", "--to", str(tmp_path))
+    refused(2, "contains other files (bad.csv)", "audit", "--to", str(tmp_path))
     (tmp_path / "rows.csv").write_text("body\nx\n")
     assert command("load", str(tmp_path / "rows.csv"), "--queue", "orders")[0] == 0
     where = ("unload", "orders", "--to", str(tmp_path / "c"), "--schema")

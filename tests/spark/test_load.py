@@ -106,7 +106,7 @@ def test_an_unload_decodes_payloads_and_keeps_undecodable_ones(
     for schema, content, match in (
         ("id integral", "items", "give columns as in"),
         ("int", "items", "give columns as in"),
-        ("_id int", "items", "'_id' is string"),
+        ("_id int", "items", "'_id' must be string"),
         ("id int", "history", "only the messages"),
     ):
         with pytest.raises(zq.InvalidOptionError, match=match):
@@ -124,7 +124,7 @@ def test_an_unload_decodes_payloads_and_keeps_undecodable_ones(
     other = tmp_path / "other"
     other.mkdir()
     written(other / "notes.txt", "mine")
-    with pytest.raises(zq.InvalidOptionError, match=r"holds something else \(notes.txt\)"):
+    with pytest.raises(zq.InvalidOptionError, match=r"contains other files \(notes.txt\)"):
         unload(spark, str(other), options)
 
 
@@ -151,7 +151,7 @@ def test_a_load_refuses_bad_rows_with_a_clear_error(
         load(spark, [tmp_path / "one.csv"], options)  # type: ignore[list-item]  # a wrong type
     with pytest.raises(zq.InvalidOptionError, match=r"kind='csv': give a Kind, such as Kind\.CSV"):
         load(spark, [file], options, kind="csv")  # type: ignore[arg-type]  # a wrong value
-    scheme = "Spark knows no file system of the scheme 'nosuch'"
+    scheme = "Spark has no file system for the scheme 'nosuch'"
     with pytest.raises(zq.InvalidOptionError, match=scheme):
         load(spark, ["nosuch://bucket/a.csv"], options)
     with pytest.raises(zq.InvalidOptionError, match=scheme):

@@ -1,7 +1,7 @@
-"""The audit: records of ended messages, moved from the queues' histories to Parquet files, and a report on them.
+"""The audit moves records of ended messages from the histories of queues to Parquet files, and reports on them.
 
 The modules: the progress of a run (`state`), its steps (`moving`), the work of its tasks (`records`), and the report on
-the files (`report`). It uses the parts of the format in `spark/` and `queue/`; the command is in `cli/`.
+the files (`report`). The audit uses the parts of the format in `spark/` and `queue/`. The command is in `cli/`.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""History to Parquet files, each record exactly once, even if the work is interrupted.
+"""Moves histories to Parquet files, each record exactly once, even if the work is interrupted.
 
-A run has these steps. `.audit` (see `state`) stores its phase:
+A run has these steps, and `.audit` (see `state`) stores its phase:
 
-1. ``begin``: the state is *writing*; every history is pinned, so that clean-up removes nothing.
+1. ``begin``: the state is *writing*. Every history is pinned, so that clean-up removes nothing.
 2. ``write``: a Spark job writes the histories into ``_audit/<run>`` of the folder, which readers ignore.
 3. ``commit``: the state is *written*. From here on, the next audit finishes the run.
-4. ``publish``: the files are moved to the folder itself, under names that begin with the run's.
+4. ``publish``: the files are moved to the folder itself. Their names begin with the name of the run.
 5. ``remove``: the records in these files are removed from the histories, and then the pins.
 6. ``end``: the state is *done*.
 
 If a run is interrupted before step 3, its files are deleted and the records are still in the histories. If it is
-interrupted later, steps 4 to 6 are repeated, which is safe. A state is written only over the version that was read or
-written before, so an overtaken run fails at step 3 at the latest, with nothing published.
+interrupted later, steps 4 to 6 are repeated, which is safe. A run writes the state only at the version that it last
+read or wrote. So if another run replaces it, it fails at step 3 at the latest, before it has published anything.
 
-Removing the pins abandons an interrupted run, so that a run into another folder may begin. The records in the first
-folder stay there, and may be moved a second time, into the other folder.
+If the pins are removed, an interrupted run is abandoned, and a run into another folder may begin. The records in the
+first folder stay there, and the other run may move them a second time.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ def move(
 ) -> Moved:
     """Move the histories to Parquet files, partitioned by queue and day (UTC), each record exactly once.
 
-    An interrupted audit can be repeated: no record is lost or duplicated. Until then the histories are pinned, so
-    clean-up does not shorten them. Records that are added while it runs are left for the next audit.
+    An interrupted audit can be repeated: no record is lost or duplicated. Until then, the histories are pinned, so
+    clean-up removes no records from them. Records that are added while the audit runs are left for the next audit.
 
     Args:
-        spark: a Spark session, with any cluster. With Spark Connect this process must reach the folder, too.
+        spark: a Spark session, with any cluster. With Spark Connect, this process must also reach the folder.
         folder: the target on any file system of Spark; a new folder, or the folder of earlier audits.
         options: ``hosts`` and the other options for the ZooKeeper servers, as for the format ``aiozkqueue``.
         queues: the queues to audit; None: all.
@@ -150,8 +150,8 @@ class _Audit:
                 if self._portal.call(_given_up, self._session):
                     return False
                 msg = (
-                    f"an audit of {self._servers.root} was interrupted when its files were complete: finish it "
-                    f"first, in the same folder: aiozkqueue audit --to {run.where}; if that folder is lost, abandon "
+                    f"an audit of {self._servers.root} was interrupted after its files were complete. Finish it "
+                    f"first, in the same folder: aiozkqueue audit --to {run.where}. If that folder is lost, abandon "
                     f"the run: aiozkqueue pins remove {_PIN}"
                 )
                 raise ConfigConflictError(msg)
@@ -201,7 +201,7 @@ class _Audit:
         self._portal.call(_unpin, self._session)
         self._folder.remove(place)
         self._on_step("end")
-        with suppress(ClaimLostError):  # the process that has overtaken this one has finished this run first
+        with suppress(ClaimLostError):  # another process has taken over and finished this run first
             self._portal.call(self._state.write, replace(run, phase=Phase.DONE))
         return records
 
@@ -233,7 +233,7 @@ class _State:
         return Run.decode(node.data)
 
     async def write(self, run: Run) -> None:
-        """Replace the last state read or written. Raises: ClaimLostError: another audit has written in the meantime."""
+        """Replace the state last read or written. Raises: ClaimLostError: another audit has written in the meantime."""
         zookeeper, root, path = (
             core_of(self._session).zookeeper,
             core_of(self._session).root,
@@ -281,7 +281,7 @@ async def _unpin(session: QueueSession) -> None:
 
 
 async def _given_up(session: QueueSession) -> bool:
-    """Whether an interrupted run has no pins: an operator has removed them, or the run itself."""
+    """Whether an interrupted run has no pins, because an operator or the run itself has removed them."""
     found = [entry for queue in await session.queues() for entry in await pins(core_of(session).handle(queue))]
     return _PIN not in {entry.name for entry in found}
 
@@ -293,7 +293,7 @@ def _in_words(servers: Servers) -> Iterator[None]:
         with plainly():
             yield
     except NoAuthError as error:
-        msg = f"root {servers.root}: {error}; set AIOZKQUEUE_AUTH to the credentials of a user whom the ACL allows"
+        msg = f"root {servers.root}: {error}; set AIOZKQUEUE_AUTH to the credentials of a user that the ACL allows"
         raise AccessDeniedError(msg) from error
     except (ConnectionLossError, SessionExpiredError) as error:
         msg = f"the connection was lost during the audit: {error}; run it again"

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from aiozkqueue.spark.options import Servers
     from aiozkqueue.zookeeper import Operation
 
-#: Approximate number of records of a task.
+#: Approximate number of records that a task reads.
 SHARE: Final = 20_000
-#: The number of records removed by one write.
+#: The number of records that one write removes.
 TOGETHER: Final = 500
 
 #: The columns of a record.
@@ -57,7 +57,7 @@ SCHEMA: Final[StructType] = StructType(
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """An hour of a queue's history or a share of it, as a `FolderShare`."""
+    """An hour of a queue's history, or a share of that hour as in a `FolderShare`."""
 
     queue: str
     name: str
@@ -66,7 +66,7 @@ class Hour:
 
 
 async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
-    """Divide the histories among tasks, each as a JSON list of hours. A task has few queues."""
+    """Divide the histories among tasks, and return the hours of each task as JSON. A task has hours of few queues."""
     tasks: list[list[Hour]] = []
     room = 0.0
     for queue in queues:
@@ -86,7 +86,7 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads hours of history: those of the tasks with the given numbers."""
+    """Reads the hours of history that belong to the given task numbers."""
 
     servers: Servers
     tasks: Sequence[str]
@@ -123,13 +123,13 @@ async def _pages(link: Link, hour: Hour) -> AsyncIterator[list[dict[str, object]
 
 def _day(values: dict[str, object]) -> object:
     ended = values["ended_at"]
-    assert isinstance(ended, int)  # noqa: S101 - microseconds since 1970, so made by `reading`
+    assert isinstance(ended, int)  # noqa: S101 - `reading` returns microseconds since 1970
     return datetime.fromtimestamp(ended // 1_000_000, UTC).date()
 
 
 @dataclass(frozen=True, slots=True)
 class Removing:
-    """A task that removes records that were written durably."""
+    """Removes records that are durably in the files."""
 
     servers: Servers
 

@@ -38,7 +38,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The ends of the messages of a queue, or of all queues."""
+    """Figures of the ended messages of a queue, or of all queues."""
 
     ended: int
     finished: int
@@ -75,7 +75,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The ends in a span of time."""
+    """The number of messages that ended in a span of time, by outcome."""
 
     begin: datetime
     finished: int
@@ -85,19 +85,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """An audit in figures."""
+    """The figures of an audit."""
 
     folder: str
     total: Figures | None
-    """All queues together; None when there is no record."""
+    """The figures of all queues together; None if there are no records."""
     queues: dict[str, Figures]
     """The figures of each queue, the busiest first."""
     reasons: list[Reason]
     """The reasons of dead letters, the most frequent first."""
     spans: list[Span]
-    """The ends by span of time, without empty spans."""
+    """The figures of each span of time, without empty spans."""
     span: timedelta
-    """The length of each span, seconds."""
+    """The length of each span."""
 
 
 def report(
@@ -114,7 +114,7 @@ def report(
         spark: a Spark session.
         folder: the folder of the audit.
         since: the first end to include; None: the oldest.
-        until: the first end to exclude; None: no end.
+        until: the first end to exclude; None: no limit.
         queues: the queues to report on; None: all.
 
     Raises:
@@ -185,7 +185,7 @@ def _figures() -> list[Column]:
 
 
 def _percentiles(begin: str, end: str) -> Column:
-    """Return the percentiles of the time between two moments if both are known. A clock set back counts as no time."""
+    """Return the percentiles of the time between two moments if both are known. A negative time counts as 0."""
     taken = functions.unix_millis(end) - functions.unix_millis(begin)
     taken = functions.when(taken > 0, taken).when(taken <= 0, 0)
     return functions.percentile_approx(taken, [0.5, 0.95, 0.99], _ACCURACY)
@@ -215,7 +215,7 @@ def _seconds(ms: Sequence[int] | None) -> Percentiles | None:
 
 
 def _span(seconds: float) -> int:
-    """Return the shortest span that does not give too many rows."""
+    """Return the shortest span that does not produce too many rows, seconds."""
     return next((span for span in SPANS if seconds / span <= MOST_SPANS), SPANS[-1])
 
 

@@ -1,7 +1,7 @@
 """The progress of an audit, stored in ``<root>/.audit``. Pure.
 
-The version of that znode is the fence: a process that begins or continues an audit writes to it, and an earlier process
-that returns is refused when it declares its files complete.
+The version of this znode is the fence. A process that begins or continues an audit writes the znode. If an earlier
+process continues later, it is refused when it declares its files complete.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _WHAT = "the state of the audit"
 
 
 class Phase(enum.Enum):
-    """The properties of a run that do not depend on the process that works on it."""
+    """The phase of a run. It does not depend on the process that works on the run."""
 
     WRITING = "writing"
-    """Its files are incomplete and are to be deleted; all records are still in the histories."""
+    """The files are incomplete and must be deleted. All records are still in the histories."""
     WRITTEN = "written"
-    """Its files are complete: they are to be published, and their records removed from the histories."""
+    """The files are complete. They must be published, and their records removed from the histories."""
     DONE = "done"
 
 

@@ -1,7 +1,7 @@
 """Files into queues, and queues into files.
 
 `load` reads Parquet, CSV and JSON lines into a queue. `unload` moves a queue's messages to Parquet files, and
-acknowledges them only once they are written. Both use the format ``aiozkqueue``; the commands are in `cli/`.
+acknowledges them only after they have been written. Both use the format ``aiozkqueue``. The commands are in `cli/`.
 """
 
 from __future__ import annotations

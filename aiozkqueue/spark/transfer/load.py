@@ -1,4 +1,4 @@
-"""Files into a queue: each row a message."""
+"""Puts the rows of files into a queue. Each row becomes a message."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _METADATA: Final = {
 } - {"body", *_OPTIONS}
 #: Spark's error classes for files, rows and values that it cannot read.
 _UNREADABLE: Final = frozenset({"CAST_INVALID_INPUT", "FAILED_READ_FILE", "MALFORMED_RECORD_IN_PARSING"})
-#: Each is valid around one value; no other text is valid in both.
+#: A JSON value is valid in both. Any other text is invalid in at least one.
 _WRAPPERS: Final = (("[", "]"), ('{"":', "}"))
 _SETTINGS: Final = {
     # The division of files does not depend on the number of cores, so that a load can be continued.
@@ -78,7 +78,7 @@ _SETTINGS: Final = {
 
 
 def kind_of(path: str) -> Kind:
-    """The format of a file by its name; Parquet for a folder or an unknown name."""
+    """Return the format of a file, determined by its name; Parquet for a folder or an unknown name."""
     name = path.lower().rstrip("/")
     for packed in _PACKED:
         name = name.removesuffix(packed)
@@ -99,15 +99,15 @@ def load(
     ``delay``, ``at`` and ``ttl`` are its put options. The other columns of an unload are ignored. Without ``body``,
     each row becomes a JSON object of its columns, and a line of JSON is stored unchanged.
 
-    All rows become visible at once when the job succeeds; otherwise none does. A bounded queue therefore needs capacity
-    for all of them. With the option ``writeId``, each row is put once, however often the same files are loaded under
-    it, and a load whose driver was killed is continued.
+    If the job succeeds, all rows become visible at once. Otherwise no row becomes visible. A bounded queue therefore
+    needs capacity for all rows. With the option ``writeId``, each row is put once, however often the same files are
+    loaded with this id. If the driver was killed, the next load continues after the stored rows.
 
     Args:
         spark: a Spark session.
         files: paths, folders or patterns, all of one format.
         options: the options of ``df.write.format("aiozkqueue")``.
-        kind: the format of the files; None: determined by their names.
+        kind: the format of the files; None: their names determine it.
         infer: detect numbers, booleans and times in CSV; otherwise all values are text.
 
     Raises:
@@ -124,7 +124,7 @@ def load(
     kinds = {kind_of(path) for path in files} if kind is None else {kind}
     if len(kinds) > 1:
         names = " and ".join(sorted(form.value for form in kinds))
-        msg = f"{names} files: load each kind separately, or name the format"
+        msg = f"{names} files: load each format separately, or name the format"
         raise InvalidOptionError(msg)
     with _translate_errors(files), _configured(spark):
         frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), parsed.id_column)
@@ -135,7 +135,7 @@ def load(
 
 
 def _require_paths(files: Sequence[str]) -> None:
-    """Refuse anything but a list of paths. A text would be taken for a list of letters. Raises: InvalidOptionError."""
+    """Refuse anything but a list of paths. A text would be read as a list of letters. Raises: InvalidOptionError."""
     given: object = files
     if isinstance(given, str | bytes | PathLike):
         msg = f"files={str(files)!r}: give a list of paths, such as [{str(files)!r}]"
@@ -180,7 +180,7 @@ def _is_object(column: str) -> Column:
 
 
 def _as_messages(frame: DataFrame, id_column: str | None) -> DataFrame:
-    """Select the payload and its put options with their types. Other columns stay, for the writer to refuse."""
+    """Select the payload and its put options with their types. Other columns are kept, and the writer refuses them."""
     if "body" not in frame.columns:
         return frame
     kept = [field for field in frame.schema.fields if field.name not in _METADATA or field.name == id_column]
@@ -226,7 +226,7 @@ def _translate_errors(files: Sequence[str]) -> Iterator[None]:
             msg = f"there is no such file: {', '.join(files)}"
             raise FileNotFoundError(msg) from error
         if unknown := unknown_scheme(error):
-            msg = f"{', '.join(files)}: Spark knows no file system of the scheme {unknown!r}; add its package to Spark"
+            msg = f"{', '.join(files)}: Spark has no file system for the scheme {unknown!r}; add its package to Spark"
             raise InvalidOptionError(msg) from error
         if condition in _UNREADABLE:
             msg = f"{', '.join(files)}: a row cannot be read: {line}"

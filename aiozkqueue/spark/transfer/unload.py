@@ -1,10 +1,10 @@
-"""A queue into Parquet files: exactly the written messages are acknowledged.
+"""Moves a queue into Parquet files. Exactly the written messages are acknowledged.
 
-The messages are taken like those of a stream (`streaming`): a ledger of the queue records each batch, which stays the
-same, divided in the same way, until it is acknowledged. Its files are written in a path that readers ignore, then
-published under names made of the run, the batch and the number of the task, and then its messages are removed. The run
-after an interrupted one finds the batch in the ledger, and writes the same rows under the same names. If the batch was
-published, the ledger marks it as done, and the run only removes its remaining messages.
+As in a stream (`streaming`), a ledger of the queue records each batch. Until the batch is acknowledged, it has the same
+messages and is divided in the same way. Its files are first written to a path that readers ignore. Then they are
+published under names that contain the run, the batch and the number of the task. Then the messages are removed. After
+an interruption, the next run finds the batch in the ledger, and writes the same rows under the same names. If the batch
+is marked as done in the ledger, the next run only removes the remaining messages.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def unload(
     on_batch: Callable[[int], object] = lambda _messages: None,
     on_step: Callable[[str], object] = lambda _step: None,
 ) -> Unloaded:
-    """Move the waiting messages of a queue to Parquet files; only those that are there when it begins.
+    """Move the messages that are waiting in a queue to Parquet files. Messages that are put later stay in the queue.
 
-    Each message is acknowledged once it is written. An interrupted unload can be repeated with the same folder: no
+    A message is acknowledged after it has been written. An interrupted unload can be repeated with the same folder: no
     message is lost or duplicated. Until then, the messages of the interrupted batch are held;
-    `QueueAdmin.release_ledger` releases them. Consumers, and unloads into other folders, continue at the same time.
+    `QueueAdmin.release_ledger` releases them. Consumers, and unloads into other folders, may run at the same time.
 
     Args:
-        spark: a Spark session, with any cluster. With Spark Connect this process must reach the folder, too.
+        spark: a Spark session, with any cluster. With Spark Connect, this process must also reach the folder.
         folder: the target on any file system of Spark; a new folder, or the folder of earlier unloads.
         options: the options of ``readStream.format("aiozkqueue")`` except ``group``; a batch has up to
             ``maxOffsetsPerTrigger`` messages, 20,000 by default.
@@ -113,7 +113,7 @@ def unload(
             messages = work.all(parsed.max_offsets or BATCH, on_batch)
         finally:
             reader.stop()
-        # The folder's record is removed before the ledger; otherwise batch numbers would be used a second time.
+        # The folder's record is removed before the ledger. Otherwise batch numbers could be used a second time.
         on_step("end")
         target.remove(_RUN)
         on_step("forget")
@@ -142,7 +142,7 @@ class _Unload:
         self._on_step = on_step
 
     def all(self, most: int, on_batch: Callable[[int], object]) -> int:
-        """Write the batches one after the other. The first may be an interrupted one."""
+        """Write the batches one after the other. The first batch may be from an interrupted run."""
         reader, start = self._reader, self._reader.initialOffset()
         messages = reader.finish()  # the batch was published by an earlier run
         if messages:
@@ -173,7 +173,7 @@ class _Unload:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A task that reads the shares of a batch with the given numbers."""
+    """Reads the shares of a batch with the given numbers."""
 
     reader: QueueStreamReader
     shares: list[LedgerShare]
@@ -210,7 +210,7 @@ def _columns(schema: str | None, corrupt: str) -> StructType:
 
 
 def _run(folder: Folder, link: Link) -> tuple[str, bool]:
-    """Return the run that the folder records, or a new one, and whether it was recorded."""
+    """Return the run that is recorded in the folder, or a new run, and whether it was recorded."""
     whose = f"{link.options.root}/{link.options.queue}"
     if (noted := folder.noted(_RUN)) is not None:
         run, _, queue = noted.partition(" ")
