@@ -289,8 +289,9 @@ class TransactionBlock:
         else:
             if work.undecided:
                 warnings.warn(
-                    f"transaction {work.id} was left without a commit, so its takes and puts are rolled back; commit "
-                    "it, roll it back, or leave out autocommit=False: then the end of the block commits",
+                    # Without its id: Python keeps every text that it has shown.
+                    "a transaction was left without a commit, so its takes and puts are rolled back; commit it, roll "
+                    "it back, or leave out autocommit=False: then the end of the block commits",
                     UncommittedWarning,
                     stacklevel=2,
                 )

@@ -136,6 +136,13 @@ class UnitOfWork:
         return f"message {self._delivered.id} of queue {self._delivered.state.name!r}"
 
     @property
+    def kind(self) -> str:
+        """Its name in warnings, which is the same for each message: Python keeps every text that it has shown."""
+        if self._delivered is None:
+            return "a transaction"
+        return f"a delivery of queue {self._delivered.state.name!r}"
+
+    @property
     def outcome(self) -> Outcome:
         """The outcome that is known so far."""
         return self._state.outcome
