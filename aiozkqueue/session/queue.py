@@ -145,7 +145,7 @@ class Queue(Destination[T]):
         deadline = Deadline(wait, runtime.clock) if wait else FOREVER
         try:
             if wait:
-                await runtime.settle(AtomicWrite(put.id, Puts((put,))), wait)
+                await runtime.settle(AtomicWrite(put.id, Puts((put,))), wait, queue=self.name)
             else:
                 await runtime.settle_put(put)
         except QueueFullError:  # it had no size limit when this was sent
