@@ -39,8 +39,10 @@ class BytesCodec:
         if type(value) is bytes:
             return value
         if not isinstance(value, bytes | bytearray | memoryview):
+            kind = type(value).__name__
             msg = (
-                f"queue {queue!r} takes bytes, not {type(value).__name__}; give session.queue() a type for other values"
+                f"queue {queue!r} takes bytes, not {kind}; for other values, put to a queue with a type, such as "
+                f"session.queue({queue!r}, {kind})"
             )
             raise PayloadError(msg)
         return bytes(cast("bytes | bytearray | memoryview[int]", value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
 from aiozkqueue.cli.signals import drain_on_signals
+from aiozkqueue.queue.state import given_up
 from aiozkqueue.session.credentials import AUTH, AUTH_FILE
 from aiozkqueue.session.internals import settle_failed, work_of
 
@@ -90,6 +92,7 @@ async def consume(
         raise typer.BadParameter(message)
     handler: Handler = partial(_print, as_json=as_json) if command is None else partial(_execute, command)
     done = failed = 0
+    given_up.log.addFilter(_is_not_noted)
     condition = parse_filters(filters or (), enums or ())
     async with connection.open() as session:
         target = queue.of(session) if follow else await connection.existing(session, queue)
@@ -137,6 +140,11 @@ async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
         output.note(f"{delivery.id} will be redelivered: {error}")
         return False
     return True
+
+
+def _is_not_noted(record: logging.LogRecord) -> bool:
+    """Whether a line of the log says something else than the note about a failed command."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], CommandFailedError)
 
 
 async def _print(delivery: zq.Delivery[bytes], *, as_json: bool) -> None:

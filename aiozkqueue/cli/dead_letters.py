@@ -86,12 +86,11 @@ async def redrive(
         chosen = await _chosen(target, ids, reason, search)
         letters = target.dead_letters
         moved = 0
+        await _note_absent(target, ids)
         if chosen != []:
             total = await letters.size() if chosen is None else len(chosen)
             redriving = letters.redrive(chosen, limit=limit, into=into)
             moved = await output.watched(f"redrive {queue.name}", redriving, total, letters.size)
-        if ids and not moved:
-            await _note_absent(target, ids)
     output.print_count("redriven", moved, queue.name, as_json=as_json)
     return Exit.OK if moved else Exit.NOTHING
 
@@ -117,12 +116,11 @@ async def purge(
     async with connection.open_queue(queue) as target:
         letters, chosen = target.dead_letters, await _chosen(target, ids, reason, search)
         total = await letters.size() if chosen is None else len(chosen)
+        await _note_absent(target, ids)
         output.confirm(f"Delete {counted(total, 'dead letter')} of {queue.name}?", yes=yes)
         purged = 0
         if chosen != []:
             purged = await output.watched(f"purge {queue.name}", letters.purge(chosen), total, letters.size)
-        if ids and not purged:
-            await _note_absent(target, ids)
     output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK
 
@@ -152,8 +150,10 @@ async def _chosen(
     return [letter.id for letter in await _found(target, reason, search, EXAMINED)]
 
 
-async def _note_absent(target: zq.Queue[bytes], ids: list[str]) -> None:
+async def _note_absent(target: zq.Queue[bytes], ids: list[str] | None) -> None:
     """Print which ids are not those of dead letters, unless there are too many to know."""
+    if not ids:
+        return
     letters = await target.dead_letters.peek(EXAMINED)
     if len(letters) < EXAMINED:
         known = {letter.id for letter in letters}

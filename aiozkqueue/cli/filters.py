@@ -40,10 +40,8 @@ def parse_filters(texts: Iterable[str], enums: Iterable[str]) -> Condition | Non
 
     Raises: typer.BadParameter, InvalidOptionError.
     """
-    ordered: dict[str, zq.OrderedEnum] = {}
-    for text in enums:
-        name, _, values = text.partition("=")
-        ordered[name] = zq.OrderedEnum(name, values.split(","))
+    named = parse_pairs("--enum", enums, "TAG=LOW,…,HIGH")
+    ordered = {name: zq.OrderedEnum(name, values.split(",")) for name, values in named.items()}
     filters: list[zq.Filter] = []
     for text in texts:
         match = _FILTER.fullmatch(text)
@@ -53,6 +51,10 @@ def parse_filters(texts: Iterable[str], enums: Iterable[str]) -> Condition | Non
         name, comparison, value = match.groups()
         tag = ordered.get(name, name)
         filters.append(zq.Filter(tag, _OPERATORS[comparison], value if name in ordered else _value(value)))
+        named.pop(name, None)
+    for name in named:  # a consumer would take messages that the caller meant to leave
+        message = f"--enum {name}: no --filter compares this tag"
+        raise typer.BadParameter(message)
     return zq.All(*filters) if filters else None
 
 

@@ -83,9 +83,9 @@ async def history(
     async with connection.open_queue(queue) as target:
         history_records = target.history(since=_aware(since), until=_aware(until), limit=limit, newest_first=True)
         records = [record async for record in history_records]
-    if not records:
-        output.note(f"queue {queue.name!r}: no message ended in this time, or the queue keeps no history")
-        return Exit.NOTHING
+        if not records:
+            await note_nothing_ended(target, queue)
+            return Exit.NOTHING
     if as_json:
         for record in records:
             output.print_json(
@@ -121,6 +121,19 @@ async def history(
             ],
         )
     return Exit.OK
+
+
+async def note_nothing_ended(target: zq.Queue[bytes], queue: AskedQueue) -> None:
+    """Print why there are no records. Raises: as `Queue.configuration`."""
+    if queue.program is not None:
+        output.note(f"queue {queue.name!r}: no message ended in this time, or the queue keeps no history")
+    elif (await target.configuration()).history is None:
+        output.note(
+            f"queue {queue.name!r} keeps no history; `aiozkqueue configure {queue.name} --history 7d` keeps records of "
+            "the messages that end from now on"
+        )
+    else:
+        output.note(f"queue {queue.name!r}: no message ended in this time")
 
 
 @connected

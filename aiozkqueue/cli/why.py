@@ -41,7 +41,12 @@ async def why(
         stats = await target.stats()
         known = state.status is not zq.Status.UNKNOWN
         records = await records_of(handle_of(target), message_id) if known else []
-    events, now = events_of(state, records), _now(state, stats)
+        keeps = known or queue.program is not None or (await target.configuration()).history is not None
+    # Queues of other programs have no pause and no history, and options instead of a name.
+    operand = "" if queue.program is not None else f" {queue.name}"
+    events, now = events_of(state, records), _now(state, stats, operand)
+    if not keeps:
+        now += f"; `aiozkqueue configure{operand} --history 7d` keeps records of the messages that end from now on"
     if as_json:
         output.print_json(
             {
@@ -57,23 +62,24 @@ async def why(
     return Exit.NOTHING if state.status is zq.Status.UNKNOWN else Exit.OK
 
 
-def _now(state: MessageState, stats: QueueStats) -> str:
-    """Return the reason for its current state."""
+def _now(state: MessageState, stats: QueueStats, operand: str) -> str:
+    """Return the reason for its current state. Commands name the queue by ``operand``."""
+    redriven = f"{operand} {state.id}" if operand else ""
     reasons = {
         zq.Status.UNKNOWN: "unknown: it was never in this queue, or it has ended and the queue keeps no record of it",
-        zq.Status.WAITING: _waiting(stats),
+        zq.Status.WAITING: _waiting(stats, operand),
         zq.Status.IN_FLIGHT: f"in flight: claimed by {name_process(state.claimed_by, 'another program')}, "
         "which has not settled it yet",
         zq.Status.DELAYED: f"delayed until {output.when(state.due)}, "
         + ("before its next attempt, or leased" if state.attempts else "as it was put"),
-        zq.Status.DEAD: "dead letter: `aiozkqueue dlq redrive` puts it back",
+        zq.Status.DEAD: f"dead letter: `aiozkqueue dlq redrive{redriven}` puts it back",
     }
     return reasons.get(state.status, str(state.status.value))
 
 
-def _waiting(stats: QueueStats) -> str:
+def _waiting(stats: QueueStats, operand: str) -> str:
     if stats.paused:
-        return "waiting: the queue is paused; `aiozkqueue resume` resumes it"
+        return f"waiting: the queue is paused; `aiozkqueue resume{operand}` resumes it"
     if not stats.consumers:
         return "waiting: the queue has no consumers"
     return (

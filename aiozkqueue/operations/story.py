@@ -38,8 +38,10 @@ def events_of(state: MessageState, records: Sequence[HistoryRecord]) -> list[Eve
         events.append(Event(state.ended_at, _end(state.status.value, state.attempts, state.reason)))
     events.sort(key=lambda event: event.at or _OVER)
     if state.status in (Status.WAITING, Status.DELAYED, Status.IN_FLIGHT) and state.attempts:
+        # A policy with a limit counts a delivery before it begins.
+        when = ", perhaps counting the current delivery" if state.status is Status.IN_FLIGHT else " before"
         failed = f", the last time it failed: {state.error}" if state.error else ""
-        events.append(Event(None, f"{_delivered(state.attempts)} before{failed}"))
+        events.append(Event(None, f"{_delivered(state.attempts)}{when}{failed}"))
     if state.claimed_at is not None and state.status is Status.IN_FLIGHT:
         events.append(Event(state.claimed_at, f"claimed by {name_process(state.claimed_by, 'another program')}"))
     return events

@@ -80,7 +80,7 @@ class Scheduler:
         self._messages = 0
 
     def __str__(self) -> str:
-        return f"scheduler of {len(self._jobs)} jobs" if self._jobs else "scheduler"
+        return f"scheduler of {counted(len(self._jobs), 'job')}" if self._jobs else "scheduler"
 
     def _summary(self) -> str:
         """Return its figures, for the log of a worker."""

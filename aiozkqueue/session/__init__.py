@@ -26,6 +26,7 @@ message has a folder. Imports run downwards in this map, and `tests/unit/test_la
 ``credentials``        credentials from the environment or a file
 ``cancellations``      cancellations that come through a user's function
 ``connection_state`` ``work_state``   the states of the connection and of a unit of work
+``block``              how a context manager is used, in the errors of its other uses
 ``tracing``            the tracer's interface
 
 Data enters through `Queue.put` and `Transaction.put`, and leaves through `Transaction.take`, `Queue.consume` and

@@ -15,6 +15,7 @@ from aiozkqueue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
 from aiozkqueue.zookeeper import connect as connect_zookeeper
 
+from .block import Block
 from .core import SessionCore
 from .session import QueueSession
 
@@ -46,8 +47,10 @@ class ConnectOptions(TypedDict, total=False):
     tracing: Tracing | bool | None
 
 
-class _Connecting:
+class _Connecting(Block):
     """The context manager that `connect` returns."""
+
+    _usage = "async with aiozkqueue.connect(...) as session:"
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 from aiozkqueue.errors import (
     ConfigConflictError,
     InvalidOptionError,
-    NotCommittedError,
     QueueError,
     SessionClosedError,
     WrongLoopError,
@@ -45,7 +44,7 @@ from aiozkqueue.runtime.deadline import AT_ONCE
 from aiozkqueue.runtime.tasks import TaskOwner, wait_settled
 from aiozkqueue.zookeeper import CallLimit, State, ZooKeeperError
 
-from .late_writes import LateWrite
+from .late_writes import LateWrite, not_sent
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
@@ -396,12 +395,14 @@ class SessionCore:
         finally:
             self._deadlines.remove(atomic_write)
         if not atomic_write.settled:
-            raise self._late(atomic_write, self.operation_timeout)
+            raise self._late(atomic_write, self.operation_timeout, put.state.name)
         if atomic_write.error is not None:
             raise atomic_write.error
 
-    async def settle(self, atomic_write: AtomicWrite, limit: float | None = None) -> None:
+    async def settle(self, atomic_write: AtomicWrite, limit: float | None = None, *, queue: str | None = None) -> None:
         """Submit an atomic write and wait for its result, for up to ``limit`` seconds; see `AtomicWrite.wait`.
+
+        ``queue`` is the queue that the errors about the limit name.
 
         Raises: the error of the write; SessionClosedError; NotCommittedError: it was not sent in time;
         OutcomeUnknownError: it was not answered in time.
@@ -409,18 +410,18 @@ class SessionCore:
         self.committer.submit(atomic_write)
         await atomic_write.wait(limit=limit)
         if not atomic_write.settled:
-            raise self._late(atomic_write, limit)
+            raise self._late(atomic_write, limit, queue)
         atomic_write.raise_error()
 
-    def _late(self, atomic_write: AtomicWrite, limit: float | None) -> QueueError:
+    def _late(self, atomic_write: AtomicWrite, limit: float | None, queue: str | None) -> QueueError:
         """Withdraw a write that took too long, if it was not sent; return the error."""
+        what = f"write {atomic_write.transaction_id}" + ("" if queue is None else f" to queue {queue!r}")
         if not self.committer.withdraw(atomic_write):
             late = LateWrite(atomic_write)
             self.undecided(late)
             atomic_write.watch(partial(self._settled_late, late))
-            return unknown(atomic_write.transaction_id, f"no answer within {limit:g} s")
-        msg = f"write {atomic_write.transaction_id}: could not be sent within {limit:g} s; nothing was applied"
-        error = NotCommittedError(msg)
+            return unknown(atomic_write.transaction_id, f"no answer within {limit:g} s", what)
+        error = not_sent(what, f"{limit:g}")
         atomic_write.watch(_reported)
         atomic_write.fail(error)
         return error

@@ -115,7 +115,9 @@ async def send_puts(runtime: SessionCore, puts: PutList, deadline: Deadline) -> 
         raise _not_sent(state.name, limit) from error
     if state.snapshot.capacity is None:
         try:
-            await runtime.settle(AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, deadline))
+            await runtime.settle(
+                AtomicWrite(runtime.ids.next(), Puts(puts)), _time_for(runtime, deadline), queue=state.name
+            )
         except (QueueFullError, TransactionTooLargeError):
             if state.snapshot.capacity is None:
                 raise
@@ -139,7 +141,7 @@ async def send_bounded(handle: QueueHandle[SessionCore], puts: PutList, deadline
             await _acquire(handle, limit, len(part), deadline)
             limit.bind(atomic_write, len(part))
         try:
-            await handle.runtime.settle(atomic_write, _time_for(handle.runtime, deadline))
+            await handle.runtime.settle(atomic_write, _time_for(handle.runtime, deadline), queue=handle.state.name)
         except (QueueFullError, TransactionTooLargeError):
             if limit is not None or handle.state.snapshot.capacity is None:
                 raise

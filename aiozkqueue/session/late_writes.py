@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import OutcomeUnknownError
+from aiozkqueue.errors import NotCommittedError, OutcomeUnknownError
 from aiozkqueue.queue.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -29,3 +29,10 @@ class LateWrite:
     async def decision(self, limit: float | None) -> None:
         """Wait until it is settled, for up to ``limit`` seconds."""
         await asyncio.wait((self._atomic_write.done,), timeout=limit)
+
+
+def not_sent(what: str, seconds: str) -> NotCommittedError:
+    """Return the error for a write that was withdrawn after this time."""
+    return NotCommittedError(
+        f"{what}: could not be sent within {seconds} s; nothing was applied; try again when a server is available"
+    )

@@ -145,7 +145,7 @@ class Queue(Destination[T]):
         deadline = Deadline(wait, runtime.clock) if wait else FOREVER
         try:
             if wait:
-                await runtime.settle(AtomicWrite(put.id, Puts((put,))), wait)
+                await runtime.settle(AtomicWrite(put.id, Puts((put,))), wait, queue=self.name)
             else:
                 await runtime.settle_put(put)
         except QueueFullError:  # it had no size limit when this was sent
@@ -452,7 +452,7 @@ class Queue(Destination[T]):
         work = current.get()
         if work is not None and work.runtime is runtime and work.open and asyncio.current_task() is not None:
             warnings.warn(
-                f"`await queue.put()` on {self.name!r} inside {work.what} stores its message at once, even if that is "
+                f"`await queue.put()` on {self.name!r} inside {work.kind} stores its message at once, even if that is "
                 "rolled back; use `tx.put(queue, value)`, or in a handler `delivery.put(queue, value)`, to put it with "
                 "the commit",
                 DirectPutWarning,

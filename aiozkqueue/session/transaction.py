@@ -27,6 +27,7 @@ from aiozkqueue.queue.state.claim import EPHEMERAL_CAP
 from aiozkqueue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import State, reads
 
+from .block import Block
 from .undo import undo, undo_unsent
 from .unit_of_work import UnitOfWork, current
 
@@ -249,10 +250,12 @@ class Transaction:
         return f"<Transaction {self.id} {self.outcome.value}>"
 
 
-class TransactionBlock:
+class TransactionBlock(Block):
     """The context manager of `QueueSession.transaction`."""
 
     __slots__ = ("_autocommit", "_commit_timeout", "_outer", "_runtime", "_work")
+
+    _usage = "async with session.transaction() as tx:"
 
     def __init__(self, runtime: SessionCore, *, autocommit: bool, commit_timeout: float | None = None) -> None:
         self._runtime = runtime
@@ -289,8 +292,9 @@ class TransactionBlock:
         else:
             if work.undecided:
                 warnings.warn(
-                    f"transaction {work.id} was left without a commit, so its takes and puts are rolled back; commit "
-                    "it, roll it back, or leave out autocommit=False: then the end of the block commits",
+                    # Without its id: Python keeps every text that it has shown.
+                    "a transaction was left without a commit, so its takes and puts are rolled back; commit it, roll "
+                    "it back, or leave out autocommit=False: then the end of the block commits",
                     UncommittedWarning,
                     stacklevel=2,
                 )

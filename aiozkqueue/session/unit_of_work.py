@@ -49,6 +49,7 @@ from aiozkqueue.queue.state.bundle_hold import BundledClaim
 from aiozkqueue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.runtime.tasks import wait_settled, within
 
+from .late_writes import not_sent
 from .work_state import WorkState
 
 if TYPE_CHECKING:
@@ -134,6 +135,13 @@ class UnitOfWork:
         if self._delivered is None:
             return f"transaction {self.id}"
         return f"message {self._delivered.id} of queue {self._delivered.state.name!r}"
+
+    @property
+    def kind(self) -> str:
+        """Its name in warnings, which is the same for each message: Python keeps every text that it has shown."""
+        if self._delivered is None:
+            return "a transaction"
+        return f"a delivery of queue {self._delivered.state.name!r}"
 
     @property
     def outcome(self) -> Outcome:
@@ -498,7 +506,7 @@ class UnitOfWork:
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
         self.release_nowait()
-        error = NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing was applied")
+        error = not_sent(self.what, f"{timeout}")
         self._atomic_write = None  # this work has been settled without it
         atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
         return error

@@ -32,7 +32,10 @@ def load(target: str) -> App | Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # a module that it imports is missing
-        msg = f"{target!r}: there is no module {error.name!r}; modules are searched from the current directory"
+        remedy = "modules are searched from the current directory"
+        if module_name.endswith(".py"):
+            remedy = f"give the module, not its file: {module_name.removesuffix('.py').replace('/', '.')}:{name}"
+        msg = f"{target!r}: there is no module {error.name!r}; {remedy}"
         raise InvalidOptionError(msg) from error
     for part in name.split("."):
         if not hasattr(found, part):

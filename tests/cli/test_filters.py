@@ -19,6 +19,18 @@ def test_a_consumer_takes_messages_that_pass_its_filters(cli: Cli) -> None:
     assert cli("consume", "q").text == "high\n"
 
 
+def test_an_enum_that_no_filter_uses_takes_no_message(cli: Cli) -> None:
+    cli("put", "q", "high", "--tag", "class=high")
+    for arguments, said in (
+        (["--enum", "class"], "--enum class: expected TAG=LOW,…,HIGH, with each name once"),
+        (["--enum", "class=low,high"], "--enum class: no --filter compares this tag"),
+    ):
+        done = cli("consume", "q", *arguments)
+        assert (done.status, done.text) == (2, "")
+        assert done.stderr == f"aiozkqueue: {said}\n"
+    assert cli("consume", "q").text == "high\n"
+
+
 def test_a_full_queue_exits_as_a_conflict_and_is_shown_in_stats(cli: Cli) -> None:
     cli("configure", "q", "--create", "--max-size", "2")
     full = cli("put", "q", "--lines", "--timeout", "0", stdin=b"1\n2\n3\n")
@@ -39,6 +51,10 @@ def test_a_full_queue_exits_as_a_conflict_and_is_shown_in_stats(cli: Cli) -> Non
         ("consume", "q", "--filter", "class"),
         ("consume", "q", "--enum", "class=low,high", "--filter", "class=medium"),
         ("consume", "q", "--enum", "class=low,low", "--filter", "class=low"),
+        ("consume", "q", "--enum", "class"),
+        ("consume", "q", "--enum", "class=low,high"),
+        ("consume", "q", "--enum", "clas=low,high", "--filter", "class<=low"),
+        ("consume", "q", "--enum", "class=low,high", "--enum", "class=low", "--filter", "class=low"),
     ],
 )
 def test_invalid_tags_and_filters_are_usage_errors(cli: Cli, arguments: tuple[str, ...]) -> None:

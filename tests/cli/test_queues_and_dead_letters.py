@@ -201,6 +201,14 @@ def test_an_id_that_is_not_a_dead_letters_is_named(cli: Cli) -> None:
         assert cli("dlq", *command).stderr == "aiozkqueue: there is no dead letter NOPE in queue 'q'\n"
 
 
+def test_an_id_that_is_not_a_dead_letters_is_named_among_those_that_are(cli: Cli, dead: list[str]) -> None:
+    for command, done, message_id in (("redrive", "redriven", dead[0]), ("purge", "purged", dead[1])):
+        confirmed = ["--yes"] if command == "purge" else []
+        result = cli("dlq", command, "q", "NOPE", message_id, *confirmed)
+        assert (result.status, result.text) == (0, f"1 {done}\n")
+        assert result.stderr == "aiozkqueue: there is no dead letter NOPE in queue 'q'\n"
+
+
 def test_one_dead_letter_is_redriven_by_its_id(cli: Cli, dead: list[str]) -> None:
     assert cli("dlq", "redrive", "q", dead[1], "--json").records == [{"queue": "q", "redriven": 1}]
     [message] = cli("consume", "q", "--json").records

@@ -26,13 +26,21 @@ async def holding(zookeeper: str, queue_root: str) -> AsyncIterator[str]:
             await tx.rollback(delay=300)
 
 
+def test_the_history_of_a_queue_without_one_says_how_to_turn_it_on(cli: Cli) -> None:
+    cli("put", "q", "x")
+    for command in ("history", "report"):
+        done = cli(command, "q")
+        assert done.stderr.startswith("aiozkqueue: queue 'q' keeps no history; `aiozkqueue configure q --history 7d` ")
+        assert (done.status, done.text, done.stderr.count("\n")) == (1, "", 1)
+
+
 def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
     assert cli("configure", "q", "--create", "--history", "1h,most=10,payload", "--clean-every", "60").status == 0
     [config] = cli("configure", "q", "--json").records
     assert (config["history"], config["clean_every"]) == ("3600,most=10,payload", 60.0)
     message_id = cli("put", "q", "x").text.strip()
     nothing = cli("history", "q")
-    said = "aiozkqueue: queue 'q': no message ended in this time, or the queue keeps no history\n"
+    said = "aiozkqueue: queue 'q': no message ended in this time\n"
     assert (nothing.status, nothing.text, nothing.stderr) == (1, "", said)
     [waiting] = cli("state", "q", message_id, "--json").records
     assert waiting["status"] == "waiting"

@@ -452,6 +452,7 @@ def test_a_worker_without_a_server_is_not_ready_and_exits_with_3(cli: Cli, go: P
         (["shop"], "give module:name"),
         (["shop:missing"], "has no 'missing'"),
         (["nowhere:listener"], "no module 'nowhere'"),
+        (["shop.py:listener"], "give the module, not its file: shop:listener"),
         (["shop:number"], "'shop:number' is of type int: it must be an application, or a function"),
         (["shop:app", "--queue", "orders"], "an application declares its queues itself"),
         (["shop:nothing"], "nothing to run"),

@@ -307,12 +307,12 @@ async def test_the_timeout_of_a_put_is_that_of_the_whole_call(
     async with opened(proxy, root) as session:
         await Away(proxy, session).go()
         async with ends_by(0.2):
-            with pytest.raises(zq.NotCommittedError):
+            with pytest.raises(zq.NotCommittedError, match=r"to queue 'jobs': .*; try again when"):
                 await session.queue("jobs").put(b"b", timeout=0.2)
         await Away(proxy, session).come_back()
         proxy.stall()
         async with ends_by(0.2):
-            with pytest.raises(zq.OutcomeUnknownError):
+            with pytest.raises(zq.OutcomeUnknownError, match="to queue 'jobs': no answer within"):
                 await session.queue("jobs").put(b"c", timeout=0.2)
         proxy.heal()
         await session.queue("jobs").put(b"d", timeout=30)

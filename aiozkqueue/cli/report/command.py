@@ -18,6 +18,7 @@ from aiozkqueue.cli.audit.plots import amount
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
+from aiozkqueue.cli.records import note_nothing_ended
 from aiozkqueue.cli.report.page import SHARES, page, reasons_of, time_of
 from aiozkqueue.operations.history import count_history
 from aiozkqueue.operations.history_report import Summary
@@ -74,9 +75,9 @@ async def report(
             await connection.note_absent(session, queue)
             return Exit.NOTHING
         found = await _read(session, target, _aware(since), _aware(until))
-    if found is None:
-        output.note(f"queue {queue.name!r}: no message ended in this time, or the queue keeps no history")
-        return Exit.NOTHING
+        if found is None:
+            await note_nothing_ended(target, queue)
+            return Exit.NOTHING
     if html is not None:
         html.write_text(page(found), encoding="utf-8")
     if as_json:

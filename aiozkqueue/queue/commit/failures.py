@@ -26,10 +26,10 @@ def undecidable(transaction_id: str, why: str) -> OutcomeUnknownError:
     )
 
 
-def unknown(transaction_id: str, why: str) -> OutcomeUnknownError:
+def unknown(transaction_id: str, why: str, what: str | None = None) -> OutcomeUnknownError:
     """Return the error for a write whose fate is unknown for now."""
     return OutcomeUnknownError(
-        f"transaction {transaction_id}: {why}; whether it was applied is not known yet; `await "
+        f"{what or f'transaction {transaction_id}'}: {why}; whether it was applied is not known yet; `await "
         "session.outcome(error.transaction_id)` returns the outcome when it is",
         transaction_id,
     )

@@ -168,8 +168,9 @@ def policies_conflict(queue: str, wanted: Policy, stored: Policy) -> ConfigConfl
     """Return the error for a policy that differs from the stored one."""
     return ConfigConflictError(
         f"queue {queue!r} has the policy {stored}, not {wanted}; "
-        "leave the policy out, or change it for all with `await queue.configure(QueueConfig(policy=...))`: running "
-        "programs follow the new one, and a program that starts must name the new one or none"
+        "leave the policy out, or change it for all with `await queue.configure(QueueConfig(policy=...))` or "
+        f"`aiozkqueue configure {queue} --policy POLICY`: running programs follow the new one, and a program that "
+        "starts must name the new one or none"
     )
 
 

@@ -687,3 +687,16 @@ async def test_settling_a_delivery_twice_raises(session: zq.QueueSession) -> Non
             with pytest.raises(TransactionClosedError):
                 delivery.put("results", b"late")
     assert (await jobs.size(), await jobs.dead_letters.size()) == (1, 1)
+
+
+async def test_a_session_or_a_transaction_without_its_block_names_the_block(session: zq.QueueSession) -> None:
+    opening: Any = zq.connect("127.0.0.1:2181")
+    beginning: Any = session.transaction()
+    for block, member, usage in (
+        (opening, "queue", "async with aiozkqueue.connect(...) as session:"),
+        (beginning, "put", "async with session.transaction() as tx:"),
+    ):
+        with pytest.raises(AttributeError, match=rf"no attribute '{member}'; use `{re.escape(usage)}`"):
+            getattr(block, member)
+        with pytest.raises(TypeError, match=rf"cannot be awaited; use `{re.escape(usage)}`"):
+            await block

@@ -91,7 +91,7 @@ async def test_a_direct_put_in_a_handler_warns_and_one_outside_does_not(session:
     jobs, other = session.queue("jobs"), session.queue("other")
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
-        with pytest.warns(DirectPutWarning, match=rf"message {delivery.id} of queue 'jobs'.*delivery\.put"):
+        with pytest.warns(DirectPutWarning, match=r"a delivery of queue 'jobs'.*delivery\.put"):
             await other.put(b"1")
         await delivery.commit()
         await other.put(b"2")  # the delivery is over
@@ -101,6 +101,22 @@ async def test_a_direct_put_in_a_handler_warns_and_one_outside_does_not(session:
         await assert_put(other, b"2", timeout=60)
         await other.put(b"3")
         await assert_empty(jobs, timeout=60)
+
+
+async def test_a_direct_put_is_reported_once_for_all_messages_of_a_handler(session: zq.QueueSession) -> None:
+    """A text with the id of each message is shown for each, and Python keeps every text that it has shown."""
+    jobs, other = session.queue("jobs"), session.queue("other")
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        await other.put(delivery.value)
+
+    await jobs.put_many([b"1", b"2", b"3"])
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        async with session.listener(jobs, handler):
+            await assert_empty(jobs, timeout=60)
+    assert [warning.category for warning in shown] == [DirectPutWarning]
+    assert await other.size() == 3
 
 
 async def test_a_direct_put_in_the_block_of_a_delivery_warns(session: zq.QueueSession) -> None:

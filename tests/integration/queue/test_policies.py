@@ -56,7 +56,9 @@ async def test_another_policy_conflicts_until_it_is_configured(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
-    with pytest.raises(ConfigConflictError, match=r"queue 'jobs' has the policy ConsumeTimes\(5.*configure"):
+    with pytest.raises(
+        ConfigConflictError, match=r"queue 'jobs' has the policy ConsumeTimes\(5.*aiozkqueue configure jobs --policy"
+    ):
         session.queue("jobs", policy=zq.ConsumeTimes(7))
     with pytest.raises(ConfigConflictError, match="'jobs'"):
         session.queue("jobs").consume(policy=zq.ConsumeTimes(7))

@@ -46,6 +46,17 @@ async def test_begin_rolls_back_and_passes_on_the_exception_of_its_block(
     assert await session.queue("results").size() == 0
 
 
+async def test_transactions_that_are_left_without_a_commit_at_one_place_are_reported_once(
+    session: zq.QueueSession,
+) -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            async with session.transaction(autocommit=False) as tx:
+                tx.put("jobs", b"1")
+    assert [warning.category for warning in shown] == [UncommittedWarning]
+
+
 async def test_transaction_warns_of_undecided_takes_or_puts_only_on_a_clean_exit(session: zq.QueueSession) -> None:
     with pytest.warns(UncommittedWarning, match="autocommit=False"):
         async with session.transaction(autocommit=False) as tx:
