@@ -43,7 +43,10 @@ async def delete(
             with output.waiting(f"delete {queue}"):
                 await target.admin.delete(force=force)
         except QueueInUseError as error:
-            output.note(f"queue {queue!r} has {error.uses}; nothing was deleted. Empty it first, or use --force")
+            output.note(
+                f"queue {queue!r} has {error.uses}; nothing was deleted. Empty it first with "
+                f"`aiozkqueue purge {queue}` and `aiozkqueue dlq purge {queue}`, or use --force"
+            )
             return Exit.CONFLICT
     if as_json:
         output.print_json({"queue": queue, "deleted": True})

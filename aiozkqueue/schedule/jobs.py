@@ -274,7 +274,9 @@ class Jobs:
 
         def explain(error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
-                return AlreadyExistsError(f"job {name!r} already exists; change it, or remove it first")
+                return AlreadyExistsError(
+                    f"job {name!r} already exists; change it with `Jobs.change`, or remove it first"
+                )
             return QueueError(f"{_job(name)}: {error}")
 
         await apply(runtime, _job(name), [Create(path, record.encode())], explain)

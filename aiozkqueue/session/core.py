@@ -421,7 +421,7 @@ class SessionCore:
             self.undecided(late)
             atomic_write.watch(partial(self._settled_late, late))
             return unknown(atomic_write.transaction_id, f"no answer within {limit:g} s", what)
-        error = not_sent(what, f"{limit:g}")
+        error = not_sent(what, limit)
         atomic_write.watch(_reported)
         atomic_write.fail(error)
         return error

@@ -31,8 +31,8 @@ class LateWrite:
         await asyncio.wait((self._atomic_write.done,), timeout=limit)
 
 
-def not_sent(what: str, seconds: str) -> NotCommittedError:
+def not_sent(what: str, seconds: float | None) -> NotCommittedError:
     """Return the error for a write that was withdrawn after this time."""
     return NotCommittedError(
-        f"{what}: could not be sent within {seconds} s; nothing was applied; try again when a server is available"
+        f"{what}: could not be sent within {seconds:g} s; nothing was applied; try again when a server is available"
     )

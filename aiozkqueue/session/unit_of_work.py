@@ -506,7 +506,7 @@ class UnitOfWork:
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
         self.release_nowait()
-        error = not_sent(self.what, f"{timeout}")
+        error = not_sent(self.what, timeout)
         self._atomic_write = None  # this work has been settled without it
         atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
         return error

@@ -229,6 +229,25 @@ async def test_a_commit_waits_for_room_up_to_its_timeout(session: zq.QueueSessio
     assert await session.queue("results").size() == 1
 
 
+async def test_a_long_wait_for_capacity_is_logged(
+    session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.put.capacity.LONG_WAIT", 0.2)
+    await (await bounded(session, 1, "results")).put(b"a")
+
+    async def produce() -> None:
+        async with session.transaction() as tx:
+            tx.put("results", b"b")
+
+    async def reported() -> bool:
+        return "queue results is full (max_size 1): a put has waited for capacity for 0.2 s" in caplog.messages
+
+    task = asyncio.create_task(produce())
+    await eventually(reported)
+    await take_one(other, "results")
+    await task
+
+
 async def test_a_delivery_whose_result_does_not_fit_waits_and_uses_no_attempt(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:

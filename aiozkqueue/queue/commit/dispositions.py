@@ -133,7 +133,7 @@ def exhausted(claim: Claim, error: str | None) -> Disposition:
     """Return the disposition of a message that has used up its attempts."""
     policy = claim.state.snapshot.policy
     reason = f"delivered {claim.attempts_made} of {policy.allowed(claim.retries)} times without success"
-    reason = f"{reason}; last error: {error}" if error else reason
+    reason = f"{reason}; last error: {error}" if error else f"{reason}; no consumer reported an error"
     if policy.exhausted == "drop":
         return Disposition("consume", reason=reason, outcome=End.FAILED)
     return Disposition("dead", reason=reason)

@@ -11,11 +11,12 @@ A session that finds no capacity watches the lanes, and counts again when a mess
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import (
     ConnectionLostError,
@@ -61,6 +62,10 @@ FRESH = 0.05
 PAUSE = 0.02
 #: Seconds for which a waiting session stays announced, so that brief waits do not keep creating and deleting its znode.
 LINGER = 0.2
+#: Seconds of a wait for capacity, and between two such waits, after which it is logged.
+LONG_WAIT: Final = 10.0
+
+log: Final = logging.getLogger(__name__)
 
 
 def credits_of(size: int) -> int:
@@ -68,31 +73,20 @@ def credits_of(size: int) -> int:
     return max(1, min(MOST_CREDITS, size // SHARE))
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """A put or transaction that waits for capacity."""
 
-    __slots__ = ("arrival", "blocking", "count", "future", "generation", "left", "on_wait", "seconds", "seen_full")
-
-    def __init__(
-        self,
-        count: int,
-        left: int,
-        generation: int | None,
-        arrival: int,
-        seconds: float | None,
-        *,
-        blocking: bool,
-        on_wait: OnWait | None,
-    ) -> None:
-        self.count = count
-        self.left = left
-        self.seconds = seconds
-        self.generation = generation
-        self.arrival = arrival
-        self.blocking = blocking
-        self.on_wait = on_wait
-        self.seen_full = False  # whether a count since its arrival has found no capacity
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    count: int
+    left: int
+    generation: int | None
+    arrival: int
+    seconds: float | None
+    blocking: bool
+    on_wait: OnWait | None
+    seen_full: bool = False
+    """Whether a count since its arrival has found no capacity."""
+    future: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class CapacityGate:
@@ -121,6 +115,7 @@ class CapacityGate:
         self._bound: dict[AtomicWrite, int] = {}
         self._waiters: deque[_Entry] = deque()
         self._arrivals = 0
+        self._reported_at = float("-inf")
         self._wakeup = asyncio.Event()
         self._watches: list[Watch] = []
         self._serving = False
@@ -164,13 +159,14 @@ class CapacityGate:
             raise _copy_of(self._closed)
         self._arrivals += 1
         wait = deadline.left
-        entry = _Entry(count, left, generation, self._arrivals, deadline.seconds, blocking=wait != 0, on_wait=on_wait)
+        entry = _Entry(count, left, generation, self._arrivals, deadline.seconds, wait != 0, on_wait)
         self._waiters.append(entry)
         self._wakeup.set()
         if not self._serving:
             self._serving = True
             self._tasks.spawn(self._serve, name=f"capacity of {self._state.name}")
         timer = self._clock.call_later(wait, lambda: self._refuse(entry)) if wait else None
+        report = self._clock.call_later(LONG_WAIT, lambda: self._report(entry))
         try:
             await entry.future
         except asyncio.CancelledError:
@@ -179,8 +175,16 @@ class CapacityGate:
             self._wakeup.set()
             raise
         finally:
+            report.cancel()
             if timer is not None:
                 timer.cancel()
+
+    def _report(self, entry: _Entry) -> None:
+        now = self._clock.monotonic()
+        if entry.seen_full and now - self._reported_at >= LONG_WAIT:
+            self._reported_at = now
+            name, size = self._state.name, self._state.config.max_size
+            log.warning("queue %s is full (max_size %d): a put has waited for capacity for %g s", name, size, LONG_WAIT)
 
     def release(self, count: int) -> None:
         """Release acquired capacity: the messages have been stored, and are counted in the queue, or never will be."""

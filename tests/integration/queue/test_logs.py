@@ -221,7 +221,10 @@ async def test_a_message_that_is_dropped_is_logged(session: zq.QueueSession, lin
         async for delivery in deliveries:
             await delivery.rollback()
     assert [line["message"] for line in lines.written if "dropped" in line["message"]] == [
-        f"queue jobs: message {message_id} is dropped: 'delivered 1 of 1 times without success'"
+        (
+            f"queue jobs: message {message_id} is dropped: 'delivered 1 of 1 times without success; "
+            "no consumer reported an error'"
+        )
     ]
 
 
