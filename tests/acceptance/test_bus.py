@@ -137,7 +137,7 @@ async def test_a_listener_stopped_during_an_event_records_the_finished_subscribe
 
 
 async def test_another_process_takes_over_and_calls_only_the_subscribers_that_failed(open_session: Opener) -> None:
-    one, two = [Bus(await open_session(), "orders", Event) for _ in range(2)]
+    dying, successor = [Bus(await open_session(), "orders", Event) for _ in range(2)]
     good, failing = Log(), Log(fails=1)
     bus_down = asyncio.Event()
 
@@ -145,15 +145,15 @@ async def test_another_process_takes_over_and_calls_only_the_subscribers_that_fa
         bus_down.set()
         await failing(event)
 
-    for bus, handler in ((one, fails_here), (two, failing)):
+    for bus, handler in ((dying, fails_here), (successor, failing)):
         bus.subscribe(Event, good, name="good")
         bus.subscribe(Event, handler, name="failing")
-    await one.post(Placed(order=1))
-    listener = one.listener()
+    await dying.post(Placed(order=1))
+    listener = dying.listener()
     async with listener:
         await bus_down.wait()
         listener.stop()
-    async with two.listener():
+    async with successor.listener():
         await failing.got(1)
     assert (good.calls, failing.calls) == (1, 2)
 

@@ -83,7 +83,7 @@ async def test_a_running_handler_is_cancelled_and_its_message_never_redelivered(
     assert [record.outcome for record in records] == [zq.End.CANCELLED]
     assert records[0].claimed is not None
     assert await jobs.size() == 0
-    assert sorted(one.value for one in await session.queue("done").peek()) == [b"next", b"quick"]
+    assert sorted(message.value for message in await session.queue("done").peek()) == [b"next", b"quick"]
     assert f"message {message} was cancelled while its handler ran; the handler is cancelled" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -105,7 +105,7 @@ async def test_a_message_of_a_bundle_is_cancelled_in_hand_and_its_neighbours_are
         await no_locks(locks)
     assert await ended(jobs, ids[7]) is zq.Status.CANCELLED
     assert handler.begun.count(b"7") == 1
-    done = sorted(int(one.value) for one in await session.queue("done").peek(100))
+    done = sorted(int(message.value) for message in await session.queue("done").peek(100))
     assert done == [number for number in range(40) if number != 7]
 
 
@@ -206,7 +206,7 @@ async def test_each_message_is_either_handled_or_cancelled_however_they_race(
 
         await eventually(over)
         await no_locks(locks)
-    done = {int(one.value) for one in await session.queue("done").peek(100)}
+    done = {int(message.value) for message in await session.queue("done").peek(100)}
     cancelled = {59 - number for number, outcome in enumerate(outcomes) if outcome}
     assert zq.Alteration.HELD not in outcomes
     assert done | cancelled == set(range(60))

@@ -174,8 +174,8 @@ async def test_each_put_is_followed_by_a_delivery_with_several_consumers(
     keys, rounds = 10, 30
     last: dict[int, int] = {}
 
-    async def consume(one: zq.QueueSession) -> None:
-        async with one.queue("jobs").consume() as deliveries:
+    async def consume(consumer_session: zq.QueueSession) -> None:
+        async with consumer_session.queue("jobs").consume() as deliveries:
             async for delivery in deliveries:
                 key, number = map(int, delivery.body.split())
                 last[key] = max(last.get(key, 0), number)
@@ -187,7 +187,7 @@ async def test_each_put_is_followed_by_a_delivery_with_several_consumers(
     async def emptied() -> bool:
         return await jobs.size() == 0
 
-    consumers = [asyncio.create_task(consume(one)) for one in (session, other)]
+    consumers = [asyncio.create_task(consume(consumer_session)) for consumer_session in (session, other)]
     await produce()
     await eventually(emptied, 30)
     for consumer in consumers:

@@ -24,17 +24,17 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
 ) -> None:
     jobs = session.queue("jobs")
     assert await jobs.admin.consumers() == []
-    one, two = await jobs.put_many([b"1", b"2"])
+    first, second = await jobs.put_many([b"1", b"2"])
     async with other.transaction() as mine, session.transaction() as theirs:
         assert len(await mine.take_many(other.queue("jobs"), 2, timeout=10)) == 2
         assert await theirs.take(jobs) is None
-        holder, idle = sorted(await jobs.admin.consumers(), key=lambda one: -len(one.messages))
-        assert set(holder.messages) == {one, two}
+        holder, idle = sorted(await jobs.admin.consumers(), key=lambda consumer: -len(consumer.messages))
+        assert set(holder.messages) == {first, second}
         assert idle.messages == ()
         assert (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
         assert holder.client != idle.client
         assert abs(datetime.now(UTC) - holder.since) < timedelta(minutes=5)
-        state = await jobs.state(one)
+        state = await jobs.state(first)
         assert state.claimed_by == Process(client=holder.client, host=holder.host, pid=holder.pid)
     assert [entry.messages for entry in await jobs.admin.consumers()] == [(), ()]
 
@@ -90,6 +90,8 @@ async def test_a_consumer_registers_as_the_same_client_after_its_session_ended(
         await jobs.put(b"wakes it")
 
         async def back() -> bool:
-            return [(one.client, one.pid) for one in await jobs.admin.consumers()] == [(before.client, os.getpid())]
+            return [(consumer.client, consumer.pid) for consumer in await jobs.admin.consumers()] == [
+                (before.client, os.getpid())
+            ]
 
         await eventually(back, 30)

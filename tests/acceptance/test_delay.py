@@ -55,14 +55,14 @@ async def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(
 async def test_an_idle_consumer_in_another_process_notices_the_first_delayed_message(
     open_session: Opener,
 ) -> None:
-    one, other = await open_session(), await open_session()
-    await one.queue("jobs").configure(zq.QueueConfig())
-    async with other.queue("jobs").consume() as deliveries:
+    producer, consumer = await open_session(), await open_session()
+    await producer.queue("jobs").configure(zq.QueueConfig())
+    async with consumer.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
-        await eventually(lambda: _registered(one))
+        await eventually(lambda: _registered(producer))
         await asyncio.sleep(0.3)
         put = monotonic()
-        await one.queue("jobs").put(b"later", delay=0.5)
+        await producer.queue("jobs").put(b"later", delay=0.5)
         assert (await waiting).value == b"later"
         assert 0.5 <= monotonic() - put < 0.5 + SOON
 
@@ -74,13 +74,13 @@ async def _registered(session: zq.QueueSession, consumers: int = 1) -> bool:
 async def test_an_idle_consumer_first_gets_a_new_message_that_is_due_earlier(
     on_clock: OnClock, clock: TestClock
 ) -> None:
-    one, other = await on_clock(), await on_clock()
-    jobs = one.queue("jobs")
+    producer, consumer = await on_clock(), await on_clock()
+    jobs = producer.queue("jobs")
     await jobs.put(b"far", delay=36_000)
     await jobs.put(b"second", delay=1200)
-    async with other.queue("jobs").consume() as deliveries:
+    async with consumer.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
-        await eventually(lambda: _registered(one))
+        await eventually(lambda: _registered(producer))
         await asyncio.sleep(0.4)
         await jobs.put(b"first", delay=200)
         clock.advance(200)
@@ -295,14 +295,14 @@ async def test_busy_consumers_get_a_scheduled_message_when_it_is_due(session: zq
 
 
 async def test_busy_consumers_find_a_message_that_another_session_scheduled_meanwhile(open_session: Opener) -> None:
-    one, other = await open_session(), await open_session()
-    await one.queue("jobs").put_many([b"plain"] * 20_000)
+    producer, consumer = await open_session(), await open_session()
+    await producer.queue("jobs").put_many([b"plain"] * 20_000)
     before = 0
-    async with other.queue("jobs").consume(prefetch=1) as deliveries:
+    async with consumer.queue("jobs").consume(prefetch=1) as deliveries:
         while (await anext(deliveries)).value == b"plain":
             before += 1
             if before == 400:
-                await one.queue("jobs").put(b"scheduled", delay=0.3)
+                await producer.queue("jobs").put(b"scheduled", delay=0.3)
             await asyncio.sleep(0.0005)
     assert before < 20_000
 

@@ -332,10 +332,10 @@ async def test_two_sessions_delete_a_large_queue_at_once(
     await session.queue("jobs").configure(zq.QueueConfig(shards=16))
     await session.queue("jobs").put_many([b"x"] * 3000)
     done = await asyncio.gather(
-        *(one.queue("jobs").admin.delete(force=True) for one in (session, other, session)), return_exceptions=True
+        *(opened.queue("jobs").admin.delete(force=True) for opened in (session, other, session)), return_exceptions=True
     )
     assert None in done
-    assert all(isinstance(one, NotFoundError) for one in done if one is not None)
+    assert all(isinstance(result, NotFoundError) for result in done if result is not None)
     assert await nothing_but_the_mark(server_view, queue_root)
 
 

@@ -60,11 +60,11 @@ class Account:
 async def put_in_groups(session: zq.QueueSession, groups: int, each: int, queue: str = "jobs") -> None:
     """Put 0, 1, 2, … to each of several groups, awaiting one after the other within a group."""
 
-    async def one(group: int) -> None:
+    async def put_group(group: int) -> None:
         for number in range(each):
             await session.queue(queue).put(b"%d" % number, group=f"customer {group}")
 
-    await asyncio.gather(*(one(group) for group in range(groups)))
+    await asyncio.gather(*(put_group(group) for group in range(groups)))
 
 
 async def test_a_group_is_delivered_one_message_at_a_time_in_put_order_and_groups_in_parallel(
@@ -78,7 +78,7 @@ async def test_a_group_is_delivered_one_message_at_a_time_in_put_order_and_group
         account.finish(delivery)
 
     sessions = [session, await open_session(), await open_session()]
-    listeners = [one.listener(one.queue("jobs"), handler, concurrency=4) for one in sessions]
+    listeners = [opened.listener(opened.queue("jobs"), handler, concurrency=4) for opened in sessions]
     async with listeners[0], listeners[1], listeners[2]:
         await account.reached(100)
     assert account.finished == {f"customer {group}": list(range(20)) for group in range(5)}
@@ -99,7 +99,7 @@ async def test_a_retry_delays_its_own_group_only(session: zq.QueueSession, open_
         account.finish(delivery)
 
     other = await open_session()
-    listeners = [one.listener(one.queue("jobs"), handler, concurrency=4) for one in (session, other)]
+    listeners = [opened.listener(opened.queue("jobs"), handler, concurrency=4) for opened in (session, other)]
     async with listeners[0], listeners[1]:
         await account.reached(18)
     assert account.handed["customer 0"] == [0, 1, 2, 2, 2, 3, 4, 5]

@@ -108,18 +108,18 @@ async def test_history_records_the_end_of_each_message_once_and_in_order(
     await asyncio.sleep(0.01)
     removed = await jobs.put(b"three")
     await jobs.purge()
-    told = await records(jobs)
-    assert [(one.id, one.outcome) for one in told] == [
+    ended = await records(jobs)
+    assert [(record.id, record.outcome) for record in ended] == [
         (finished, zq.End.FINISHED),
         (rejected, zq.End.DEAD),
         (removed, zq.End.REMOVED),
     ]
-    assert told[0].key == "k"
-    assert told[1].reason == "not a number"
-    assert told[0].host == socket.gethostname()
-    assert all(one.put_at <= one.ended_at for one in told)
-    assert [one.id async for one in jobs.history(since=told[1].ended_at, until=told[2].ended_at)] == [rejected]
-    assert [one.id async for one in jobs.history(limit=2)] == [finished, rejected]
+    assert ended[0].key == "k"
+    assert ended[1].reason == "not a number"
+    assert ended[0].host == socket.gethostname()
+    assert all(record.put_at <= record.ended_at for record in ended)
+    assert [record.id async for record in jobs.history(since=ended[1].ended_at, until=ended[2].ended_at)] == [rejected]
+    assert [record.id async for record in jobs.history(limit=2)] == [finished, rejected]
 
 
 async def test_a_rollback_leaves_no_history_record(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
@@ -197,7 +197,7 @@ async def test_history_outlives_the_sessions_that_wrote_it(
     job = await writer.queue("jobs").put(b"one")
     await take_one(writer)
     await expire(writer)
-    assert [one.id for one in await records(jobs)] == [job]
+    assert [record.id for record in await records(jobs)] == [job]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ async def write_history(view: Observer, base: str, *records: HistoryRecord) -> N
 
 
 async def ids(queue: zq.Queue[bytes]) -> list[str]:
-    return [one.id async for one in queue.history()]
+    return [record.id async for record in queue.history()]
 
 
 async def test_clean_up_removes_expired_history_at_its_interval_and_follows_a_new_lifetime(
@@ -123,7 +123,7 @@ async def test_records_pinned_by_an_audit_stay_until_they_are_unpinned(
     await pin(handle_of(jobs), "audit", NOW - timedelta(days=2))
     await session.admin.clean("jobs")
     assert await ids(jobs) == ["r2"]
-    assert [(one.queue, one.name) for one in await jobs.admin.pins()] == [("jobs", "audit")]
+    assert [(pin.queue, pin.name) for pin in await jobs.admin.pins()] == [("jobs", "audit")]
     assert await jobs.admin.unpin("audit")
     assert not await jobs.admin.unpin("audit")
     assert await jobs.admin.pins() == []
@@ -256,7 +256,7 @@ async def test_concurrent_clean_ups_remove_each_record_once(
         server_view, base, *(record(f"r{index}", timedelta(minutes=200 - index)) for index in range(60))
     )
     both = await asyncio.gather(session.admin.clean("jobs"), other.admin.clean("jobs"), session.admin.clean("jobs"))
-    assert sum(one.records for (one,) in both) == 55
+    assert sum(removed.records for (removed,) in both) == 55
     assert await ids(jobs) == [f"r{index}" for index in range(55, 60)]
 
 

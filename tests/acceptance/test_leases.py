@@ -89,7 +89,7 @@ async def test_a_renewal_to_zero_releases_the_message_at_once(session: zq.QueueS
     waiting = asyncio.create_task(other.queue("jobs").leases.take(lifetime=60, timeout=30))
     await asyncio.sleep(0.1)
     await session.queue("jobs").leases.renew([lease.token], lifetime=0)
-    assert [one.id for one in await waiting] == [lease.id]
+    assert [lease.id for lease in await waiting] == [lease.id]
 
 
 async def test_a_renewal_does_not_touch_a_message_that_a_delivery_holds(

@@ -47,10 +47,10 @@ async def test_a_move_keeps_all_messages_unchanged(session: zq.QueueSession, oth
     assert await source.size() == 0
     found = await drained(other, "target")
     assert [delivery.id for delivery in found] == ids
-    assert [(one.body, one.headers["n"], one.key, one.attempt) for one in found] == [
+    assert [(message.body, message.headers["n"], message.key, message.attempt) for message in found] == [
         (b"%d" % number, str(number), f"k{number}", 1) for number in range(5)
     ]
-    assert {one.id: one.enqueued_at for one in found} == before
+    assert {message.id: message.enqueued_at for message in found} == before
 
 
 async def test_a_move_that_does_not_decode_is_neither_listed_nor_changed_and_others_are_finished(
@@ -63,7 +63,7 @@ async def test_a_move_that_does_not_decode_is_neither_listed_nor_changed_and_oth
     reference = await session.admin.moves.start("source", "target")
     assert (await ended(session, reference)).state == "done"
     assert await session.admin.moves.resume() == 0
-    assert [one.reference for one in await session.admin.moves.all()] == [reference]
+    assert [move.reference for move in await session.admin.moves.all()] == [reference]
     for name, data in broken.items():
         assert await server_view.get(f"{queue_root}/.moves/{name}") == data
 

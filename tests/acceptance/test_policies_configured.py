@@ -70,7 +70,7 @@ async def test_a_running_bus_continues_and_follows_a_newly_configured_policy(
         await bus.post(Event(number=3))
         await until(lambda: _count(bus.queue(), 3))
     assert fails.calls <= 6
-    assert {one.attempts for one in await bus.queue().dead_letters.peek()} == {2}
+    assert {letter.attempts for letter in await bus.queue().dead_letters.peek()} == {2}
     assert (await bus.queue().configuration()).policy == NEW
 
 
@@ -125,13 +125,13 @@ async def test_a_process_can_still_name_the_old_policy_of_a_queue_that_was_confi
 ) -> None:
     """As by code that names the policy wherever it uses the queue; what starts later is told of the conflict."""
     old = zq.ConsumeTimes(5)
-    for one in (session, other):
-        await one.queue("jobs", policy=old).put(b"before")
+    for opened in (session, other):
+        await opened.queue("jobs", policy=old).put(b"before")
     await other.queue("jobs").configure(zq.QueueConfig(policy=NEW))
-    for one in (session, other):
-        await one.queue("jobs", policy=old).put(b"after")
-        await one.queue("jobs", policy=old).put(b"once more")
-        async with one.queue("jobs", policy=old).consume(policy=old, until_idle=0) as deliveries:
+    for opened in (session, other):
+        await opened.queue("jobs", policy=old).put(b"after")
+        await opened.queue("jobs", policy=old).put(b"once more")
+        async with opened.queue("jobs", policy=old).consume(policy=old, until_idle=0) as deliveries:
             async for delivery in deliveries:
                 await delivery.commit()
     with pytest.raises(ConfigConflictError, match="leave the policy out"):
@@ -144,9 +144,9 @@ async def test_a_notification_queues_policy_can_be_configured_and_creating_it_ag
     events = await Notifications(session).create("billing", "events", Event)
     elsewhere = await Notifications(other).get("billing", "events", Event)
     await elsewhere.queue.configure(zq.QueueConfig(policy=NEW, history=zq.History(lifetime=60)))
-    for one in (session, other):
+    for opened in (session, other):
         with pytest.raises(AlreadyExistsError):
-            await Notifications(one).create("billing", "events", Event, policy=zq.AtLeastOnce(), history=False)
+            await Notifications(opened).create("billing", "events", Event, policy=zq.AtLeastOnce(), history=False)
     stored = await elsewhere.queue.configuration()
     assert (stored.policy, stored.history) == (NEW, zq.History(lifetime=60))
     await events.schedule(Event(number=1), datetime.now(UTC))
@@ -166,10 +166,10 @@ async def test_one_of_several_concurrent_creates_of_a_notification_queue_succeed
     policies = [zq.ConsumeTimes(times) for times in (2, 3, 4, 5)]
     made = await asyncio.gather(
         *(
-            Notifications(one).create("billing", "events", Event, policy=policy)
-            for one, policy in zip((session, other, session, other), policies, strict=True)
+            Notifications(opened).create("billing", "events", Event, policy=policy)
+            for opened, policy in zip((session, other, session, other), policies, strict=True)
         ),
         return_exceptions=True,
     )
-    [winner] = [policy for policy, one in zip(policies, made, strict=True) if not isinstance(one, BaseException)]
+    [winner] = [policy for policy, result in zip(policies, made, strict=True) if not isinstance(result, BaseException)]
     assert (await session.queue("billing:events").configuration()).policy == winner

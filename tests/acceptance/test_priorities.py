@@ -144,12 +144,12 @@ def listings_of(proxy: ZooKeeperProxy, folder: str) -> list[Request]:
 
 
 async def test_an_urgent_message_released_by_another_session_overtakes_a_backlog(open_session: Opener) -> None:
-    one, other = await open_session(), await open_session()
-    await one.queue("jobs").put(b"urgent", priority=-1)
-    async with one.transaction(autocommit=False) as tx:
-        assert await tx.take(one.queue("jobs")) is not None
-        await other.queue("jobs").put_many([b"plain"] * 20_000)
-        async with other.queue("jobs").consume(prefetch=1) as deliveries:
+    holder, consumer = await open_session(), await open_session()
+    await holder.queue("jobs").put(b"urgent", priority=-1)
+    async with holder.transaction(autocommit=False) as tx:
+        assert await tx.take(holder.queue("jobs")) is not None
+        await consumer.queue("jobs").put_many([b"plain"] * 20_000)
+        async with consumer.queue("jobs").consume(prefetch=1) as deliveries:
             for _ in range(300):
                 assert (await anext(deliveries)).value == b"plain"
             await tx.rollback(delay=0)
@@ -192,13 +192,13 @@ async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSessi
 
 
 async def test_an_idle_consumer_notices_a_new_priority(open_session: Opener) -> None:
-    one, other = await open_session(), await open_session()
-    await one.queue("jobs").configure(zq.QueueConfig())
-    async with other.queue("jobs").consume() as deliveries:
+    producer, consumer = await open_session(), await open_session()
+    await producer.queue("jobs").configure(zq.QueueConfig())
+    async with consumer.queue("jobs").consume() as deliveries:
         waiting = asyncio.ensure_future(anext(deliveries))
-        await eventually(lambda: _registered(one))
+        await eventually(lambda: _registered(producer))
         await asyncio.sleep(0.2)
-        await one.queue("jobs").put(b"first of its kind", priority=99)
+        await producer.queue("jobs").put(b"first of its kind", priority=99)
         assert (await asyncio.wait_for(waiting, 50)).value == b"first of its kind"
 
 

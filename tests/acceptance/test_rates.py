@@ -66,9 +66,9 @@ async def test_several_sessions_share_a_rate(
     round_trips = RoundTrips(monkeypatch, session, other)
     jobs, handled = session.queue("jobs"), Handled()
     await jobs.put_many([b"job"] * 60)
-    one = session.listener(jobs, handled, concurrency=8, rate=RATE)
-    two = other.listener(other.queue("jobs"), handled, concurrency=8, rate=RATE)
-    async with one, two:
+    first = session.listener(jobs, handled, concurrency=8, rate=RATE)
+    second = other.listener(other.queue("jobs"), handled, concurrency=8, rate=RATE)
+    async with first, second:
         await assert_empty(jobs, timeout=60)
     assert len(handled.begun) == 60
     assert most_in_a_second(handled.begun) <= allowed(RATE) + RATE * round_trips.longest

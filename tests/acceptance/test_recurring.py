@@ -52,7 +52,7 @@ async def test_jobs_outlive_their_schedulers_and_missed_occurrences_follow_the_j
         await jobs.add(missed, EVERY_SECOND, missed, b"", missed=missed, tolerance=1, limit=3)
     await asyncio.sleep(4.5)  # nobody schedules: that is what is tested
     async with Scheduler(session):
-        dates = {one: await occurrences(session.queue(one), 1) for one in ("last", "all", "skip")}
+        dates = {missed: await occurrences(session.queue(missed), 1) for missed in ("last", "all", "skip")}
         dates["all"] = await occurrences(session.queue("all"), 3)
     assert dates["all"][0] < dates["skip"][0], "the one makes up for what was missed, the other does not"
     assert dates["all"][2] - dates["all"][0] == timedelta(seconds=2)
@@ -72,7 +72,9 @@ async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_sched
         assert await reports.size() <= paused_at + 1, "one may have been in progress"
         resumed = await jobs.resume("report")
         dates = await occurrences(reports, paused_at + 3)
-        assert not [one for one in dates[paused_at + 1 :] if one <= resumed.last], "nothing of the pause is made up for"
+        assert not [date for date in dates[paused_at + 1 :] if date <= resumed.last], (
+            "nothing of the pause is made up for"
+        )
         await jobs.remove("report")
         assert await jobs.list() == []
     with pytest.raises(NotFoundError, match="report"):
@@ -89,7 +91,7 @@ async def test_each_process_can_declare_the_same_job_when_it_starts(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     both = [Jobs(session), Jobs(other)]
-    await asyncio.gather(*(one.declare("nightly", "0 3 * * *", "reports", b"x") for one in both * 5))
+    await asyncio.gather(*(jobs.declare("nightly", "0 3 * * *", "reports", b"x") for jobs in both * 5))
     before = await both[0].get("nightly")
     assert await both[1].declare("nightly", "0 3 * * *", "reports", b"x") == before, "left alone"
     changed = await both[1].declare("nightly", "0 4 * * *", "reports", b"y", missed="all")

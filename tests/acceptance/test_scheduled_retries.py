@@ -89,7 +89,7 @@ async def test_puts_of_the_exhausted_handler_are_committed_with_the_dead_letter(
     await jobs.put(b"x")
     await serve(jobs, session, handler, lambda: _holds(jobs.dead_letters.size))
     assert calls == [2, 3]
-    assert [one.value for one in await alarms.peek()] == [b"gave up on x"]
+    assert [message.value for message in await alarms.peek()] == [b"gave up on x"]
     assert await session.queue("results").size() == 0
     [dead] = await jobs.dead_letters.peek()
     assert dead.reason.endswith("ValueError: bad")

@@ -76,7 +76,7 @@ async def test_a_message_its_node_does_not_take_is_reaped_once_with_its_tokens_e
         await tx.rollback(delay=0)
     assert await reap(b) == 0, "it is fresh"
     clock.advance(60)
-    meters = [core_of(one).measure() for one in (b, c)]
+    meters = [core_of(opened).measure() for opened in (b, c)]
     reaped = await asyncio.gather(reap(b), reap(c))
     assert sorted(reaped) == [0, 1], "two reapers never duplicate"
     assert [meter.of("jobs").reaped for meter in meters] == reaped

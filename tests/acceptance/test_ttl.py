@@ -132,7 +132,7 @@ async def test_concurrent_sweeps_remove_each_expired_message_once(
     await jobs.put(b"unique", ttl=SHORT, key="k", unique=True)
     await jobs.put(b"long", ttl=60)
     await asyncio.sleep(LONGER)
-    swept = await asyncio.gather(*(sweep_expired(handle_of(one.queue("jobs"))) for one in (session, other)))
+    swept = await asyncio.gather(*(sweep_expired(handle_of(opened.queue("jobs"))) for opened in (session, other)))
     assert sum(swept) == 21
     assert [message.body for message in await jobs.peek()] == [b"long"]
     assert await jobs.dead_letters.size() == (21 if expired == "dead-letter" else 0)

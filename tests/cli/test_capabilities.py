@@ -46,7 +46,7 @@ def test_messages_are_delivered_by_priority_and_not_before_they_are_due(told: To
     [stats] = told("stats", "jobs")
     assert (stats["size"], stats["scheduled"], stats["priorities"]) == (3, 1, {"-5": 1, "0": 0, "5": 1})
     taken = told("consume", "jobs")
-    assert [(one["body"], one["priority"]) for one in taken] == [("urgent", -5), ("can wait", 5)]
+    assert [(message["body"], message["priority"]) for message in taken] == [("urgent", -5), ("can wait", 5)]
     assert taken[0]["headers"] == {"from": "shop", "note": "a=b"}
     told("put", "jobs", "x", "--header", "no text", status=Exit.USAGE)
     told("put", "jobs", "x", "--at", "2999-01-01T00:00", status=Exit.USAGE)
@@ -57,7 +57,11 @@ def test_messages_of_a_group_stay_in_order_and_an_ordered_queue_refuses_prioriti
         told("put", "accounts", body, "--group", "a")
     [stats] = told("stats", "accounts")
     assert stats["groups"] == 1
-    assert [(one["body"], one["group"]) for one in told("consume", "accounts")] == [("1", "a"), ("2", "a"), ("3", "a")]
+    assert [(message["body"], message["group"]) for message in told("consume", "accounts")] == [
+        ("1", "a"),
+        ("2", "a"),
+        ("3", "a"),
+    ]
     told("configure", "ledger", "--create", "--ordered")
     told("put", "ledger", "x", "--priority", "1", status=Exit.USAGE)
 
@@ -72,8 +76,8 @@ def test_messages_with_one_key_collapse_and_expired_messages_are_not_delivered(t
     told("put", "prices", "too late", "--ttl", "0.001")
     [stats] = told("stats", "prices")
     assert (stats["duplicates"], stats["expired"]) == (1, 1)
-    assert [(one["body"], one["key"]) for one in told("consume", "prices")] == [("costs 12", "article 7")]
-    assert sorted(one["outcome"] for one in told("history", "prices")) == ["collapsed", "expired", "finished"]
+    assert [(message["body"], message["key"]) for message in told("consume", "prices")] == [("costs 12", "article 7")]
+    assert sorted(record["outcome"] for record in told("history", "prices")) == ["collapsed", "expired", "finished"]
     [stats] = told("stats", "prices")
     assert (stats["records"], stats["size"]) == (3, 0)
 
@@ -88,11 +92,11 @@ def test_notifications_are_scheduled_found_replaced_and_removed(told: Told, zook
 
     asyncio.run(create())
     date = "2999-01-01T00:00:00+00:00"
-    [one] = notifications("schedule", "pay up", "--at", date, "--key1", "7", "--key2", "tenant", "--token", "t")
+    [scheduled] = notifications("schedule", "pay up", "--at", date, "--key1", "7", "--key2", "tenant", "--token", "t")
     notifications("schedule", "another", "--at", date)
     [found] = notifications("find", "--key2", "tenant")
     assert found == {
-        "id": one["id"],
+        "id": scheduled["id"],
         "date": date,
         "status": "future",
         "attempt": 0,
@@ -101,10 +105,10 @@ def test_notifications_are_scheduled_found_replaced_and_removed(told: Told, zook
         "user_token": "t",
         "event": "pay up",
     }
-    notifications("update", one["id"], "pay up!")
+    notifications("update", scheduled["id"], "pay up!")
     assert [other["event"] for other in notifications("find", "--key1", "7", "--key2", "tenant")] == ["pay up!"]
-    notifications("remove", one["id"])
-    notifications("remove", one["id"], status=Exit.NOTHING)
+    notifications("remove", scheduled["id"])
+    notifications("remove", scheduled["id"], status=Exit.NOTHING)
     [stats] = told("stats", "billing:reminders")
     assert (stats["size"], stats["scheduled"]) == (1, 1)
     notifications("schedule", "x", "--at", "2999-01-01T00:00", status=Exit.USAGE)

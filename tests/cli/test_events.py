@@ -35,7 +35,7 @@ async def test_buses_are_listed_with_the_waiting_events_of_each_group(
         await bus.post(Event(number=2))
     assert (await asyncio.to_thread(cli, "bus", "list", "--json")).records == [{"bus": "orders", "groups": ["audit"]}]
     groups = (await asyncio.to_thread(cli, "bus", "groups", "orders", "--json")).records
-    assert [(one["group"], one["queue"], one["size"]) for one in groups] == [
+    assert [(group["group"], group["queue"], group["size"]) for group in groups] == [
         (None, "orders", 2),
         ("audit", "orders@audit", 1),
     ]

@@ -44,5 +44,7 @@ def test_the_help_describes_arguments_and_options(command: str, said: str, shown
 
 def test_paragraphs_of_a_help_stay_apart(shown: pytest.CaptureFixture[str]) -> None:
     run(["audit", "--help"])
-    paragraphs = [one.strip() for one in "\n".join(map(str.strip, shown.readouterr().out.splitlines())).split("\n\n")]
-    assert [one for one in paragraphs if one.startswith("Each record is moved")]
+    paragraphs = [
+        paragraph.strip() for paragraph in "\n".join(map(str.strip, shown.readouterr().out.splitlines())).split("\n\n")
+    ]
+    assert [paragraph for paragraph in paragraphs if paragraph.startswith("Each record is moved")]

@@ -77,7 +77,7 @@ def test_a_kazoo_queue_is_moved_to_a_native_queue_and_then_to_a_curator_queue(
     assert (done.status, done.stderr) == (0, f"aiozkqueue: moved 3 messages from orders to {path}-2\n")
     target = ("--curator", f"{path}-2", "--lock-path", f"{path}-locks", "--kind", "priority")
     assert cli("consume", *target).text == "urgent\n1\n2\n"
-    assert [one["from"] for one in cli("moves", "--json").records] == [path, "orders"]
+    assert [move["from"] for move in cli("moves", "--json").records] == [path, "orders"]
 
 
 def test_a_message_that_does_not_fit_into_another_programs_queue_is_not_moved(cli: Cli, path: str) -> None:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def client(zookeeper: str) -> Iterator[KazooClient]:
-    one = KazooClient(hosts=zookeeper)
-    one.start()
-    yield one
-    one.stop()
-    one.close()
+    kazoo = KazooClient(hosts=zookeeper)
+    kazoo.start()
+    yield kazoo
+    kazoo.stop()
+    kazoo.close()
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_kazoo_queue_is_read_counted_explained_and_consumed(cli: Cli, client: 
     theirs.put(b"low", 200)
     theirs.put(b"high", 5)
     seen = cli("peek", "--kazoo", path, "--json").records
-    assert [one["body"] for one in seen] == ["high", "low"]
+    assert [message["body"] for message in seen] == ["high", "low"]
     [stats] = cli("stats", "--json", "--kazoo", path).records
     assert (stats["queue"], stats["size"]) == (path, 2)
     told = cli("why", "--kazoo", path, seen[0]["id"])

@@ -23,7 +23,7 @@ def test_a_paused_queue_delivers_nothing_until_it_is_resumed(cli: Cli, queue_roo
     assert "q (paused)" in cli("stats", "q").text
     assert cli("resume", "q").status == 0
     assert cli("consume", "q").text == "hello\n"
-    assert [(one["queue"], one["paused"]) for one in cli("stats", "--json").records] == [("q", False)]
+    assert [(queue["queue"], queue["paused"]) for queue in cli("stats", "--json").records] == [("q", False)]
     for command, now in (("pause", True), ("resume", False)):
         told = cli(command, "queue", "q", "--json")
         assert (told.status, told.records) == (1, [{"queue": "q", "paused": now}])

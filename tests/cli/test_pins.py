@@ -23,7 +23,7 @@ def test_pins_of_an_abandoned_audit_are_listed_and_removed(cli: Cli, zookeeper: 
 
     assert cli("pins", "list").status == 1
     asyncio.run(audit_and_die())
-    assert [(one["queue"], one["name"]) for one in cli("pins", "list", "--json").records] == [
+    assert [(pin["queue"], pin["name"]) for pin in cli("pins", "list", "--json").records] == [
         ("invoices", "audit"),
         ("orders", "audit"),
     ]
@@ -32,6 +32,6 @@ def test_pins_of_an_abandoned_audit_are_listed_and_removed(cli: Cli, zookeeper: 
     assert cli("pins", "remove", "audit", "orders", "--yes", "--json").records == [
         {"name": "audit", "queues": ["orders"]}
     ]
-    assert [one["queue"] for one in cli("pins", "list", "--json").records] == ["invoices"]
+    assert [pin["queue"] for pin in cli("pins", "list", "--json").records] == ["invoices"]
     assert cli("pins", "remove", "audit", "--yes").stderr == "aiozkqueue: removed the pin 'audit' from invoices\n"
     assert cli("pins", "remove", "audit", "--yes").status == 1

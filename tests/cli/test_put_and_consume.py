@@ -259,7 +259,7 @@ def test_an_empty_input_is_refused_and_an_empty_message_is_put_on_purpose(cli: C
     said = "aiozkqueue: stdin is empty, so no message is put; to put an empty one, give '' as the BODY\n"
     assert (refused.status, refused.stderr) == (2, said)
     assert cli("put", "q", "").status == 0
-    assert [one["body"] for one in cli("peek", "q", "--json").records] == [""]
+    assert [message["body"] for message in cli("peek", "q", "--json").records] == [""]
 
 
 def test_a_put_from_the_terminal_says_so_and_stores_no_empty_message(cli: Cli) -> None:

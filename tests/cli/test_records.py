@@ -44,10 +44,10 @@ def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
     for body in ("two", "three"):
         cli("put", "q", body)
         cli("consume", "q", "--limit", "1")
-    ended = [one["ended_at"] for one in cli("history", "q", "--json").records]
+    ended = [record["ended_at"] for record in cli("history", "q", "--json").records]
     assert len(ended) == 3
     assert ended == sorted(ended, reverse=True)  # the newest first, which a limit keeps
-    assert [one["ended_at"] for one in cli("history", "q", "--json", "--limit", "1").records] == ended[:1]
+    assert [record["ended_at"] for record in cli("history", "q", "--json", "--limit", "1").records] == ended[:1]
     [finished] = cli("state", "q", message_id, "--json").records
     assert finished["status"] == "finished"
     assert finished["claimed_by"]["pid"] > 0

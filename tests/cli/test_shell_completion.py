@@ -132,10 +132,10 @@ async def test_names_that_only_some_may_list_need_their_credentials(
 
     assert await asyncio.to_thread(complete, "put", "s") == []
     assert await asyncio.to_thread(complete, "put", "--auth", "digest:owner:a pass phrase", "s") == ["secret"]
-    one = "sasl:u:p digest:owner:a pass phrase"
-    assert await asyncio.to_thread(lambda: complete("put", "s", AIOZKQUEUE_AUTH=one)) == ["secret"]
+    credentials = "sasl:u:p digest:owner:a pass phrase"
+    assert await asyncio.to_thread(lambda: complete("put", "s", AIOZKQUEUE_AUTH=credentials)) == ["secret"]
     file = tmp_path / "credentials"
-    await asyncio.to_thread(file.write_text, f"{one}\n")
+    await asyncio.to_thread(file.write_text, f"{credentials}\n")
     assert await asyncio.to_thread(lambda: complete("put", "s", AIOZKQUEUE_AUTH_FILE=str(file))) == ["secret"]
     assert await asyncio.to_thread(complete, "put", "--auth-file", str(file), "s") == ["secret"]
     assert await asyncio.to_thread(complete, "put", "--auth-file", f"{file}-missing", "s") == []

@@ -36,7 +36,7 @@ def main(hosts: str, timeout: float) -> None:
         if command == "put":
             queue.put(bytes.fromhex(arguments[0]), arguments[1])
         elif command == "put_all":
-            queue.put_all([bytes.fromhex(one) for one in arguments[0]], arguments[1])
+            queue.put_all([bytes.fromhex(value) for value in arguments[0]], arguments[1])
         elif command == "get":
             got = queue.get(*arguments)
             answer = None if got is None else bytes(got).hex()

@@ -51,7 +51,7 @@ async def test_we_and_curator_read_each_others_compressed_items(
     await compressing.ask("put", "q", LONG.hex(), *extra)
     [name] = await server_view.children(path)
     assert (await server_view.get(f"{path}/{name}")).startswith(b"\x1f\x8b")
-    assert [one.body for one in await queue.peek()] == [LONG]
+    assert [message.body for message in await queue.peek()] == [LONG]
     assert await drained(session, queue) == [LONG]
 
     await queue.put(LONG, **options)

@@ -141,7 +141,7 @@ async def test_a_bounded_queue_limits_us_and_curator(
 ) -> None:
     """Each has looked since what was put last: ours because it is another session, theirs because it is waited for."""
     locks = f"{path}-locks"
-    queue, beside = (one.curator_queue(path, lock_path=locks) for one in (session, other))
+    queue, beside = (opened.curator_queue(path, lock_path=locks) for opened in (session, other))
     await queue.configure(zq.QueueConfig(max_size=3))
     await curator.ask("open", "q", "queue", path, locks, 3)
     await queue.put_many([b"1", b"2"])

@@ -153,14 +153,14 @@ async def test_messages_with_a_hundred_random_ids_are_delivered_in_put_order(
     queue = session.curator_queue(path, lock_path=locks, kind="id")
     ids = [str(chance.random()) for _ in range(100)]
     await curator.ask("open", "q", "id", path, locks, 0)
-    for one in ids:
-        await curator.ask("put", "q", one.encode().hex(), one)
-    assert await awaited(session, queue, 100) == [one.encode() for one in ids]
+    for item_id in ids:
+        await curator.ask("put", "q", item_id.encode().hex(), item_id)
+    assert await awaited(session, queue, 100) == [item_id.encode() for item_id in ids]
     async with session.transaction() as tx:
-        for one in ids:
-            tx.put(queue, one.encode(), key=one)
+        for item_id in ids:
+            tx.put(queue, item_id.encode(), key=item_id)
     await curator.ask("consume", "c", "id", path, locks, "show", 1)
-    assert await curator.shown("c", 100) == [one.encode() for one in ids]
+    assert await curator.shown("c", 100) == [item_id.encode() for item_id in ids]
 
 
 # -- the simple queue
@@ -229,7 +229,7 @@ async def test_full_shards_cause_new_ones_up_to_the_maximum(
 ) -> None:
     """Two sessions that put at the same time add the same shard, not one each."""
     threshold, most = 5, 3
-    sides = [one.curator_shards(path, threshold=threshold, max_queues=most) for one in (session, other)]
+    sides = [opened.curator_shards(path, threshold=threshold, max_queues=most) for opened in (session, other)]
     for _ in range(threshold * (most + 1) // 2):
         await asyncio.gather(*(shards.put(b"x") for shards in sides))
     names = await server_view.children(path)

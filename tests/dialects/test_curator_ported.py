@@ -239,7 +239,7 @@ async def test_several_bounded_producers_and_consumers_keep_the_bound(
 ) -> None:
     """Two producers of ours and a Java one, bounded to ten; the bound may be exceeded by the puts in progress."""
     most, each, locks = 10, 60, f"{path}-locks"
-    queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
+    queues = [opened.curator_queue(path, lock_path=locks) for opened in (session, other)]
     await queues[0].configure(zq.QueueConfig(max_size=most))
     await curator.ask("open", "q", "queue", path, locks, most)
     seen: list[int] = []

@@ -167,7 +167,7 @@ async def test_one_of_several_concurrent_consumers_gets_a_message(
     """Each looks once; two of them find it locked."""
     place = f"{path}-locking"
     await session.kazoo_queue(place).put(b"one")
-    got = await asyncio.gather(kazoo.get(place, 0), *(take_and_hold(one, place) for one in (session, other)))
+    got = await asyncio.gather(kazoo.get(place, 0), *(take_and_hold(opened, place) for opened in (session, other)))
     assert (got.count(b"one"), got.count(None)) == (1, 2)
 
 

@@ -50,7 +50,7 @@ async def test_two_sessions_and_curator_threads_take_each_of_a_thousand_messages
     session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     locks = f"{path}-locks"
-    queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
+    queues = [opened.curator_queue(path, lock_path=locks) for opened in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
     ours = [await awaited(session, queues[0], 1), list[bytes]()]  # however quick each is, the other has had something
     await curator.ask("consume", "c", "queue", path, locks, "show", 4)
@@ -66,7 +66,7 @@ async def test_two_sessions_and_kazoo_take_each_of_a_thousand_messages_once(
     session: zq.QueueSession, other: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
     path = f"{path}-locking"
-    queues = [one.kazoo_queue(path) for one in (session, other)]
+    queues = [opened.kazoo_queue(path) for opened in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
     ours = [await awaited(session, queues[0], 1), list[bytes]()]  # as above
     first = await kazoo.get(path, 30)

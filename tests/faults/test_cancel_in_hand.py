@@ -109,7 +109,9 @@ async def test_a_listener_starts_although_the_request_that_watches_for_cancellat
             raise
 
     async with asyncio.timeout(60), zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        lost = getattr(proxy, fault)(lambda one: one.opcode == Opcode.ADD_WATCH and b"/cancelled" in one.body)
+        lost = getattr(proxy, fault)(
+            lambda request: request.opcode == Opcode.ADD_WATCH and b"/cancelled" in request.body
+        )
         async with session.listener(session.queue("jobs"), slow):
             await lost.struck()
             message_id = await holder.queue("jobs").put(b"slow")

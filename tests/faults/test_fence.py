@@ -113,7 +113,7 @@ async def test_a_message_of_a_batch_that_is_released_before_the_read_is_claimed_
         await other._runtime.zookeeper.multi([Delete(lock), SetData(item, b"a")])
         (message,) = await others.take_many(other.queue("jobs"), 3, timeout=30)
         fault.release()
-        assert [one.body for one in await taking] == [b"b", b"c"]
+        assert [message.body for message in await taking] == [b"b", b"c"]
         assert message.body == b"a"
     assert others.outcome is tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
@@ -315,12 +315,16 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
         message = await first.take(jobs)
         assert message is not None
         assert await rest.take(jobs) is not None
-        listing = proxy.hold_request(lambda one: one.opcode == Opcode.GET_CHILDREN and b"/jobs/items" in one.body)
+        listing = proxy.hold_request(
+            lambda request: request.opcode == Opcode.GET_CHILDREN and b"/jobs/items" in request.body
+        )
         forcing = asyncio.ensure_future(operator.queue("jobs").admin.release_claims())
         await listing.struck()
         first.reject(message, "to come back under the same id")
         await first.commit()
-        reading = proxy.hold_request(lambda one: one.opcode == Opcode.MULTI_READ and b"/items/item-" in one.body)
+        reading = proxy.hold_request(
+            lambda request: request.opcode == Opcode.MULTI_READ and b"/items/item-" in request.body
+        )
         listing.release()
         await reading.struck()
         assert await jobs.dead_letters.redrive() == 1
@@ -331,7 +335,7 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
             reading.release()
             assert await forcing == 1, "the one that was held all the time"
             async with operator.transaction() as third:
-                assert [one.body for one in await third.take_many(operator.queue("jobs"), 2)] == [b"b"]
+                assert [message.body for message in await third.take_many(operator.queue("jobs"), 2)] == [b"b"]
             await second.commit()
         with pytest.raises(zq.ClaimLostError):
             await rest.commit()

@@ -174,18 +174,18 @@ async def test_two_transactions_that_use_up_the_lock_budget_do_not_deadlock(
     await jobs.put_many([b"%d" % number for number in range(20)])
     async with (
         asyncio.timeout(30),
-        session.transaction(autocommit=False) as one,
-        session.transaction(autocommit=False) as two,
+        session.transaction(autocommit=False) as first,
+        session.transaction(autocommit=False) as second,
     ):
-        held = len(await one.take_many(jobs, 3)) + len(await two.take_many(jobs, 6))
+        held = len(await first.take_many(jobs, 3)) + len(await second.take_many(jobs, 6))
         assert 3 < held < 9
-        assert await two.take_many(jobs, 3) == []
-        waiting = asyncio.ensure_future(two.take_many(jobs, 3, timeout=None))
+        assert await second.take_many(jobs, 3) == []
+        waiting = asyncio.ensure_future(second.take_many(jobs, 3, timeout=None))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        await one.rollback(delay=0)
+        await first.rollback(delay=0)
         assert await waiting
-        await two.rollback(delay=0)
+        await second.rollback(delay=0)
 
 
 async def test_closing_with_pending_releases_while_disconnected_ends_in_time_and_leaves_no_lock(

@@ -84,7 +84,7 @@ async def test_a_rollback_of_several_requests_leaves_no_lock_and_releases_every_
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, when: str, times: int
 ) -> None:
     jobs = session.queue("jobs")
-    identities = [one for _ in range(3) for one in await jobs.put_many([bytes(40_000)] * 10)]
+    identities = [message_id for _ in range(3) for message_id in await jobs.put_many([bytes(40_000)] * 10)]
     async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(jobs, 30)) == 30
         fault = lose(proxy, SETTLE, when, 2 * times)  # of the first part, and of the one behind it
@@ -157,9 +157,9 @@ async def test_a_claim_request_that_is_lost_leaves_a_message_that_another_sessio
     taken: list[bytes] = []
     async with zq.connect(quick, root=root, session_timeout=20) as other:
 
-        async def take(one: zq.QueueSession) -> None:
-            async with one.transaction() as tx:
-                taken.extend(message.body for message in await tx.take_many(one.queue("jobs"), 2))
+        async def take(opened: zq.QueueSession) -> None:
+            async with opened.transaction() as tx:
+                taken.extend(message.body for message in await tx.take_many(opened.queue("jobs"), 2))
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(take(session))

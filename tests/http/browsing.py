@@ -52,7 +52,11 @@ async def window(browser: Browser, service: Service, kind: str = "light", *, key
 async def violations(page: Page) -> list[str]:
     """Return the violations of accessibility rules that axe-core finds on a page."""
     results = await Axe().run(page)
-    return [f"{one['id']}: {node['html'][:200]}" for one in results.response["violations"] for node in one["nodes"]]
+    return [
+        f"{violation['id']}: {node['html'][:200]}"
+        for violation in results.response["violations"]
+        for node in violation["nodes"]
+    ]
 
 
 async def too_wide(page: Page) -> bool:
@@ -87,7 +91,7 @@ async def fill(session: zq.QueueSession) -> list[str]:
                 await delivery.rollback(delay=3600)
             else:
                 await delivery.commit()
-    await orders.put_many([b'{"order": %d, "customer": "K-%d"}' % (one, 100 + one) for one in range(9, 20)])
+    await orders.put_many([b'{"order": %d, "customer": "K-%d"}' % (number, 100 + number) for number in range(9, 20)])
     await orders.put(b"grouped", group="nightly")
     await orders.put(b"later", delay=7200)
     await session.queue("invoices").put_many([b'{"invoice": %d}' % number for number in range(1, 31)])

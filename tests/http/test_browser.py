@@ -150,9 +150,9 @@ async def test_queues_that_need_attention_look_so_and_idle_ones_fade(page: Page)
         ("orders", "5 dead", "sick"),
         ("archive", "", "idle"),
     ):
-        one = page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
-        await expect(one).to_have_class(kind)
-        await expect(one).to_contain_text(text)
+        row = page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+        await expect(row).to_have_class(kind)
+        await expect(row).to_contain_text(text)
     await page.get_by_role("link", name="Need attention 3").click()
     await expect(page.locator("tbody tr")).to_have_count(3)
 
@@ -338,7 +338,9 @@ async def test_a_message_shows_its_properties_its_payload_and_its_story(page: Pa
 
 async def test_a_waiting_message_is_moved_and_cancelled(page: Page, session: zq.QueueSession) -> None:
     orders = session.queue("orders")
-    first, second = [one for one in await orders.peek(20) if b"K-109" in one.body or b"K-110" in one.body]
+    first, second = [
+        message for message in await orders.peek(20) if b"K-109" in message.body or b"K-110" in message.body
+    ]
     await page.goto(f"/queues/orders/messages/{first.id}")
     await confirm(page, "Move", f"Move the message {first.id} of orders?")
     await page.get_by_label("To the queue").fill("archive")
@@ -392,7 +394,7 @@ async def test_dead_letters_are_redriven_and_deleted_and_the_filter_is_kept(
         await page.get_by_label("Into another queue").fill("archive")
         await page.get_by_role("button", name="Redrive").click()
         await told(page, "1 of 1 dead letter was redriven into archive.")
-        assert [one.id for one in await session.queue("archive").peek()] == [dead[0]]
+        assert [message.id for message in await session.queue("archive").peek()] == [dead[0]]
         await expect(page.get_by_role("searchbox")).to_have_value("VALUE")
         await expect(page.locator("tbody tr")).to_have_count(2)
         size = await orders.size()

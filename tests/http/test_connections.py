@@ -183,8 +183,8 @@ class TestCrowd:
     def test_an_address_beyond_its_share_loses_its_own_idle_connection_first(self) -> None:
         crowd = Crowd[int](10, 2)
         crowd.enter(0, "b")
-        for one in (1, 2):
-            crowd.enter(one, "a")
+        for connection in (1, 2):
+            crowd.enter(connection, "a")
         assert crowd.enter(3, "a") == (True, 1)
         crowd.work(2)
         crowd.work(3)
@@ -194,8 +194,8 @@ class TestCrowd:
     def test_the_address_with_the_most_connections_loses_one_when_all_are_taken(self) -> None:
         crowd = Crowd[int](4, 4)
         crowd.enter(0, "b")
-        for one in (1, 2, 3):
-            crowd.enter(one, "a")
+        for connection in (1, 2, 3):
+            crowd.enter(connection, "a")
         crowd.work(1)
         assert crowd.enter(4, "c") == (True, 2)
         crowd.leave(2)  # the end of its connection is heard of later
@@ -211,9 +211,9 @@ class TestCrowd:
 
     def test_running_requests_are_never_cut_off(self) -> None:
         crowd = Crowd[int](2, 2)
-        for one in (1, 2):
-            crowd.enter(one, "a")
-            crowd.work(one)
+        for connection in (1, 2):
+            crowd.enter(connection, "a")
+            crowd.work(connection)
         assert crowd.enter(3, "b") == (False, None)
         crowd.leave(3)
         crowd.idle(2)

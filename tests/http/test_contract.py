@@ -39,10 +39,10 @@ async def test_any_json_value_is_polled_as_it_was_sent(service: Service, kind: s
     assert (sent.status_code, sent.json()) == (200, OK)
     polled = await service.get(f"/{kind}/1/q/poll")
     assert polled.headers["content-type"] == "application/json"
-    (one,) = polled.json()
-    assert set(one) == {"id", "payload"}
-    assert one["payload"] == message
-    assert type(one["payload"]) is type(message)
+    (message_polled,) = polled.json()
+    assert set(message_polled) == {"id", "payload"}
+    assert message_polled["payload"] == message
+    assert type(message_polled["payload"]) is type(message)
 
 
 @kinds

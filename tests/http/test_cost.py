@@ -91,11 +91,11 @@ async def test_fifty_open_browsers_cost_zookeeper_as_much_as_one(
             assert {answer.status_code for answer in answers} == {200}
         counts.append(await received(session))
         moments.append(time.monotonic())
-    one, others = counts[1] - counts[0], counts[2] - counts[1]
-    if others > 2 * one:  # the service samples the queues whether or not a browser is open: how often in this time?
+    first, added = counts[1] - counts[0], counts[2] - counts[1]
+    if added > 2 * first:  # the service samples the queues whether or not a browser is open: how often in this time?
         await asyncio.sleep(moments[2] - moments[1])
-        others -= await received(session) - counts[2]
-    assert others <= 2 * one
+        added -= await received(session) - counts[2]
+    assert added <= 2 * first
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ async def test_pages_do_not_wait_for_the_listing_of_a_deep_queue(
 
         await eventually(shown)
         path = f"/deep/{folder}".encode()
-        listing = proxy.hold_reply(lambda one: path in one.body and one.opcode == Opcode.GET_CHILDREN)
+        listing = proxy.hold_reply(lambda request: path in request.body and request.opcode == Opcode.GET_CHILDREN)
 
         async def listed() -> bool:
             return bool(listing.requests)
@@ -190,6 +190,6 @@ async def fill(session: zq.QueueSession, name: str, number: int) -> None:
     """Create this many messages, faster than by puts."""
     core = core_of(session)
     lane = core.queue_state(name).paths.items
-    names = [Create(f"{lane}/item-iDeep{one:014d}-{one + 1:010d}", b"1") for one in range(number)]
+    names = [Create(f"{lane}/item-iDeep{n:014d}-{n + 1:010d}", b"1") for n in range(number)]
     for start in range(0, number, 5000):
         await asyncio.gather(*(core.zookeeper.multi(names[at : at + 500]) for at in range(start, start + 5000, 500)))

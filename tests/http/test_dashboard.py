@@ -197,9 +197,9 @@ async def test_redriving_shows_the_number_of_dead_letters_first(
     assert "2 of 2 dead letters were redriven" in done.text
     assert done.url.params["search"] == "other", "the search is kept"
     assert await session.queue("jobs").size() == 2
-    one = {"proof": form["proof"], "action": "delete", "id": [dead[0]]}
-    assert "deleted permanently" in (await browser.post("/queues/jobs/actions", data=one)).text
-    done = await browser.post("/queues/jobs/actions", data={**one, "confirmed": "yes"})
+    deletion = {"proof": form["proof"], "action": "delete", "id": [dead[0]]}
+    assert "deleted permanently" in (await browser.post("/queues/jobs/actions", data=deletion)).text
+    done = await browser.post("/queues/jobs/actions", data={**deletion, "confirmed": "yes"})
     assert "1 of 1 dead letter was deleted" in done.text
     assert await session.queue("jobs").dead_letters.size() == 0
 

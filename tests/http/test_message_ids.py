@@ -26,7 +26,7 @@ ILLEGAL = "java.lang.IllegalArgumentException"
 
 async def bury(session: zq.QueueSession, number: int) -> None:
     queue = session.queue("q")
-    await queue.put_many([b"%d" % one for one in range(number)])
+    await queue.put_many([b"%d" % n for n in range(number)])
     async with session.transaction() as tx:
         for message in await tx.take_many(queue, number, timeout=30):
             tx.reject(message, "broken")
@@ -35,9 +35,9 @@ async def bury(session: zq.QueueSession, number: int) -> None:
 async def refused(service: Service, queue: str, ids: list[str]) -> None:
     """Neither ack nor renew takes any of these ids, alone or among others."""
     for path in ("ack", "renew"):
-        for one in ids:
-            answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps([one]), headers=JSON)
-            assert (answer.status_code, answer.headers.get("X-BV-Exception")) == (400, ILLEGAL), one
+        for message_id in ids:
+            answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps([message_id]), headers=JSON)
+            assert (answer.status_code, answer.headers.get("X-BV-Exception")) == (400, ILLEGAL), message_id
         answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps(ids), headers=JSON)
         assert answer.status_code == 400
 
@@ -94,7 +94,7 @@ async def test_an_id_from_one_server_is_valid_at_another(
 ) -> None:
     second = await start()
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
-    ids = [one["id"] for one in (await service.get("/queue/1/q/peek")).json()]
+    ids = [message["id"] for message in (await service.get("/queue/1/q/peek")).json()]
     assert (await second.post("/queue/1/q/ack", json=ids)).status_code == 200
     assert await session.queue("q").size() == 0
 

@@ -89,7 +89,7 @@ async def test_a_client_that_does_not_read_its_response_is_disconnected(
         own = writer.get_extra_info("sockname")
 
         def cut_off() -> bool:
-            return not any(one.raddr == own for one in psutil.Process().net_connections("tcp"))
+            return not any(connection.raddr == own for connection in psutil.Process().net_connections("tcp"))
 
         await eventually(lambda: asyncio.to_thread(cut_off), 90)
         taken = b""

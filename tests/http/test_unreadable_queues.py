@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 #: 2.8 KB that would make 262,144 lanes.
-HUGE = json.dumps({"shards": 1024, "width": 1024, "priorities": {str(one): {} for one in range(-128, 128)}}).encode()
+HUGE = json.dumps(
+    {"shards": 1024, "width": 1024, "priorities": {str(priority): {} for priority in range(-128, 128)}}
+).encode()
 CONFIGURATIONS = {
     "no-json": b"{",
     "a-newer-policy": b'{"policy": {"kind": "of-tomorrow"}}',

@@ -143,8 +143,8 @@ def replies(data: bytes) -> None:
 
 
 DECODERS: dict[str, Callable[[bytes], None]] = {
-    one.__name__: one
-    for one in (
+    decoder.__name__: decoder
+    for decoder in (
         envelope,
         config,
         bundle,

@@ -148,7 +148,7 @@ def test_an_item_of_any_bytes_is_delivered_or_dead_lettered_with_a_reason(
     data: list[bytes], zookeeper: str, writer: Writer
 ) -> None:
     root = new_root()
-    writer.queue(root, **{f"items__item-ihostile{n}-{n:010d}": one for n, one in enumerate(data)})
+    writer.queue(root, **{f"items__item-ihostile{n}-{n:010d}": item for n, item in enumerate(data)})
 
     async def consume() -> None:
         async with consuming(zookeeper, root) as session:

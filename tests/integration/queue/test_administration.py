@@ -117,7 +117,7 @@ async def test_purge_removes_all_messages_that_are_not_held(
     assert await session.queue("results").size() == 1
     tree = await server_view.tree(f"{queue_root}/jobs")
     folders = ("items", "locks", "due", "meta")
-    assert [path for path in tree if any(path.startswith(f"{queue_root}/jobs/{one}/") for one in folders)] == []
+    assert [path for path in tree if any(path.startswith(f"{queue_root}/jobs/{folder}/") for folder in folders)] == []
 
 
 async def test_release_claims_releases_every_claim_and_its_holders_can_change_nothing(

@@ -167,7 +167,7 @@ async def test_on_dead_gets_each_message_that_is_given_up_with_its_error(session
     for body in (b"1", b"2", b"no number"):
         await session.queue("numbers").put(body)
     await serve(session, numbers, handler, holds(numbers, 3), on_dead=alarm)
-    assert [(body, type(error)) for body, _, error in sorted(got, key=lambda one: one[0])] == [
+    assert [(body, type(error)) for body, _, error in sorted(got, key=lambda event: event[0])] == [
         (b"1", type(None)),
         (b"2", OSError),
         (b"no number", zq.PayloadError),

@@ -74,7 +74,7 @@ async def test_a_declared_queue_works_while_its_application_is_connected(shop: S
             assert message is not None
             assert message.value == Order(id=1)
             tx.put(shop.invoices, Invoice(order=1))
-        assert [one.value for one in await shop.invoices.peek()] == [Invoice(order=1)]
+        assert [message.value for message in await shop.invoices.peek()] == [Invoice(order=1)]
         late = shop.app.queue("late")
         await late.put(b"declared while it is connected")
     with pytest.raises(zq.SessionClosedError, match="its application is not connected"):
@@ -145,7 +145,7 @@ async def test_a_job_is_handled_at_its_time(queue_session: zq.QueueSession, queu
     assert len(set(occurrences)) == 1
     assert occurrences[0].endswith("T03:00:00+00:00")
     async with app.serve(queue_session):  # another process declares the same
-        assert [one.cron for one in await Jobs(queue_session).list()] == ["0 3 * * *"]
+        assert [job.cron for job in await Jobs(queue_session).list()] == ["0 3 * * *"]
 
 
 async def test_a_job_with_an_invalid_time_is_refused_at_the_start(queue_session: zq.QueueSession) -> None:

@@ -113,7 +113,7 @@ async def test_consumers_hold_the_messages_that_are_left_in_their_bundles(
     async with other.transaction() as tx:
         taken = await tx.take_many(other.queue("jobs"), NUMBER, timeout=10)
         (holder,) = await queue.admin.consumers()
-        assert {one.id for one in taken} <= set(holder.messages) <= set(ids)
+        assert {message.id for message in taken} <= set(holder.messages) <= set(ids)
         assert len(holder.messages) > 1
 
 

@@ -167,7 +167,7 @@ async def test_async_with_delivery_commits_on_success_and_rolls_back_on_an_excep
             except KeyError:
                 pass
             outcomes.append((delivery.value, delivery.attempt, delivery.outcome))
-    assert sorted(outcomes, key=lambda one: one[:2]) == [
+    assert sorted(outcomes, key=lambda outcome: outcome[:2]) == [
         (b"1", 1, zq.Outcome.COMMITTED),
         (b"2", 1, zq.Outcome.ROLLED_BACK),
         (b"2", 2, zq.Outcome.COMMITTED),

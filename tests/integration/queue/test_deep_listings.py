@@ -136,7 +136,9 @@ async def searched() -> AsyncIterator[list[int]]:
     async def count() -> None:
         while True:
             objects = gc.get_objects()
-            counts.append(sum(len(one) if type(one) in {list, set} else 1 for one in objects if one is not objects))
+            counts.append(
+                sum(len(found) if type(found) in {list, set} else 1 for found in objects if found is not objects)
+            )
             del objects
             await asyncio.sleep(0.02)
 
@@ -179,7 +181,9 @@ async def test_the_search_for_garbage_visits_few_locks_and_few_findings_of_the_d
     core, paths = core_of(session), state_of(jobs).paths
     for start in range(0, MANY, 2_000):
         ids = [f"Lost{number:014d}" for number in range(start, start + 2_000)]
-        await core.zookeeper.multi([Create(paths.lock(one), LockRecord(one, one[:8]).encode()) for one in ids])
+        await core.zookeeper.multi(
+            [Create(paths.lock(message_id), LockRecord(message_id, message_id[:8]).encode()) for message_id in ids]
+        )
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "diagnose": lambda: session.admin.diagnose("jobs", budget=60),
         "stats": jobs.stats,

@@ -259,9 +259,9 @@ async def test_put_records_the_element_in_memory_and_makes_no_network_calls(
 async def test_transactions_share_one_zookeeper_session(session: zq.QueueSession, server_view: Observer) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2"])
-    async with session.transaction() as one, session.transaction() as two:
-        await one.take(jobs)
-        await two.take(jobs)
+    async with session.transaction() as first, session.transaction() as second:
+        await first.take(jobs)
+        await second.take(jobs)
         owners = set((await server_view.ephemerals(f"{session._runtime.root}/jobs/locks")).values())
         assert owners == {zookeeper_session(session)}
 

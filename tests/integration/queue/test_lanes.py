@@ -92,7 +92,7 @@ async def test_the_number_of_lanes_changes_while_sessions_put_and_take(
             await session.queue("jobs").configure(zq.QueueConfig(shards=shards))
 
     everything = bodies(expected)
-    listeners = [one.listener(one.queue("jobs"), note, concurrency=8) for one in consumers]
+    listeners = [consumer.listener(consumer.queue("jobs"), note, concurrency=8) for consumer in consumers]
     async with listeners[0], listeners[1], listeners[2], asyncio.timeout(90):
         await asyncio.gather(
             produce(producers[0], everything[:400]),

@@ -135,15 +135,15 @@ async def test_concurrent_puts_of_many_sessions_to_the_same_new_lanes_succeed(
 
     async def produce(session: zq.QueueSession, number: int) -> None:
         jobs = session.queue("jobs")
-        await asyncio.gather(*(jobs.put(b"%d %d" % (number, one)) for one in range(40)))
+        await asyncio.gather(*(jobs.put(b"%d %d" % (number, n)) for n in range(40)))
         async with session.transaction() as tx:
-            for one in range(40, 60):
-                tx.put(jobs, b"%d %d" % (number, one), priority=one % 3)
-        for one in range(60, 70):
-            await jobs.put(b"%d %d" % (number, one), group=f"group {one}")
+            for n in range(40, 60):
+                tx.put(jobs, b"%d %d" % (number, n), priority=n % 3)
+        for n in range(60, 70):
+            await jobs.put(b"%d %d" % (number, n), group=f"group {n}")
 
     await asyncio.gather(*(produce(session, number) for number, session in enumerate(sessions)))
-    expected = [b"%d %d" % (number, one) for number in range(6) for one in range(70)]
+    expected = [b"%d %d" % (number, n) for number in range(6) for n in range(70)]
     assert sum((await lanes.sizes()).values()) == len(expected)
     assert Counter(await drained(sessions[-1])) == Counter(expected)
 

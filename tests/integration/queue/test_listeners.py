@@ -420,11 +420,11 @@ async def test_all_listeners_share_one_deadline_and_the_log_names_those_that_exc
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(running, 30)
     assert [handler.cancelled for handler in handlers] == [1, 1, 1]
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     for queue in queues:
         assert any(
-            f"listener of queue {queue.name}:" in one and "did not finish within 1 s and are cancell" in one
-            for one in said
+            f"listener of queue {queue.name}:" in line and "did not finish within 1 s and are cancell" in line
+            for line in logged
         )
     at = sorted(handler.cancelled_at for handler in handlers)
     assert at[0] - start > 0.9

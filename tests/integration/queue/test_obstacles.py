@@ -459,7 +459,7 @@ async def test_an_obstacle_in_another_programs_queue_blocks_only_its_own_item(
     queue = session.curator_queue(path, lock_path=f"{path}-locks") if curator else session.kazoo_queue(path)
     await queue.put(b"in the way")
     items = path if curator else f"{path}/entries"
-    (item,) = [one for one in await server_view.children(items) if one.startswith(("queue-", "entry-"))]
+    (item,) = [name for name in await server_view.children(items) if name.startswith(("queue-", "entry-"))]
     if sealed:
         await set_acl(server_view, f"{items}/{item}", readable=False)
     else:
@@ -472,7 +472,7 @@ async def test_an_obstacle_in_another_programs_queue_blocks_only_its_own_item(
         calls.append(delivery.body)
 
     async def only_it() -> bool:
-        return [one for one in await server_view.children(items) if one.startswith(("queue-", "entry-"))] == [item]
+        return [name for name in await server_view.children(items) if name.startswith(("queue-", "entry-"))] == [item]
 
     async with session.listener(queue, handler):
         await eventually(only_it)

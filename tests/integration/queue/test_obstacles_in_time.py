@@ -83,7 +83,7 @@ async def test_a_znode_below_a_timed_lock_keeps_its_message_until_it_is_deleted(
         assert await tx.take(jobs) is None
     clock.advance(100)
     findings = (await session.admin.diagnose("jobs")).findings
-    assert "1 message not released" in " ".join(one.text for one in findings if one.subject == "jobs")
+    assert "1 message not released" in " ".join(finding.text for finding in findings if finding.subject == "jobs")
     await server_view.delete(child)
     taking = asyncio.create_task(take_one(session, patience=3000))
     for _ in range(30):

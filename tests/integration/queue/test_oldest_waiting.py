@@ -40,7 +40,7 @@ async def oldest(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> Callable[[]
             assert sampled == (None if since is None else pytest.approx(since.timestamp(), abs=0.001))
         if since is None:
             return None
-        (found,) = [one.body for one in await jobs.peek(100) if one.enqueued_at == since]
+        (found,) = [message.body for message in await jobs.peek(100) if message.enqueued_at == since]
         return found
 
     return body

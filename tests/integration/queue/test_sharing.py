@@ -70,7 +70,7 @@ class Crowd:
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [one for one in outcomes if not isinstance(one, asyncio.CancelledError)] == []
+        assert [outcome for outcome in outcomes if not isinstance(outcome, asyncio.CancelledError)] == []
 
     async def _take(self, session: zq.QueueSession, took: list[bytes]) -> None:
         jobs = session.queue("jobs")
@@ -94,8 +94,8 @@ async def test_four_sessions_share_a_backlog_with_few_failed_claims(
     assert Counter(crowd.bodies) == Counter(bodies)
     assert await server_view.children(f"{queue_root}/jobs/items") == []
     await no_locks(locks)
-    in_vain = sum(counts(one).contended_locks + counts(one).gone for one in sessions)
-    assert in_vain <= 0.2 * len(bodies), [counts(one) for one in sessions]
+    in_vain = sum(counts(opened).contended_locks + counts(opened).gone for opened in sessions)
+    assert in_vain <= 0.2 * len(bodies), [counts(opened) for opened in sessions]
     assert all(took for took in crowd.took)
 
 
@@ -108,10 +108,10 @@ async def test_idle_sessions_seldom_ask_for_the_same_message_of_a_bundle(
     await jobs.configure(zq.QueueConfig(bundle=64))
     sessions = [await open_session() for _ in range(number)]
     async with AsyncExitStack() as stack:
-        transactions = [await stack.enter_async_context(one.transaction()) for one in sessions]
+        transactions = [await stack.enter_async_context(opened.transaction()) for opened in sessions]
         taking = [
-            asyncio.create_task(tx.take(one.queue("jobs"), timeout=None))
-            for one, tx in zip(sessions, transactions, strict=True)
+            asyncio.create_task(tx.take(opened.queue("jobs"), timeout=None))
+            for opened, tx in zip(sessions, transactions, strict=True)
         ]
         await registered(server_view, queue_root, number)
         await asyncio.sleep(1)  # until all have the whole registry
@@ -120,7 +120,7 @@ async def test_idle_sessions_seldom_ask_for_the_same_message_of_a_bundle(
         async with asyncio.timeout(30):
             messages = await asyncio.gather(*taking)
     assert sorted(message.value for message in messages if message is not None) == bodies
-    in_vain = [counts(one).contended_locks + counts(one).gone for one in sessions]
+    in_vain = [counts(opened).contended_locks + counts(opened).gone for opened in sessions]
     assert sum(in_vain) <= 4 * number, in_vain  # if all ask for the oldest message: half the square of their number
 
 
@@ -246,9 +246,9 @@ async def test_a_take_without_waiting_finds_a_message_of_any_consumers_share(
     await jobs.configure(zq.QueueConfig())
     sessions = [await open_session() for _ in range(4)]
     # Each takes from the queue, and waits for nothing now.
-    for one in sessions:
-        async with one.transaction() as tx:
-            assert await tx.take(one.queue("jobs"), timeout=0) is None
+    for opened in sessions:
+        async with opened.transaction() as tx:
+            assert await tx.take(opened.queue("jobs"), timeout=0) is None
     await registered(server_view, queue_root, 4)
     for number in range(12):
         await jobs.put(b"%d" % number)
@@ -269,13 +269,13 @@ async def test_a_take_without_waiting_never_returns_none_while_messages_wait(
     await jobs.put_many([b"%d" % number for number in range(300)])
     empty: list[int] = []
 
-    async def ask(one: zq.QueueSession) -> None:
-        async with one.transaction() as tx:
-            if await tx.take(one.queue("jobs"), timeout=0) is None:
+    async def ask(opened: zq.QueueSession) -> None:
+        async with opened.transaction() as tx:
+            if await tx.take(opened.queue("jobs"), timeout=0) is None:
                 empty.append(1)
 
     for _ in range(10):
-        await asyncio.gather(*(ask(one) for one in sessions for _ in range(8)))
+        await asyncio.gather(*(ask(opened) for opened in sessions for _ in range(8)))
     assert empty == []
     assert await jobs.size() == 300 - 240
 
@@ -306,16 +306,16 @@ async def test_a_new_consumer_gets_its_share(
         await eventually(begun)
         async with sessions[1].listener(sessions[1].queue("jobs"), second, concurrency=4):
             await registered(server_view, queue_root, 2)
-            before = [len(one) for one in took]
+            before = [len(share) for share in took]
             await jobs.put_many([b"+%04d" % number for number in range(800)])
 
             async def all_handled() -> bool:
                 return sum(map(len, took)) == 1000
 
             await eventually(all_handled, 60)
-    shares = [len(one) - start for one, start in zip(took, before, strict=True)]
+    shares = [len(share) - start for share, start in zip(took, before, strict=True)]
     assert min(shares) > 0.25 * sum(shares)
-    assert len({body for one in took for body in one}) == 1000
+    assert len({body for share in took for body in share}) == 1000
 
 
 async def test_until_idle_0_drains_the_queue_despite_another_consumer(

@@ -25,7 +25,7 @@ async def test_opening_a_ledger_of_a_mistyped_queue_suggests_the_queue(session: 
 
 async def test_diagnosis_of_a_mistyped_queue_suggests_the_queue(session: zq.QueueSession) -> None:
     await session.queue("orders").put(b"1")
-    [finding] = [one for one in (await session.admin.diagnose("ordrs")).findings if one.subject == "ordrs"]
+    [finding] = [finding for finding in (await session.admin.diagnose("ordrs")).findings if finding.subject == "ordrs"]
     assert finding.advice == "did you mean 'orders'?"
 
 

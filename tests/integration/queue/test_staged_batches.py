@@ -94,7 +94,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def taken_now(session: zq.QueueSession) -> list[str]:
     async with session.transaction(autocommit=False) as tx:
-        bodies = [one.body.decode() for one in await tx.take_many(session.queue("orders"), 100)]
+        bodies = [message.body.decode() for message in await tx.take_many(session.queue("orders"), 100)]
         await tx.commit()
     return bodies
 
@@ -193,7 +193,7 @@ async def test_purge_cancel_and_release_claims_do_not_affect_a_pending_batch(zoo
         assert await queue.admin.release_claims() == 0
         await session.admin.clean("orders")
         diagnosis = await session.admin.diagnose("orders")
-        assert "lock" not in str([str(one) for one in diagnosis.findings]).lower()
+        assert "lock" not in str([str(finding) for finding in diagnosis.findings]).lower()
         assert (await queue.stats()).size == 2
         await writer.staging.complete(0)
         assert await taken_now(session) == ["a"]
@@ -392,12 +392,14 @@ async def test_a_write_that_no_run_can_continue_is_abandoned_after_a_day_without
         await session.queue("orders").put(b"seen")
         await session.admin.clean("orders")
         assert await session.queue("orders").size() == 4
-        told = [one for one in (await session.admin.diagnose("orders")).findings if "staged" in one.text]
-        assert sorted(one.text.partition(" invisible")[0] for one in told) == [
+        findings = [
+            finding for finding in (await session.admin.diagnose("orders")).findings if "staged" in finding.text
+        ]
+        assert sorted(finding.text.partition(" invisible")[0] for finding in findings) == [
             "1 staged message of 'write nightly' is",
             "2 staged messages of 'write run' are",
         ]
-        assert all("ledgers discard orders" in one.advice for one in told)
+        assert all("ledgers discard orders" in finding.advice for finding in findings)
         monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITES_KEPT", -60_000)  # a day later
         await session.admin.clean("orders")
         assert await session.queue("orders").size() == 2

@@ -308,17 +308,17 @@ async def test_a_transaction_receives_creates_and_commits(traced: zq.QueueSessio
             assert await tx.take(jobs) is not None
             assert len(await tx.take_many(jobs, 2)) == 2
             tx.put("results", b"done")
-    one, two = spans.all("receive jobs")
-    assert one.kind is SpanKind.CLIENT
-    assert "messaging.message.id" in _attributes(one)
-    assert _attributes(two)["messaging.batch.message_count"] == 2
+    single, batch = spans.all("receive jobs")
+    assert single.kind is SpanKind.CLIENT
+    assert "messaging.message.id" in _attributes(single)
+    assert _attributes(batch)["messaging.batch.message_count"] == 2
     sent = _id(spans.one("send jobs"))
-    assert (_linked(one), _linked(two)) == ([sent], [sent, sent])
+    assert (_linked(single), _linked(batch)) == ([sent], [sent, sent])
     commit = spans.one("commit")
     assert _attributes(commit)["messaging.aiozkqueue.transaction.id"] == tx.id
     assert _attributes(commit)["messaging.batch.message_count"] == 4
     inside = work.get_span_context().span_id
-    for span in (one, two, commit, spans.one("create results")):
+    for span in (single, batch, commit, spans.one("create results")):
         assert (span.parent and span.parent.span_id) == inside
 
 

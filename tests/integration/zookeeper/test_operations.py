@@ -168,8 +168,8 @@ async def test_watches_report_events_until_they_are_cancelled(zookeeper: str, qu
     zk = await opened(zookeeper + queue_root)
     plain: list[WatchEvent] = []
     deep: list[WatchEvent] = []
-    one = await zk.watch("/a", plain.append)
-    two = await zk.watch("/a", deep.append, recursive=True)
+    plain_watch = await zk.watch("/a", plain.append)
+    deep_watch = await zk.watch("/a", deep.append, recursive=True)
     await zk.multi([Create("/a")])
     await zk.multi([Create("/a/b"), SetData("/a/b", b"1")])
     assert {event.kind for event in plain} == {EventKind.CREATED, EventKind.CHILDREN}
@@ -178,15 +178,15 @@ async def test_watches_report_events_until_they_are_cancelled(zookeeper: str, qu
         (EventKind.CREATED, "/a/b"),
         (EventKind.CHANGED, "/a/b"),
     ]
-    two.cancel()
-    two.cancel()
-    told = len(deep)
+    deep_watch.cancel()
+    deep_watch.cancel()
+    reported = len(deep)
     plain.clear()
     await zk.multi([Create("/a/c")])
     assert plain == [WatchEvent(EventKind.CHILDREN, "/a")]
-    one.cancel()
+    plain_watch.cancel()
     await zk.multi([Create("/a/d")])
-    assert (len(plain), len(deep)) == (1, told)
+    assert (len(plain), len(deep)) == (1, reported)
 
 
 async def test_each_call_of_a_closed_client_raises(zookeeper: str, opened: Opener) -> None:
