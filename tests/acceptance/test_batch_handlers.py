@@ -373,9 +373,9 @@ async def test_mistakes_with_batches_are_refused(session: zq.QueueSession) -> No
         ({"batch": 2, "middleware": [around]}, "call it in the handler"),
         ({"batch": 2, "concurency": 2}, "no option 'concurency'"),
     ):
-        given: Any = options
+        bad_options: Any = options
         with pytest.raises(zq.InvalidOptionError, match=remedy):
-            session.listener(jobs, ignore, **given)
+            session.listener(jobs, ignore, **bad_options)
     with pytest.raises(zq.InvalidOptionError, match="one argument, the batch"):
         session.listener(jobs, cast("Any", nothing), batch=2)
 

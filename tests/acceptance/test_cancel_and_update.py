@@ -199,10 +199,10 @@ async def test_a_commit_fails_as_a_whole_if_a_message_it_alters_was_claimed(
 ) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1")
-    async with session.transaction(autocommit=False) as tx, other.transaction() as others:
+    async with session.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         assert await tx.cancel(jobs, id=first)
         tx.put(jobs, b"2")
-        assert await others.take(other.queue("jobs"), timeout=20) is not None
+        assert await other_tx.take(other.queue("jobs"), timeout=20) is not None
         with pytest.raises(zq.ConflictError, match=f"{first}.*repeat it"):
             await tx.commit()
     assert await jobs.size() == 0
@@ -214,16 +214,16 @@ async def test_messages_of_a_commit_that_lost_a_race_are_redelivered_at_once(
     jobs, waiting = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(3600))), session.queue("waiting")
     await jobs.put(b"withdraw the order")
     order = await waiting.put(b"order")
-    async with session.transaction() as tx, other.transaction() as others:
+    async with session.transaction() as tx, other.transaction() as other_tx:
         assert await tx.take(jobs, timeout=30) is not None
         assert await tx.cancel(waiting, id=order)
-        assert await others.take(other.queue("waiting"), timeout=20) is not None
+        assert await other_tx.take(other.queue("waiting"), timeout=20) is not None
         with pytest.raises(zq.ConflictError):
             await tx.commit()
     async with session.transaction() as tx:
-        again = await tx.take(jobs, timeout=30)
-        assert again is not None
-        assert again.attempt == 2
+        redelivered = await tx.take(jobs, timeout=30)
+        assert redelivered is not None
+        assert redelivered.attempt == 2
         assert await tx.cancel(waiting, id=order) is NOT_FOUND
 
 

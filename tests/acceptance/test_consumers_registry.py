@@ -80,18 +80,18 @@ async def test_a_consumer_registers_as_the_same_client_after_its_session_ended(
 
     async def handler(_: zq.Delivery[bytes]) -> None: ...
 
-    async def there() -> bool:
+    async def registered() -> bool:
         return len(await jobs.admin.consumers()) == 1
 
     async with worker.listener(worker.queue("jobs"), handler):
-        await eventually(there, 30)
+        await eventually(registered, 30)
         (before,) = await jobs.admin.consumers()
         await expire(worker)
         await jobs.put(b"wakes it")
 
-        async def back() -> bool:
+        async def registered_again() -> bool:
             return [(consumer.client, consumer.pid) for consumer in await jobs.admin.consumers()] == [
                 (before.client, os.getpid())
             ]
 
-        await eventually(back, 30)
+        await eventually(registered_again, 30)

@@ -98,8 +98,8 @@ async def test_a_listener_that_starts_before_its_queue_exists_gets_the_first_mes
         await until(lambda: handled == [b"1"])
         await other.queue("jobs").put(b"2")
         await until(lambda: handled == [b"1", b"2"])
-    told = [record.getMessage() for record in caplog.records if "queue jobs" in record.getMessage()]
-    assert told[:2] == ["queue jobs does not exist: its first put creates it", "queue jobs exists now"]
+    logged = [record.getMessage() for record in caplog.records if "queue jobs" in record.getMessage()]
+    assert logged[:2] == ["queue jobs does not exist: its first put creates it", "queue jobs exists now"]
 
 
 async def test_a_worker_logs_one_line_when_its_queue_is_paused_and_one_when_it_is_resumed(
@@ -114,16 +114,16 @@ async def test_a_worker_logs_one_line_when_its_queue_is_paused_and_one_when_it_i
     async def handle(delivery: zq.Delivery[bytes]) -> None:
         handled.append(delivery.value)
 
-    def told() -> list[str]:
+    def logged() -> list[str]:
         return [message for record in caplog.records if "queue jobs is" in (message := record.getMessage())]
 
     async with session.listener(session.queue("jobs"), handle, concurrency=2):
-        await until(lambda: len(told()) == 1)
+        await until(lambda: len(logged()) == 1)
         await jobs.put(b"3")
         await jobs.configure(zq.QueueConfig(paused=False))
         await until(lambda: len(handled) == 3)
     paused = "queue jobs is paused: its messages are delivered again after it is resumed"
-    assert told() == [paused, "queue jobs is resumed"]
+    assert logged() == [paused, "queue jobs is resumed"]
 
 
 # -- refused while it is used

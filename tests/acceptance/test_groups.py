@@ -51,10 +51,10 @@ class Account:
     async def reached(self, count: int) -> None:
         """Wait until this many messages are finished."""
 
-        async def there() -> bool:
+        async def finished() -> bool:
             return sum(map(len, self.finished.values())) >= count
 
-        await eventually(there, 30)
+        await eventually(finished, 30)
 
 
 async def put_in_groups(session: zq.QueueSession, groups: int, each: int, queue: str = "jobs") -> None:
@@ -135,20 +135,20 @@ async def test_a_transaction_takes_and_commits_several_messages_of_a_group_toget
 ) -> None:
     await put_in_groups(session, groups=1, each=5)
     async with session.transaction() as tx:
-        one = await tx.take(session.queue("jobs"))
+        first = await tx.take(session.queue("jobs"))
         rest = await tx.take_many(session.queue("jobs"), 2)
-        assert one is not None
-        assert [message.value for message in (one, *rest)] == [b"0", b"1", b"2"]
-        async with other.transaction() as elsewhere:
-            assert await elsewhere.take(other.queue("jobs")) is None
+        assert first is not None
+        assert [message.value for message in (first, *rest)] == [b"0", b"1", b"2"]
+        async with other.transaction() as other_tx:
+            assert await other_tx.take(other.queue("jobs")) is None
         tx.put("sums", b"3")
     assert [message.value for message in await session.queue("jobs").peek()] == [b"3", b"4"]
     async with session.transaction(autocommit=False) as undone:
         assert len(await undone.take_many(session.queue("jobs"), 5)) == 2
         await undone.rollback(delay=0)
     assert await locks() == []
-    async with other.transaction() as again:
-        assert [message.value for message in await again.take_many(other.queue("jobs"), 5)] == [b"3", b"4"]
+    async with other.transaction() as last_tx:
+        assert [message.value for message in await last_tx.take_many(other.queue("jobs"), 5)] == [b"3", b"4"]
 
 
 async def test_a_message_does_not_overtake_a_released_message_of_its_group_in_a_transaction(

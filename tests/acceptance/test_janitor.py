@@ -57,8 +57,8 @@ async def connect(zookeeper: str, queue_root: str) -> AsyncIterator[Connect]:
 
 
 async def write_history(view: Observer, base: str, *records: HistoryRecord) -> None:
-    for one in records:
-        await view.create(f"{base}/history/{one.place}", one.encode())
+    for record in records:
+        await view.create(f"{base}/history/{record.place}", record.encode())
 
 
 async def ids(queue: zq.Queue[bytes]) -> list[str]:
@@ -243,8 +243,8 @@ async def test_several_sessions_clean_one_at_a_time_at_the_shared_interval(
     await eventually(cleaned_thrice, 30)
     passes = await server_view.version(f"{base}/janitor")
     assert passes <= (asyncio.get_running_loop().time() - begun) / 0.5 + 1
-    told = json.loads(await server_view.get(f"{base}/janitor"))
-    assert told["queue"] == "jobs"
+    last_pass = json.loads(await server_view.get(f"{base}/janitor"))
+    assert last_pass["queue"] == "jobs"
 
 
 async def test_concurrent_clean_ups_remove_each_record_once(

@@ -115,9 +115,9 @@ async def test_a_bus_with_another_policy_than_the_stored_one_warns_once(
             await bus.post(Event(number=number))
         await session.queue("orders").configure(zq.QueueConfig(clean_every=100))
         await bus.post(Event(number=4))
-    [told] = [record.getMessage() for record in caplog.records if "policy" in record.getMessage()]
-    assert "ConsumeTimes(2" in told
-    assert "ConsumeTimes(9" in told
+    [warning] = [record.getMessage() for record in caplog.records if "policy" in record.getMessage()]
+    assert "ConsumeTimes(2" in warning
+    assert "ConsumeTimes(9" in warning
 
 
 async def test_a_process_can_still_name_the_old_policy_of_a_queue_that_was_configured_meanwhile(

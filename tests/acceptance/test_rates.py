@@ -118,6 +118,6 @@ async def test_rates_out_of_range_are_refused(session: zq.QueueSession) -> None:
         ({"rate_name": "bank"}, "give rate= too"),
         ({"rate": 1, "rate_name": "a/b"}, "a/b"),
     ):
-        given: Any = options
+        bad_options: Any = options
         with pytest.raises((zq.InvalidOptionError, InvalidNameError), match=remedy):
-            session.listener(session.queue("jobs"), Handled(), **given)
+            session.listener(session.queue("jobs"), Handled(), **bad_options)

@@ -136,10 +136,10 @@ async def test_bad_input_is_refused_before_anything_is_sent(
     wrong: dict[str, Any],
     error: type[zq.QueueError],
 ) -> None:
-    given: dict[str, Any] = {"name": "j", "cron": "0 3 * * *", "queue": "reports", "value": b""} | wrong
+    arguments: dict[str, Any] = {"name": "j", "cron": "0 3 * * *", "queue": "reports", "value": b""} | wrong
     for method in (Jobs(session).add, Jobs(session).declare):
         with pytest.raises(error):
-            await method(**given)
+            await method(**arguments)
     assert not await server_view.exists(f"{queue_root}/.schedule")
 
 

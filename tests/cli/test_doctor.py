@@ -97,8 +97,8 @@ async def test_doctor_finds_jobs_that_no_scheduler_serves(cli: Cli, server_view:
         path = f"{queue_root}/.schedule/{name}"
         job = json.loads(await server_view.get(path))
         await server_view.set(path, json.dumps({**job, "last": job["last"] - 600_000}).encode())
-    told = found(await asyncio.to_thread(cli, "doctor", "--json"), "warning")
-    assert "jobs: 1 job overdue: report. No scheduler seems to run" in told
+    warnings = found(await asyncio.to_thread(cli, "doctor", "--json"), "warning")
+    assert "jobs: 1 job overdue: report. No scheduler seems to run" in warnings
     listed = await asyncio.to_thread(cli, "jobs", "list")
     advice = "run `aiozkqueue jobs run`, or a Scheduler in a worker"
     assert listed.stderr == f"aiozkqueue: 1 job overdue: report. No scheduler seems to run: {advice}\n"

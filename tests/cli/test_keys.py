@@ -54,8 +54,8 @@ def test_a_key_is_revoked_by_its_name(cli: Cli) -> None:
     assert (made["name"], made["allow"], two.stderr) == ("two", ["queue|*|*"], "")
     assert made["key"].startswith("aiozkqueue-")
     for revoked in (True, False):
-        told = cli("keys", "revoke", "two", "--json")
-        assert (told.records, told.stderr) == ([{"name": "two", "revoked": revoked}], "")
+        done = cli("keys", "revoke", "two", "--json")
+        assert (done.records, done.stderr) == ([{"name": "two", "revoked": revoked}], "")
     assert cli("keys", "rotate", "--json").records == [{"rotated": True}]
     none = cli("keys", "list", "--json")
     assert (none.status, none.records) == (1, [])

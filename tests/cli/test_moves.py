@@ -89,7 +89,7 @@ def test_a_message_that_does_not_fit_into_another_programs_queue_is_not_moved(cl
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "error"),
     [
         ((), "Missing argument 'FROM'. Give its name, or --from-curator PATH or --from-kazoo PATH"),
         (("orders",), "Missing argument 'TO'. Give its name, or --to-curator PATH or --to-kazoo PATH"),
@@ -99,7 +99,7 @@ def test_a_message_that_does_not_fit_into_another_programs_queue_is_not_moved(cl
         (("one", "two", "--to-kind", "id"), "give its path with --to-curator PATH"),
     ],
 )
-def test_move_requires_one_name_for_each_of_its_queues(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
+def test_move_requires_one_name_for_each_of_its_queues(cli: Cli, arguments: tuple[str, ...], error: str) -> None:
     refused = cli("move", *arguments)
     assert refused.status == 2
-    assert told in " ".join(refused.stderr.replace("│", " ").split())
+    assert error in " ".join(refused.stderr.replace("│", " ").split())

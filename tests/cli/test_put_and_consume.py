@@ -256,8 +256,8 @@ def test_a_command_does_not_see_the_credentials(cli: Cli) -> None:
 
 def test_an_empty_input_is_refused_and_an_empty_message_is_put_on_purpose(cli: Cli) -> None:
     refused = cli("put", "q")
-    said = "aiozkqueue: stdin is empty, so no message is put; to put an empty one, give '' as the BODY\n"
-    assert (refused.status, refused.stderr) == (2, said)
+    error = "aiozkqueue: stdin is empty, so no message is put; to put an empty one, give '' as the BODY\n"
+    assert (refused.status, refused.stderr) == (2, error)
     assert cli("put", "q", "").status == 0
     assert [message["body"] for message in cli("peek", "q", "--json").records] == [""]
 

@@ -101,9 +101,9 @@ def test_stats_fails_for_a_missing_queue_and_shows_the_others(cli: Cli) -> None:
 )
 def test_commands_on_a_missing_queue_fail_with_the_reason(command: str, cli: Cli, queue_root: str) -> None:
     cli("put", "orders", "x")
-    said = f"there is no queue 'order' below {queue_root}"
+    reason = f"there is no queue 'order' below {queue_root}"
     mistyped = cli(*command.replace("NAME", "order").split(), "--json")
-    assert (mistyped.status, said in mistyped.stderr) == (1, True)
+    assert (mistyped.status, reason in mistyped.stderr) == (1, True)
     assert "there is no queue" not in cli(*command.replace("NAME", "orders").split(), "--json").stderr
     assert [queue["queue"] for queue in cli("stats", "--json").records if queue["queue"] != "elsewhere"] == ["orders"]
 
@@ -115,8 +115,8 @@ def test_commands_on_a_missing_queue_fail_with_the_reason(command: str, cli: Cli
 def test_a_mistyped_queue_name_gets_a_suggestion(command: str, cli: Cli, queue_root: str) -> None:
     cli("put", "orders", "x")
     mistyped = cli(*command.split(), "ordrs")
-    said = f"aiozkqueue: there is no queue 'ordrs' below {queue_root}; did you mean 'orders'?"
-    assert (mistyped.status, mistyped.stderr.splitlines()[0]) == (1, said)
+    error = f"aiozkqueue: there is no queue 'ordrs' below {queue_root}; did you mean 'orders'?"
+    assert (mistyped.status, mistyped.stderr.splitlines()[0]) == (1, error)
     assert [queue["queue"] for queue in cli("stats", "--json").records] == ["orders"]
 
 

@@ -32,8 +32,8 @@ def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
     assert (config["history"], config["clean_every"]) == ("3600,most=10,payload", 60.0)
     message_id = cli("put", "q", "x").text.strip()
     nothing = cli("history", "q")
-    said = "aiozkqueue: queue 'q': no message ended in this time, or the queue keeps no history\n"
-    assert (nothing.status, nothing.text, nothing.stderr) == (1, "", said)
+    notice = "aiozkqueue: queue 'q': no message ended in this time, or the queue keeps no history\n"
+    assert (nothing.status, nothing.text, nothing.stderr) == (1, "", notice)
     [waiting] = cli("state", "q", message_id, "--json").records
     assert waiting["status"] == "waiting"
     assert cli("consume", "q", "--limit", "1").status == 0

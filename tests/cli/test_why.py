@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 async def _why(cli: Cli, message_id: str) -> tuple[str, list[str], str]:
-    [told] = (await asyncio.to_thread(cli, "why", "q", message_id, "--json")).records
-    events: list[dict[str, Any]] = told["events"]
-    return told["status"], [event["what"] for event in events], told["now"]
+    [record] = (await asyncio.to_thread(cli, "why", "q", message_id, "--json")).records
+    events: list[dict[str, Any]] = record["events"]
+    return record["status"], [event["what"] for event in events], record["now"]
 
 
 async def test_why_shows_each_step_of_a_message_with_client_and_reason(

@@ -251,8 +251,8 @@ async def test_messages_put_into_shards_directly_and_in_a_transaction_are_taken(
     await shards.put(b"one")
     async with session.transaction() as tx:
         tx.put(await shards.emptiest(), b"two")
-    one, two = await shards.queues()
-    assert sorted([*await drained(session, one), *await drained(session, two)]) == [b"one", b"two"]
+    first, second = await shards.queues()
+    assert sorted([*await drained(session, first), *await drained(session, second)]) == [b"one", b"two"]
 
 
 async def test_we_and_a_java_sharder_see_each_others_shards(

@@ -313,12 +313,12 @@ async def test_each_of_a_thousand_messages_is_either_consumed_by_curator_or_move
     statuses = [await ended(session, reference) for reference in references]
     assert [status.error for status in statuses] == [None, None]
     await server_view.until(lambda: not server_view._children(path), 60)
-    there = await emptied(session, target)
+    in_target = await emptied(session, target)
     async with asyncio.timeout(60):  # without locks, Curator deletes an item before it handles its ten messages
-        while len(shown := await curator.shown_until_now("c")) + len(there) < len(bodies):  # noqa: ASYNC110 -- Curator's process handles them
+        while len(shown := await curator.shown_until_now("c")) + len(in_target) < len(bodies):  # noqa: ASYNC110 -- Curator's process handles them
             await asyncio.sleep(0.1)
-    assert sorted([*shown, *there]) == sorted(bodies)
-    assert sum(status.moved for status in statuses) == len(there) > 0
+    assert sorted([*shown, *in_target]) == sorted(bodies)
+    assert sum(status.moved for status in statuses) == len(in_target) > 0
     assert len(shown) > 0
 
 

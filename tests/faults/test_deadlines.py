@@ -151,7 +151,7 @@ class Storm:
     def __init__(self, proxy: ZooKeeperProxy, seed: int) -> None:
         self._proxy = proxy
         self._draw = random.Random(seed)
-        self.told: dict[bytes, str] = {}
+        self.reported: dict[bytes, str] = {}
 
     async def blow(self, session: zq.QueueSession) -> None:
         """Write until the disturbances end."""
@@ -174,13 +174,13 @@ class Storm:
                 else:
                     await tx.commit(timeout=self._draw.choice((0.0, 0.005, 0.02, 0.1, 0.3)))
         except TimeoutError:
-            self.told[body] = tx.outcome.value
+            self.reported[body] = tx.outcome.value
         except zq.NotCommittedError:
-            self.told[body] = "rolled back"
+            self.reported[body] = "rolled back"
         except zq.OutcomeUnknownError:
-            self.told[body] = "unknown"
+            self.reported[body] = "unknown"
         else:
-            self.told[body] = "committed"
+            self.reported[body] = "committed"
 
     async def _disturb(self) -> None:
         for _ in range(12):
@@ -201,7 +201,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_no_write_that_is_told_to_be_not_applied_is_stored(
+async def test_no_write_that_is_reported_as_not_applied_is_stored(
     proxy: ZooKeeperProxy, account: Account, root: str, seed: int
 ) -> None:
     storm = Storm(proxy, seed)
@@ -210,9 +210,9 @@ async def test_no_write_that_is_told_to_be_not_applied_is_stored(
         await storm.blow(session)
         await session.queue("jobs").put(b"last")
     stored = set(await account.bodies("jobs"))
-    assert set(storm.told.values()) >= {"committed", "rolled back"}
-    assert [body for body, told in storm.told.items() if told == "rolled back" and body in stored] == []
-    assert [body for body, told in storm.told.items() if told == "committed" and body not in stored] == []
+    assert set(storm.reported.values()) >= {"committed", "rolled back"}
+    assert [body for body, outcome in storm.reported.items() if outcome == "rolled back" and body in stored] == []
+    assert [body for body, outcome in storm.reported.items() if outcome == "committed" and body not in stored] == []
 
 
 READS: dict[str, Callable[[zq.QueueSession], Awaitable[object]]] = {

@@ -82,19 +82,19 @@ async def test_a_message_that_another_session_claims_before_our_read_stays_with_
 ) -> None:
     await other.queue("jobs").put(b"a")
     fault = proxy.hold_request(read_under_lock)
-    async with holder.transaction() as tx, other.transaction() as others:
+    async with holder.transaction() as tx, other.transaction() as other_tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
         while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
             await asyncio.sleep(0.01)
         await other.queue("jobs").admin.release_claims()
-        assert await others.take(other.queue("jobs")) is not None
+        assert await other_tx.take(other.queue("jobs")) is not None
         fault.release()
         await asyncio.wait({taking}, timeout=0.5)
         clock.advance(600)
         assert await taking is None
         assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
-    assert others.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
 
 
@@ -103,7 +103,7 @@ async def test_a_message_of_a_batch_that_is_released_before_the_read_is_claimed_
 ) -> None:
     first, *_ = await other.queue("jobs").put_many([b"a", b"b", b"c"])
     fault = proxy.hold_request(read_under_lock)
-    async with holder.transaction() as tx, other.transaction() as others:
+    async with holder.transaction() as tx, other.transaction() as other_tx:
         taking = asyncio.ensure_future(tx.take_many(holder.queue("jobs"), 3, timeout=30))
         await fault.struck()
         while len(await account.locks("jobs")) < 3:  # noqa: ASYNC110 - the server applies the claim
@@ -111,11 +111,11 @@ async def test_a_message_of_a_batch_that_is_released_before_the_read_is_claimed_
         (item,) = [path for path in await item_paths(account) if first in path]
         lock = account.path("jobs", "locks", f"lock-{first}")
         await other._runtime.zookeeper.multi([Delete(lock), SetData(item, b"a")])
-        (message,) = await others.take_many(other.queue("jobs"), 3, timeout=30)
+        (message,) = await other_tx.take_many(other.queue("jobs"), 3, timeout=30)
         fault.release()
         assert [message.body for message in await taking] == [b"b", b"c"]
         assert message.body == b"a"
-    assert others.outcome is tx.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []
 
@@ -129,12 +129,12 @@ async def test_the_old_holders_commit_fails_and_changes_nothing(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account, *, claimed_again: bool
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         assert await tx.take(holder.queue("jobs")) is not None
         tx.put("results", b"from the old holder")
         assert await other.queue("jobs").admin.release_claims() == 1
         if claimed_again:
-            assert await others.take(other.queue("jobs")) is not None
+            assert await other_tx.take(other.queue("jobs")) is not None
         with pytest.raises(zq.ClaimLostError):
             await tx.commit()
         assert await account.bodies("jobs") == [b"a"]
@@ -142,7 +142,7 @@ async def test_the_old_holders_commit_fails_and_changes_nothing(
             assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
         else:
             await account.unlocked("jobs")
-    assert others.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is zq.Outcome.COMMITTED
     assert tx.outcome is zq.Outcome.ROLLED_BACK
     assert await account.bodies("results") == []
     assert await account.bodies("jobs") == ([] if claimed_again else [b"a"])
@@ -156,17 +156,17 @@ async def test_the_old_holders_rollback_returns_and_changes_nothing(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account, delay: int, *, claimed_again: bool
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         assert await tx.take(holder.queue("jobs")) is not None
         assert await other.queue("jobs").admin.release_claims() == 1
         if claimed_again:
-            assert await others.take(other.queue("jobs")) is not None
+            assert await other_tx.take(other.queue("jobs")) is not None
         before = await account.view.tree(account.path("jobs"))
         await tx.rollback(delay=delay)
         assert await account.view.tree(account.path("jobs")) == before
         if claimed_again:
             assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
-    assert others.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == ([] if claimed_again else [b"a"])
     await account.unlocked("jobs")
 
@@ -177,13 +177,13 @@ async def test_the_old_holder_records_no_attempt_and_receives_no_message(
     policy = zq.ConsumeTimes(3)
     await other.queue("jobs", policy=policy).put(b"a")
     fault = proxy.hold_request(ATTEMPT)
-    async with holder.transaction() as tx, other.transaction() as others:
+    async with holder.transaction() as tx, other.transaction() as other_tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
         await other.queue("jobs").admin.release_claims()
-        theirs = await others.take(other.queue("jobs"))
-        assert theirs is not None
-        assert theirs.attempt == 1
+        taken_by_other = await other_tx.take(other.queue("jobs"))
+        assert taken_by_other is not None
+        assert taken_by_other.attempt == 1
         fault.release()
         await asyncio.wait({taking}, timeout=0.5)
         clock.advance(600)
@@ -199,7 +199,7 @@ async def test_an_ended_timed_lock_is_replaced_and_its_old_holder_commits_nothin
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
     await other.queue("jobs").put(b"a")
-    async with holder.transaction(autocommit=False) as tx, other.transaction() as others:
+    async with holder.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         message = await tx.take(holder.queue("jobs"))
         assert message is not None
         # The holder's lock, made one with an end, as claims over HTTP hold it; the end has come.
@@ -210,12 +210,12 @@ async def test_an_ended_timed_lock_is_replaced_and_its_old_holder_commits_nothin
         (item,) = await item_paths(account)
         place = item.removeprefix(account.path("jobs") + "/")
         await account.view.create(account.path("jobs", "due", f"{1:013d}-{message.id}"), place.encode())
-        taken = await others.take(other.queue("jobs"), timeout=30)
+        taken = await other_tx.take(other.queue("jobs"), timeout=30)
         assert taken is not None
         with pytest.raises(zq.ClaimLostError):
             await tx.commit()
         assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
-    assert others.outcome is zq.Outcome.COMMITTED
+    assert other_tx.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
     assert await account.view.children(account.path("jobs", "due")) == []
 
@@ -248,9 +248,9 @@ async def test_a_loop_gets_a_message_that_was_released_by_force_again_without_ot
         with pytest.raises(zq.ClaimLostError):
             await delivery.commit()
         async with asyncio.timeout(30):
-            again = await anext(deliveries)
-        assert again.body == b"a"
-        await again.commit()
+            redelivered = await anext(deliveries)
+        assert redelivered.body == b"a"
+        await redelivered.commit()
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []
 
@@ -329,9 +329,9 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
         await reading.struck()
         assert await jobs.dead_letters.redrive() == 1
         async with other.transaction(autocommit=False) as second:
-            again = await second.take(jobs, timeout=30)
-            assert again is not None
-            assert again.id == message.id
+            redelivered = await second.take(jobs, timeout=30)
+            assert redelivered is not None
+            assert redelivered.id == message.id
             reading.release()
             assert await forcing == 1, "the one that was held all the time"
             async with operator.transaction() as third:
@@ -424,12 +424,12 @@ async def test_removing_a_lock_without_a_message_keeps_the_lock_of_the_next_hold
         else:
             await asyncio.create_task(jobs.put(b"b", group=group), context=Context())
         assert await jobs.admin.release_claims() == 1
-        async with other.transaction() as others:
-            assert await others.take(jobs, timeout=30) is not None
+        async with other.transaction() as other_tx:
+            assert await other_tx.take(jobs, timeout=30) is not None
             removal.release()
             await holder._runtime.committer.drain()
             assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
-        assert others.outcome is zq.Outcome.COMMITTED
+        assert other_tx.outcome is zq.Outcome.COMMITTED
         taking.cancel()
         with suppress(asyncio.CancelledError):
             await taking

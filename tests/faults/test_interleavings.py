@@ -96,8 +96,12 @@ async def test_a_listener_that_ends_while_its_claim_is_in_flight_leaves_no_lock(
     listener = session.listener(session.queue("jobs"), handle)
     running = asyncio.ensure_future(listener.run())
     await fault.struck()
-    ends: dict[str, Callable[[], object]] = {"stop": listener.stop, "abort": listener.abort, "cancel": running.cancel}
-    ends[how]()
+    ways_to_end: dict[str, Callable[[], object]] = {
+        "stop": listener.stop,
+        "abort": listener.abort,
+        "cancel": running.cancel,
+    }
+    ways_to_end[how]()
     await asyncio.wait([running], timeout=18)  # less than a session timeout
     assert running.done()
     assert len(await account.locks("jobs")) == 1
@@ -136,11 +140,11 @@ async def test_a_forgotten_loop_leaves_no_lock(
         waiting.cancel()
         await asyncio.wait([waiting])
         del waiting
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del deliveries
         gc.collect()
-    assert [warning.category for warning in told] == [ResourceWarning]
+    assert [warning.category for warning in caught] == [ResourceWarning]
     proxy.heal()
     await account.unlocked("jobs")
     assert await account.bodies("jobs") == ([b"b", b"c"] if moment == "in hand" else [b"a", b"b", b"c"])
@@ -255,11 +259,11 @@ async def test_a_take_without_waiting_is_answered_while_another_take_waits(
             async with asyncio.timeout(30):
                 asking = asyncio.ensure_future(impatient.take(jobs))
                 await asyncio.wait({asking, asyncio.ensure_future(fault.struck())}, return_when="FIRST_COMPLETED")
-                again = asyncio.ensure_future(impatient.take(jobs))
+                second_take = asyncio.ensure_future(impatient.take(jobs))
                 await asyncio.sleep(0.02)
                 fault.release()
                 assert await asking is None
-                assert await again is None
+                assert await second_take is None
         waiting.cancel()
         await asyncio.wait([waiting])
 

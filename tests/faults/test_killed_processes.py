@@ -35,10 +35,10 @@ async def test_an_idle_consumer_gets_the_message_of_a_killed_holder_without_othe
 ) -> None:
     bound, times = session_timeout + 2 * TICK + 1, list[float]()
     async with zq.connect(quick, root=root, session_timeout=20) as session:
-        for told in range(1, 6):
+        for attempt in range(1, 6):
             await session.queue("jobs").put(b"a")
             holder = await workers.start("hold", session_timeout=session_timeout)
-            await workers.told(told)
+            await workers.wait_for_lines(attempt)
             async with session.transaction() as tx:
                 taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=None))
                 await asyncio.sleep(0.4)  # it is idle, and listens
@@ -66,14 +66,14 @@ async def test_a_process_stopped_for_longer_than_its_session_commits_nothing(
     async with zq.connect(quick, root=root, session_timeout=20) as session:
         await session.queue("jobs").put(b"a")
         stopped = await workers.start("commit_late", session_timeout=3)
-        await workers.told(1)
+        await workers.wait_for_lines(1)
         stopped.send_signal(signal.SIGSTOP)
         async with session.transaction() as tx:
             assert await tx.take(session.queue("jobs"), timeout=60) is not None
             tx.put("results", b"from the other")
         await asyncio.to_thread(wait.unlink)
         stopped.send_signal(signal.SIGCONT)
-        assert await workers.told(2) == ["holds", "SessionExpiredError"]
+        assert await workers.wait_for_lines(2) == ["holds", "SessionExpiredError"]
     assert await account.bodies("jobs") == []
     assert await account.bodies("results") == [b"from the other"]
     assert await account.locks("jobs") == []
@@ -92,9 +92,9 @@ async def test_two_kills_count_as_attempts_only_if_the_policy_counts_deliveries(
         jobs = session.queue("jobs")
         await jobs.configure(zq.QueueConfig(policy=policy))
         message_id = await jobs.put(b"a")
-        for told in (1, 2):
+        for kill in (1, 2):
             holder = await workers.start("hold", session_timeout=2)
-            assert await workers.told(told) == [f"holds {message_id}"] * told
+            assert await workers.wait_for_lines(kill) == [f"holds {message_id}"] * kill
             holder.send_signal(signal.SIGKILL)
         async with session.transaction() as tx:
             message = await tx.take(jobs, timeout=60)

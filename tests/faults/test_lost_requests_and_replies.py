@@ -75,9 +75,9 @@ async def test_a_rollback_leaves_no_lock_and_keeps_the_message(
     assert await account.locks("jobs") == []
     assert await account.bodies("jobs") == [b"a"]
     async with session.transaction() as tx:
-        again = await tx.take(jobs)
-        assert again is not None
-        assert again.body == b"a"
+        redelivered = await tx.take(jobs)
+        assert redelivered is not None
+        assert redelivered.body == b"a"
 
 
 async def test_a_rollback_of_several_requests_leaves_no_lock_and_releases_every_message(
@@ -92,9 +92,9 @@ async def test_a_rollback_of_several_requests_leaves_no_lock_and_releases_every_
         assert await account.locks("jobs") == []
     assert len(fault.requests) == 2 * times
     async with session.transaction() as tx:
-        again = await tx.take_many(jobs, 30)
-        assert {message.id for message in again} == set(identities)
-        assert {message.attempt for message in again} == {2}
+        redelivered = await tx.take_many(jobs, 30)
+        assert {message.id for message in redelivered} == set(identities)
+        assert {message.attempt for message in redelivered} == {2}
 
 
 async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
@@ -111,9 +111,9 @@ async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
     assert len(await account.view.children(account.path("jobs", "due"))) == 1
     assert not await account.view.ephemerals(account.path("jobs", "locks"))
     async with session.transaction() as tx:
-        again = await tx.take(jobs, timeout=30)
-        assert again is not None
-        assert again.attempt == 2
+        redelivered = await tx.take(jobs, timeout=30)
+        assert redelivered is not None
+        assert redelivered.attempt == 2
     assert await account.locks("jobs") == []
 
 

@@ -190,10 +190,10 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
     async with zq.connect(proxy.hosts, root=root, session_timeout=60) as session:
         jobs = session.queue("jobs")
         await jobs.put_many([b"%d" % number for number in range(8)])
-        async with asyncio.TaskGroup() as others:
+        async with asyncio.TaskGroup() as other_puts:
             proxy.stall()
             for _ in range(6):  # more than there are slots
-                others.create_task(jobs.put(b"late"))
+                other_puts.create_task(jobs.put(b"late"))
                 await asyncio.sleep(0)
             async with session.transaction(autocommit=False) as tx:
                 tx.put("jobs", b"mine")

@@ -39,7 +39,7 @@ async def window(browser: Browser, service: Service, kind: str = "light", *, key
     page = await context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if "Content Security" in said.text else None)
+    page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
     await page.goto("/")
     await page.get_by_label("API key").fill(key or service.key)
     await page.keyboard.press("Enter")

@@ -71,7 +71,7 @@ async def confirm(page: Page, button: str, question: str) -> None:
     await expect(page.get_by_role("heading", level=1)).to_have_text(question)
 
 
-async def told(page: Page, text: str) -> None:
+async def expect_notice(page: Page, text: str) -> None:
     await expect(page.get_by_role("status").first).to_have_text(text)
 
 
@@ -250,12 +250,12 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         await confirm(page, "Pause", "Pause the queue invoices?")
         assert not (await invoices.configuration()).paused
         await page.get_by_role("button", name="Pause", exact=True).click()
-        await told(page, "The queue invoices is paused.")
+        await expect_notice(page, "The queue invoices is paused.")
         await expect(page.locator(".heading .sign").first).to_have_text("paused")
         assert (await invoices.configuration()).paused
         await confirm(page, "Resume", "Resume the queue invoices?")
         await page.get_by_role("button", name="Resume", exact=True).click()
-        await told(page, "The queue invoices is resumed.")
+        await expect_notice(page, "The queue invoices is resumed.")
         assert not (await invoices.configuration()).paused
 
         await confirm(page, "Move all", "Move all messages of invoices?")
@@ -265,7 +265,9 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         assert not await session.queue("nosuch").exists()
         await page.get_by_label("To the queue").fill("archive")
         await page.get_by_role("button", name="Move").click()
-        await told(page, "The messages of invoices are being moved to archive; the page Moves shows the progress.")
+        await expect_notice(
+            page, "The messages of invoices are being moved to archive; the page Moves shows the progress."
+        )
 
         async def moved() -> bool:
             return await session.queue("archive").size() == 30
@@ -277,7 +279,7 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         await page.goto("/queues/archive")
         await confirm(page, "Purge", "Purge all messages of archive?")
         await page.get_by_role("button", name="Purge").click()
-        await told(page, "The queue archive was emptied.")
+        await expect_notice(page, "The queue archive was emptied.")
         assert await session.queue("archive").size() == 0
 
         await page.goto("/queues/orders")
@@ -287,7 +289,7 @@ async def test_a_queue_is_paused_resumed_moved_purged_and_deleted_after_a_confir
         await page.goto("/queues/archive")
         await confirm(page, "Delete", "Delete the queue archive?")
         await page.get_by_role("button", name="Delete").click()
-        await told(page, "The queue archive was deleted.")
+        await expect_notice(page, "The queue archive was deleted.")
         await expect(page.get_by_role("link", name="archive", exact=True)).to_have_count(0)
         assert not await session.queue("archive").exists()
 
@@ -345,13 +347,13 @@ async def test_a_waiting_message_is_moved_and_cancelled(page: Page, session: zq.
     await confirm(page, "Move", f"Move the message {first.id} of orders?")
     await page.get_by_label("To the queue").fill("archive")
     await page.get_by_role("button", name="Move").click()
-    await told(page, "The message was moved to archive.")
+    await expect_notice(page, "The message was moved to archive.")
     (moved,) = await session.queue("archive").peek()
     assert (moved.id, moved.body) == (first.id, first.body)
     await page.goto(f"/queues/orders/messages/{second.id}")
     await confirm(page, "Cancel", f"Cancel the message {second.id} of orders?")
     await page.get_by_role("button", name="Cancel").click()
-    await told(page, "The message was cancelled.")
+    await expect_notice(page, "The message was cancelled.")
     assert (await orders.state(second.id)).status is zq.Status.CANCELLED
     await expect(page.get_by_role("button", name="Cancel…")).to_have_count(0)
 
@@ -393,21 +395,21 @@ async def test_dead_letters_are_redriven_and_deleted_and_the_filter_is_kept(
         assert await orders.dead_letters.size() == 5
         await page.get_by_label("Into another queue").fill("archive")
         await page.get_by_role("button", name="Redrive").click()
-        await told(page, "1 of 1 dead letter was redriven into archive.")
+        await expect_notice(page, "1 of 1 dead letter was redriven into archive.")
         assert [message.id for message in await session.queue("archive").peek()] == [dead[0]]
         await expect(page.get_by_role("searchbox")).to_have_value("VALUE")
         await expect(page.locator("tbody tr")).to_have_count(2)
         size = await orders.size()
         await confirm(page, "Redrive", "Redrive 2 dead letters of orders?")
         await page.get_by_role("button", name="Redrive 2").click()
-        await told(page, "2 of 2 dead letters were redriven.")
+        await expect_notice(page, "2 of 2 dead letters were redriven.")
         assert await orders.size() == size + 2
         await page.get_by_role("link", name="Clear").click()
         await confirm(page, "Delete", "Delete 2 dead letters of orders?")
         await page.get_by_role("link", name="Back").click()
         await confirm(page, "Delete", "Delete 2 dead letters of orders?")
         await page.get_by_role("button", name="Delete 2").click()
-        await told(page, "2 of 2 dead letters were deleted.")
+        await expect_notice(page, "2 of 2 dead letters were deleted.")
         assert await orders.dead_letters.size() == 0
 
 
@@ -444,9 +446,9 @@ async def test_a_dead_letter_is_readable_on_a_phone(chromium: Browser, service: 
 async def test_a_job_is_paused_and_resumed(page: Page) -> None:
     await page.goto("/jobs")
     await page.get_by_role("button", name="Pause nightly-report").click()
-    await told(page, "The job nightly-report is paused.")
+    await expect_notice(page, "The job nightly-report is paused.")
     await page.get_by_role("button", name="Resume nightly-report").click()
-    await told(page, "The job nightly-report is resumed.")
+    await expect_notice(page, "The job nightly-report is resumed.")
 
 
 async def test_a_bus_is_shown_with_the_backlog_of_each_group(page: Page, session: zq.QueueSession) -> None:

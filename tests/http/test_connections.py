@@ -16,7 +16,7 @@ from aiozkqueue.http import Settings
 from aiozkqueue.http.crowd import Crowd
 from aiozkqueue.http.listening import listen, most_connections
 from tests.http.conftest import polled
-from tests.http.test_robustness import head, raw, works
+from tests.http.test_robustness import head, raw, assert_still_serves
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def test_an_unread_body_does_not_keep_a_connection_open(
         with suppress(ConnectionResetError):
             await reader.read()
         dripping.cancel()
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_an_early_response_reaches_a_client_that_is_still_sending(service: Service) -> None:
@@ -136,7 +136,7 @@ async def test_connections_without_a_request_do_not_block_others(
             _, writer = await stack.enter_async_context(raw(service))
             writer.write(head(service, "GET /ping")[: number % 40])
             await writer.drain()
-        await works(service)
+        await assert_still_serves(service)
         assert (await service.get("/live")).status_code == 200
 
 
@@ -164,7 +164,7 @@ async def test_the_server_reports_its_health_when_requests_take_all_connections(
             async with raw(service) as (reader, writer), asyncio.timeout(30):
                 writer.write(head(service, f"GET /{path}"))
                 assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_the_number_of_connections_stays_below_the_file_descriptor_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,8 +209,8 @@ async def test_a_form_without_a_valid_proof_changes_nothing(
 ) -> None:
     proof = proof_in(await browser.get("/queues/jobs/dead-letters"))
     change = {"action": "delete", "id": dead, "confirmed": "yes"}
-    for given in ({}, {"proof": ""}, {"proof": "0" * 64}, {"proof": "é"}):
-        assert (await browser.post("/queues/jobs/actions", data={**change, **given})).status_code == 403
+    for fields in ({}, {"proof": ""}, {"proof": "0" * 64}, {"proof": "é"}):
+        assert (await browser.post("/queues/jobs/actions", data={**change, **fields})).status_code == 403
     foreign = await browser.post(
         "/queues/jobs/actions", data={**change, "proof": proof}, headers={"Sec-Fetch-Site": "cross-site"}
     )
@@ -264,10 +264,10 @@ async def test_a_missing_queue_suggests_only_a_queue_that_the_key_may_see(
     await session.queue("order-audit").put(b"1")
     key = await Keys(core_of(session)).create("orders", ["queue|get_status|order*"])
     narrow = await Keys(core_of(session)).create("narrow", ["queue|get_status|ordrs", "queue|get_status|order-audit"])
-    for given, suggested in ((key, True), (narrow, False)):
+    for api_key, suggested in ((key, True), (narrow, False)):
         async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
-            await client.post("/sign-in", data={"key": given})
-            answer = await client.get("/queues/orders-" if given == key else "/queues/ordrs")
+            await client.post("/sign-in", data={"key": api_key})
+            answer = await client.get("/queues/orders-" if api_key == key else "/queues/ordrs")
             assert answer.status_code == 404
             assert ("Did you mean &#39;orders&#39;?" in answer.text) is suggested
             assert ("Did you mean" in answer.text) is suggested

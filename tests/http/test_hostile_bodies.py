@@ -14,7 +14,7 @@ import pytest
 
 from aiozkqueue.http import Settings
 from aiozkqueue.http.core.patience import Pace
-from tests.http.test_robustness import head, raw, works
+from tests.http.test_robustness import head, raw, assert_still_serves
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,20 +39,20 @@ async def service(start: Starter) -> Service:
     return await start(Settings(patience=120))
 
 
-async def nothing() -> None: ...
+async def do_nothing() -> None: ...
 
 
-async def never_held_up(work: Work, before: Work = nothing) -> None:
+async def assert_never_blocked(work: Work, before: Work = do_nothing) -> None:
     """The loop turns all the time, whatever the server in it does.
 
     A virtual machine that stands still for a moment counts that as CPU of the step in progress. So a step that is too
     long must be so each time: a parser that blocks the loop does it again.
     """
-    seen: list[float] = []
-    while not seen or (seen[-1] >= MOST and len(seen) < TRIES):
+    turns: list[float] = []
+    while not turns or (turns[-1] >= MOST and len(turns) < TRIES):
         await before()
-        seen.append(await longest_turn(work))
-    assert seen[-1] < MOST, f"in each try one turn of the loop took too long, ms of CPU: {[t * 1000 for t in seen]}"
+        turns.append(await longest_turn(work))
+    assert turns[-1] < MOST, f"in each try one turn of the loop took too long, ms of CPU: {[t * 1000 for t in turns]}"
 
 
 async def longest_turn(work: Work) -> float:
@@ -95,11 +95,11 @@ async def ask(service: Service, path: str, body: bytes, **headers: str) -> tuple
         sending = asyncio.create_task(send())
         try:
             status = int((await reader.readline()).split()[1])
-            told = await reader.readuntil(b"\r\n\r\n")
+            headers_of_response = await reader.readuntil(b"\r\n\r\n")
         finally:
             sending.cancel()
             await asyncio.wait([sending])
-        return status, told
+        return status, headers_of_response
 
 
 HOSTILE: dict[str, Callable[[int], bytes]] = {
@@ -136,8 +136,8 @@ async def test_a_hostile_body_never_blocks_the_event_loop(service: Service, kind
                 status, _ = await ask(service, path, body)
                 assert status in {200, 400, 413}
 
-    await never_held_up(send)
-    await works(service)
+    await assert_never_blocked(send)
+    await assert_still_serves(service)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ async def test_concurrent_hostile_bodies_never_block_the_event_loop(service: Ser
         answers = await asyncio.gather(*[ask(service, "q/sendbatch", body) for _ in range(8)])
         assert {status for status, _ in answers} <= {200, 400, 413}
 
-    await never_held_up(send)
-    await works(service)
+    await assert_never_blocked(send)
+    await assert_still_serves(service)
 
 
 async def test_after_a_stop_of_the_process_bodies_are_not_read_later_by_as_long_again(
@@ -175,7 +175,7 @@ async def test_a_hundred_thousand_messages_never_block_the_event_loop(service: S
         assert (await ask(service, "q/sendbatch", body))[0] == 200
         sent += 100_000
 
-    await never_held_up(send)
+    await assert_never_blocked(send)
     assert (await service.get("/queue/1/q/size")).json() == sent
 
 
@@ -259,8 +259,8 @@ async def test_a_gzip_body_over_the_limit_is_refused_without_inflating_all_of_it
             status, _ = await ask(service, path, body, **{"Content-Encoding": "gzip"})
             assert status in {400, 413}
 
-    await never_held_up(send)
-    await works(service)
+    await assert_never_blocked(send)
+    await assert_still_serves(service)
 
 
 # -- answers
@@ -289,7 +289,7 @@ async def test_many_large_messages_never_block_the_event_loop(
             waiting = (await session.queue("q").stats()).waiting
             await session.queue("q").put_many([payload] * (1000 - waiting))
 
-        await never_held_up(read_all, before=fill)
+        await assert_never_blocked(read_all, before=fill)
 
 
 async def test_a_body_full_of_ids_never_blocks_the_event_loop(service: Service, session: zq.QueueSession) -> None:
@@ -302,4 +302,4 @@ async def test_a_body_full_of_ids_never_blocks_the_event_loop(service: Service, 
             status, _ = await ask(service, path, body)
             assert status in {200, 413}
 
-    await never_held_up(send)
+    await assert_never_blocked(send)

@@ -67,9 +67,9 @@ async def test_a_signed_id_of_a_path_outside_the_lanes_is_refused(
 async def test_forged_mangled_and_foreign_ids_are_refused_and_change_nothing(service: Service) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
     await service.post("/queue/1/other/send", json=3)
-    (one, two) = await service.poll("q", ttl=3600)
+    (first, second) = await service.poll("q", ttl=3600)
     (foreign,) = await service.poll("other", ttl=3600)
-    place, secret, signature = one["id"].rsplit("~", 2)
+    place, secret, signature = first["id"].rsplit("~", 2)
     forged = [
         foreign["id"],
         lease_token("q", place.replace("~", "/")),
@@ -78,8 +78,8 @@ async def test_forged_mangled_and_foreign_ids_are_refused_and_change_nothing(ser
         f"{place}~{secret}~☃",
         f"{place}~{secret}~\ud800",
         f"{place}~00000000~{signature}",
-        f"{two['id'].rsplit('~', 2)[0]}~{secret}~{signature}",
-        one["id"] + " ",
+        f"{second['id'].rsplit('~', 2)[0]}~{secret}~{signature}",
+        first["id"] + " ",
         "",
         "~~",
         "~" * 3000,
@@ -103,18 +103,18 @@ async def test_ids_stay_valid_after_one_rotation_and_are_refused_after_two(
     service: Service, start: Starter, session: zq.QueueSession
 ) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2, 3])
-    (one,) = await service.poll("q", limit=1, ttl=3600)
-    (two,) = await service.poll("q", limit=1, ttl=3600)
+    (first,) = await service.poll("q", limit=1, ttl=3600)
+    (second,) = await service.poll("q", limit=1, ttl=3600)
     secrets = MessageIds(core_of(session))
     await secrets.rotate()
     newest = (await secrets.signer()).id
-    assert newest not in one["id"]
-    assert (await service.post("/queue/1/q/ack", json=[one["id"]])).status_code == 200
+    assert newest not in first["id"]
+    assert (await service.post("/queue/1/q/ack", json=[first["id"]])).status_code == 200
     await secrets.rotate()
     fresh = await start()
-    assert (await fresh.post("/queue/1/q/ack", json=[two["id"]])).status_code == 400
-    (three,) = await fresh.poll("q")
-    assert (await service.post("/queue/1/q/ack", json=[three["id"]])).status_code == 200
+    assert (await fresh.post("/queue/1/q/ack", json=[second["id"]])).status_code == 400
+    (third,) = await fresh.poll("q")
+    assert (await service.post("/queue/1/q/ack", json=[third["id"]])).status_code == 200
     assert await session.queue("q").size() == 1
 
 

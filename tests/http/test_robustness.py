@@ -47,7 +47,7 @@ def head(service: Service, line: str, **headers: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-async def works(service: Service) -> None:
+async def assert_still_serves(service: Service) -> None:
     """Others are served."""
     async with asyncio.timeout(30):
         assert (await service.post("/queue/1/others/send", json=1)).status_code == 200
@@ -66,7 +66,7 @@ async def test_a_client_that_stalls_in_its_request_is_disconnected(
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(sent)
             assert await reader.read() == b""
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_a_request_whose_body_never_arrives_ends(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ async def test_a_request_whose_body_never_arrives_ends(service: Service, monkeyp
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "10"}) + b"12")
             assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_a_client_that_does_not_read_its_response_is_disconnected(
@@ -99,7 +99,7 @@ async def test_a_client_that_does_not_read_its_response_is_disconnected(
         except ConnectionResetError:
             pass
         assert len(taken) < 30_000_000
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_a_body_that_is_too_large_is_refused_before_it_arrives(start: Starter) -> None:
@@ -110,7 +110,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_arrives(start: Star
             if "Transfer-Encoding" in headers:
                 writer.write(b"3e9\r\n" + b"1" * 1001 + b"\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_a_request_with_too_many_messages_is_refused(start: Starter) -> None:
@@ -141,7 +141,7 @@ async def test_a_malformed_request_is_refused_and_its_connection_closed(service:
         except ConnectionResetError:
             answer = b""
         assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
-    await works(service)
+    await assert_still_serves(service)
 
 
 async def test_many_malformed_requests_are_logged_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ async def test_a_request_cut_off_in_its_body_sends_no_message(service: Service) 
             if end == "half":
                 writer.write_eof()
                 assert await reader.read() == b""
-    await works(service)
+    await assert_still_serves(service)
     assert (await service.get("/queue/1/q/size")).json() == 0
 
 
@@ -178,7 +178,7 @@ async def test_five_hundred_idle_connections_do_not_block_new_ones(service: Serv
     host, _, port = service.url.removeprefix("http://").partition(":")
     idle = [await asyncio.open_connection(host, int(port)) for _ in range(500)]
     try:
-        await works(service)
+        await assert_still_serves(service)
     finally:
         for _, writer in idle:
             writer.close()

@@ -37,8 +37,8 @@ CONFIGURATIONS = {
 async def denied(session: zq.QueueSession, zookeeper: str, queue_root: str) -> str:
     """A queue that belongs to another user alone."""
     await session.queue("good").put_many([b"1", b"2"])
-    async with zq.connect(zookeeper, root=queue_root, auth=[zq.Auth.digest("other", "secret")]) as others:
-        await others.queue("denied").put(b"3")
+    async with zq.connect(zookeeper, root=queue_root, auth=[zq.Auth.digest("other", "secret")]) as owner:
+        await owner.queue("denied").put(b"3")
     return "denied"
 
 

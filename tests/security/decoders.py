@@ -110,9 +110,9 @@ _EVENTS = EventTypes(_Event)
 
 def event(data: bytes) -> None:
     names, _, payload = data.partition(b"\n")
-    for said in (names.decode("utf-8", "replace"), "_Event"):
+    for name in (names.decode("utf-8", "replace"), "_Event"):
         with contextlib.suppress(PayloadError):
-            _EVENTS.decode(said, payload, "bus")
+            _EVENTS.decode(name, payload, "bus")
 
 
 def names(data: bytes) -> None:

@@ -39,14 +39,14 @@ async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
 
 async def refused(why: str, hosts: str, root: str, tls: ssl.SSLContext) -> None:
     """Try to connect, until the error tells why that does not go."""
-    told = ""
+    error = ""
     for patience in PATIENCE:
         with pytest.raises(zq.ConnectionLostError) as lost:
             async with zq.connect(hosts, root=root, tls=tls, connect_timeout=patience):
                 pass
-        if re.search(why, told := str(lost.value)):
+        if re.search(why, error := str(lost.value)):
             return
-    pytest.fail(f"no word of {why!r} in {told!r}")
+    pytest.fail(f"no word of {why!r} in {error!r}")
 
 
 @pytest.fixture(scope="module")

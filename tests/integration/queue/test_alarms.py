@@ -45,7 +45,7 @@ def sentry() -> Iterator[Sent]:
         sentry_sdk.init()
 
 
-def told(event: dict[str, Any]) -> tuple[str | None, str]:
+def facts_of(event: dict[str, Any]) -> tuple[str | None, str]:
     """The exception of an event, and the message that it is about."""
     exceptions = event.get("exception", {}).get("values", [])
     return exceptions[-1]["type"] if exceptions else None, event["extra"]["message_id"]
@@ -89,7 +89,7 @@ async def test_sentry_shows_one_event_for_each_message_that_is_given_up(session:
 
     await serve(session, numbers, handler, done)
     assert await numbers.dead_letters.size() == 4
-    assert sorted(map(told, sentry.events)) == sorted(
+    assert sorted(map(facts_of, sentry.events)) == sorted(
         [
             ("Reject", ids[0]),
             ("OSError", ids[1]),
@@ -118,7 +118,7 @@ async def test_sentry_shows_a_message_whose_processes_died(
         return await jobs.size() == 0
 
     await serve(session, jobs, handler, dropped)
-    assert [told(event) for event in sentry.events] == [(None, message_id)]
+    assert [facts_of(event) for event in sentry.events] == [(None, message_id)]
 
 
 async def test_a_failed_attempt_is_a_warning_and_a_retry_is_information(

@@ -330,9 +330,9 @@ async def test_a_diagnosis_names_the_obstacles_that_block_messages(
     sealed = f"{queue_root}/jobs/items/item-i{EVIL}"
     await server_view.create(sealed)
     await set_acl(server_view, sealed, readable=False)
-    told = [finding.text for finding in (await session.admin.diagnose("jobs")).findings if finding.subject == "jobs"]
-    assert [text for text in told if "with children" in text and obstructed in text]
-    assert [text for text in told if "may not read" in text and sealed in text]
+    texts = [finding.text for finding in (await session.admin.diagnose("jobs")).findings if finding.subject == "jobs"]
+    assert [text for text in texts if "with children" in text and obstructed in text]
+    assert [text for text in texts if "may not read" in text and sealed in text]
 
 
 async def test_a_message_whose_unique_key_cannot_be_freed_is_settled_and_handled_once(
@@ -513,5 +513,5 @@ async def test_a_release_that_fails_is_logged_with_the_message_that_stays_locked
                 await set_acl(server_view, f"{clients}/{client}/{slot}", readable=True)
         await tx.rollback(delay=0)
     assert len(await locks()) == 1
-    (told,) = logged(caplog, "stay locked until this session ends")
-    assert f"queue jobs: 1 messages, the first of them {message}" in told
+    (line,) = logged(caplog, "stay locked until this session ends")
+    assert f"queue jobs: 1 messages, the first of them {message}" in line

@@ -110,8 +110,8 @@ async def test_rollback_always_succeeds_removes_all_locks_and_cancels_all_puts(
         working.cancelled() if raised is asyncio.CancelledError else type(working.exception()) is (raised or NoneType)
     )
     # A commit that was on its way when its caller was cancelled may be applied, but then all of it is.
-    left, there = (1, 1) if done[0].outcome is zq.Outcome.COMMITTED else (3, 0)
-    assert (await jobs.size(), await results.size()) == (left, there)
+    left, put = (1, 1) if done[0].outcome is zq.Outcome.COMMITTED else (3, 0)
+    assert (await jobs.size(), await results.size()) == (left, put)
     assert await locks() == []
     for _ in range(left):  # they are everybody's at once
         await take_one(session)

@@ -116,8 +116,8 @@ async def test_queues_skipped_for_lack_of_time_are_named(
     assert [*(queue.name for queue in diagnosis.queues), *diagnosis.unexamined] == ["a", "b", "c"]
     assert not diagnosis.complete
     assert diagnosis.count(Severity.ERROR) == 0
-    (told,) = (finding for finding in diagnosis.findings if finding.subject == "queues")
-    assert told.text == "3 were not checked within the time budget: a, b, c"
+    (skipped,) = (finding for finding in diagnosis.findings if finding.subject == "queues")
+    assert skipped.text == "3 were not checked within the time budget: a, b, c"
 
 
 @pytest.mark.parametrize("budget", [0, -1, "10", float("nan")])

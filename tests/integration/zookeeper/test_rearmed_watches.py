@@ -55,7 +55,7 @@ def event(kind: int, path: str) -> bytes:
     return frame(struct.pack(">iqiiii", -1, -1, 0, kind, 3, len(path)) + path.encode())
 
 
-async def test_a_watch_is_told_that_events_were_missed_before_it_hears_of_any_on_a_new_connection() -> None:
+async def test_a_watch_reports_missed_events_before_any_event_of_a_new_connection() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(1, timeout=60_000))
@@ -75,6 +75,6 @@ async def test_a_watch_is_told_that_events_were_missed_before_it_hears_of_any_on
         events: asyncio.Queue[WatchEvent] = asyncio.Queue()
         await zk.watch("/items", events.put_nowait, recursive=True)
         await zk.exists("/")
-        told = [await asyncio.wait_for(events.get(), 30) for _ in range(2)]
-        assert told == [WatchEvent(EventKind.MISSED, "/items"), WatchEvent(EventKind.CREATED, "/items/4")]
+        received = [await asyncio.wait_for(events.get(), 30) for _ in range(2)]
+        assert received == [WatchEvent(EventKind.MISSED, "/items"), WatchEvent(EventKind.CREATED, "/items/4")]
         await zk.close()

@@ -68,15 +68,15 @@ async def test_tls_refuses_a_server_with_another_name_or_an_untrusted_certificat
 async def test_tls_to_a_plain_port_fails_in_time_with_an_error_that_names_the_likely_cause(zookeeper: str) -> None:
     with pytest.raises(ConnectionLossError, match=zookeeper):
         await connect(zookeeper, tls=ssl.create_default_context(), connect_timeout=0.7, session_timeout=1.0)
-    told = await why_not(zookeeper, ssl.create_default_context())
+    error = await why_not(zookeeper, ssl.create_default_context())
     assert (
-        f"{zookeeper}: closed during the TLS handshake: a port without TLS, or a server at its maxClientCnxns?" in told
+        f"{zookeeper}: closed during the TLS handshake: a port without TLS, or a server at its maxClientCnxns?" in error
     )
 
 
 async def test_a_plain_connection_to_a_tls_port_fails_with_the_likely_cause(secure_server: SecureServer) -> None:
-    told = await why_not(f"localhost:{secure_server.secure_port}", None)
-    assert UNANSWERED in told
+    error = await why_not(f"localhost:{secure_server.secure_port}", None)
+    assert UNANSWERED in error
 
 
 @pytest.mark.parametrize("auth", [_ALICE, Auth.sasl("bob", "builder"), Auth.digest("carol", "pw")])

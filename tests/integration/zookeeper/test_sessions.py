@@ -139,9 +139,9 @@ async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
         await asyncio.gather(*(write(writer) for writer in range(8)))
     disturbing.cancel()
     zookeeper_proxy.heal()
-    there = set(await zk.children("/"))
-    assert acknowledged <= there <= acknowledged | unknown
-    assert not unsent & there
+    stored = set(await zk.children("/"))
+    assert acknowledged <= stored <= acknowledged | unknown
+    assert not unsent & stored
     assert unknown
     assert (zk.session_id, zk.generation) == (session, 1)
 
@@ -257,13 +257,13 @@ async def test_a_connection_that_drops_while_watches_are_set_again_is_retried(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=60)
-    told: list[WatchEvent] = []
-    await zk.watch("/", told.append)
+    events: list[WatchEvent] = []
+    await zk.watch("/", events.append)
     dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
     zookeeper_proxy.reset_connections()
     await asyncio.wait_for(zk.exists("/"), 30)  # long before silence would count as a loss
     assert len(dropped.requests) == 1
-    assert told == [WatchEvent(EventKind.MISSED, "/")]
+    assert events == [WatchEvent(EventKind.MISSED, "/")]
 
 
 async def test_a_watch_requested_as_the_connection_drops_is_set_after_the_reconnection(
@@ -271,10 +271,10 @@ async def test_a_watch_requested_as_the_connection_drops_is_set_after_the_reconn
 ) -> None:
     zk = await opened(zookeeper_proxy.hosts + queue_root)
     zookeeper_proxy.lose_before(Opcode.ADD_WATCH)
-    told: list[WatchEvent] = []
-    await zk.watch("/", told.append)
+    events: list[WatchEvent] = []
+    await zk.watch("/", events.append)
     await zk.multi([Create("/x")])
-    assert told[-1] == WatchEvent(EventKind.CHILDREN, "/")
+    assert events[-1] == WatchEvent(EventKind.CHILDREN, "/")
 
 
 async def test_a_blocked_loop_causes_a_warning_and_keeps_connection_and_session(
@@ -328,21 +328,21 @@ async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends
             await peer.keep_alive()
         await down.wait()
 
-    def said(level: int) -> list[str]:
+    def logged(level: int) -> list[str]:
         return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
     async with ScriptedServer(script) as server, asyncio.timeout(60):
         zk = await opened(server.hosts, session_timeout=20.0)
         caplog.clear()
         down.set()
-        while len([line for line in said(logging.DEBUG) if line.startswith(f"{server.hosts}: ")]) < 8:  # noqa: ASYNC110 - the log tells nobody
+        while len([line for line in logged(logging.DEBUG) if line.startswith(f"{server.hosts}: ")]) < 8:  # noqa: ASYNC110 - the log tells nobody
             await asyncio.sleep(0.05)
         up.set()
         await zk.wait_connected(after=0)
         zk._session.kill()  # the server would not answer the goodbye
     tries = re.escape(UNANSWERED)
     peer = re.escape(server.hosts)
-    lost, lasts, back = said(logging.INFO)
+    lost, lasts, back = logged(logging.INFO)
     assert lost == f"connection to {server.hosts} lost: closed by the server"
     assert re.fullmatch(rf"no connection to {peer} for \d+ s; last error: {peer}: .*{tries}", lasts)
     assert re.fullmatch(rf"resumed session 0x7 at {peer}, timeout 20.0 s, after \d+\.\d s without a connection", back)

@@ -166,14 +166,14 @@ class TestThreeRepairLoop:
 
     async def test_ours_tries_again(self, zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener) -> None:
         zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=60)
-        told: list[WatchEvent] = []
-        await zk.watch("/", told.append)
+        events: list[WatchEvent] = []
+        await zk.watch("/", events.append)
         dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
         zookeeper_proxy.reset_connections()
         assert not await hangs(zk.read("/"), 30)
         await zk.multi([Create("/x")])
         assert len(dropped.requests) == 1
-        assert len(told) == 2
+        assert len(events) == 2
 
 
 class TestFourSessionIdentity:
