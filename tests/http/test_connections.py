@@ -16,7 +16,7 @@ from aiozkqueue.http import Settings
 from aiozkqueue.http.crowd import Crowd
 from aiozkqueue.http.listening import listen, most_connections
 from tests.http.conftest import polled
-from tests.http.test_robustness import head, raw, assert_still_serves
+from tests.http.test_robustness import assert_still_serves, head, raw
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 from aiozkqueue.http import Settings
 from aiozkqueue.http.core.patience import Pace
-from tests.http.test_robustness import head, raw, assert_still_serves
+from tests.http.test_robustness import assert_still_serves, head, raw
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
