@@ -31,7 +31,7 @@ async def ignore(batch: Batch[bytes]) -> None: ...
 
 
 @pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
-async def test_a_handler_gets_up_to_so_many_messages_and_one_commit_removes_them(
+async def test_a_handler_gets_batches_up_to_the_maximum_and_one_commit_removes_each(
     session: zq.QueueSession, other: zq.QueueSession, bundle: int | None, locks: Locks
 ) -> None:
     orders = session.queue("orders", int)
@@ -56,7 +56,7 @@ async def test_a_handler_gets_up_to_so_many_messages_and_one_commit_removes_them
     assert await locks("orders") == []
 
 
-async def test_a_batch_is_handled_when_its_time_is_over_and_a_full_one_at_once(
+async def test_a_batch_is_handled_when_its_wait_ends_and_a_full_one_at_once(
     queue_server: QueueServer, queue_clock: TestClock
 ) -> None:
     batches: asyncio.Queue[list[bytes]] = asyncio.Queue()
@@ -268,7 +268,7 @@ async def test_batches_continue_after_their_session_has_ended(
     assert [message.value for message in await other.queue("done").peek()] == [b"2"]  # one commit of both
 
 
-async def test_a_batch_with_a_message_that_was_taken_away_commits_nothing(
+async def test_a_batch_with_a_lost_claim_commits_nothing(
     session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs")

@@ -47,7 +47,7 @@ async def waiting(queue: zq.Queue[bytes], sessions: int = 1) -> None:
     await eventually(known, 30)
 
 
-async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_there_is_room(session: zq.QueueSession) -> None:
+async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_it_has_capacity(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 40)
     for number in range(40):
         await jobs.put(b"%d" % number)
@@ -60,7 +60,7 @@ async def test_a_full_queue_refuses_a_put_at_once_and_accepts_it_when_there_is_r
     assert await jobs.size() == 40
 
 
-async def test_a_put_waits_for_room_and_continues_when_a_message_is_consumed(
+async def test_a_put_waits_for_capacity_and_continues_when_a_message_is_consumed(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = await bounded(session, 2)
@@ -73,7 +73,7 @@ async def test_a_put_waits_for_room_and_continues_when_a_message_is_consumed(
     assert [message.body for message in await jobs.peek()] == [b"2", b"3"]
 
 
-async def test_a_put_that_finds_no_room_raises_after_its_timeout(session: zq.QueueSession) -> None:
+async def test_a_put_that_finds_no_capacity_raises_after_its_timeout(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 1)
     await jobs.put(b"1")
     began = time.monotonic()
@@ -85,7 +85,7 @@ async def test_a_put_that_finds_no_room_raises_after_its_timeout(session: zq.Que
     assert [message.body for message in await jobs.peek()] == [b"1"]
 
 
-async def test_the_error_after_a_wait_for_room_names_the_whole_timeout(on_clock: OnClock, clock: TestClock) -> None:
+async def test_the_error_after_a_wait_for_capacity_names_the_whole_timeout(on_clock: OnClock, clock: TestClock) -> None:
     """Not what was left of that, after a look here and a part that fitted there."""
     session = await on_clock()
     jobs = await bounded(session, 2)
@@ -110,7 +110,7 @@ async def test_the_error_after_a_wait_for_room_names_the_whole_timeout(on_clock:
         await in_vain(tx.commit(timeout=600), r"within 600 s")
 
 
-async def test_put_many_that_fits_in_part_raises_with_the_number_put(session: zq.QueueSession) -> None:
+async def test_put_many_that_fits_only_in_part_raises_with_the_number_put(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 3)
     with pytest.raises(zq.QueueFullError, match="the message was not stored") as refused:
         await jobs.put_many([b"1", b"2", b"3", b"4", b"5"])
@@ -194,7 +194,7 @@ async def test_a_message_in_flight_counts_against_the_size_until_its_commit(
     await jobs.put(b"4")
 
 
-async def test_a_transaction_waits_for_room_and_then_commits_as_a_whole(
+async def test_a_transaction_waits_for_capacity_and_then_commits_as_a_whole(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs = await bounded(session, 2, "results")
@@ -216,7 +216,7 @@ async def test_a_transaction_waits_for_room_and_then_commits_as_a_whole(
     assert await session.queue("jobs").size() == 0
 
 
-async def test_a_commit_waits_for_room_up_to_its_timeout(session: zq.QueueSession) -> None:
+async def test_a_commit_waits_for_capacity_up_to_its_timeout(session: zq.QueueSession) -> None:
     await (await bounded(session, 1, "results")).put(b"a")
     await session.queue("jobs").put(b"1")
     async with session.transaction(autocommit=False) as tx:
@@ -328,7 +328,7 @@ async def test_a_size_changed_while_in_use_applies_from_the_next_put(
 
 
 @pytest.mark.parametrize("takes", [False, True])
-async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+async def test_a_commit_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, *, takes: bool
 ) -> None:
     jobs = session.queue("jobs")
@@ -351,7 +351,7 @@ async def test_a_commit_waits_for_room_in_a_queue_that_was_given_a_size_meanwhil
 
 
 @pytest.mark.parametrize("messages", [[b"3"], [b"3", b"4", b"5"]])
-async def test_a_put_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+async def test_a_put_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, messages: list[bytes]
 ) -> None:
     jobs, theirs = session.queue("jobs"), other.queue("jobs")
@@ -369,7 +369,7 @@ async def test_a_put_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
     assert [message.body for message in await jobs.peek()] == [b"1", b"2", *messages][-2:]
 
 
-async def test_put_many_fills_a_queue_that_was_given_a_size_meanwhile(
+async def test_put_many_fills_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     await other.queue("jobs").put(b"1")
@@ -390,7 +390,7 @@ async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.Queu
 
 
 @pytest.mark.parametrize("puts", [1, 2])
-async def test_a_transaction_that_never_fits_beside_its_own_messages_is_refused_at_once(
+async def test_a_transaction_whose_own_messages_leave_no_capacity_is_refused_at_once(
     session: zq.QueueSession, puts: int
 ) -> None:
     """Otherwise it would wait forever for itself, and all other puts would wait for it."""
@@ -407,7 +407,7 @@ async def test_a_transaction_that_never_fits_beside_its_own_messages_is_refused_
     assert [message.body for message in await jobs.peek()] == [b"0"]
 
 
-async def test_a_transaction_passes_the_waiting_one_that_needs_its_message_to_end(
+async def test_a_transaction_overtakes_a_waiting_one_that_needs_the_end_of_its_message(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     jobs = await bounded(session, 3)
@@ -431,7 +431,7 @@ async def test_a_transaction_passes_the_waiting_one_that_needs_its_message_to_en
     assert [message.body for message in await jobs.peek()] == [b"large"] * 3
 
 
-async def test_a_wait_for_room_continues_after_its_zookeeper_session_ended(
+async def test_a_wait_for_capacity_continues_after_its_zookeeper_session_ended(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     jobs = await bounded(session, 1)
@@ -444,7 +444,7 @@ async def test_a_wait_for_room_continues_after_its_zookeeper_session_ended(
     assert [m.body for m in await other.queue("jobs").peek()] == [b"2"]
 
 
-async def test_a_transaction_that_waits_for_room_raises_when_its_session_ends(
+async def test_a_transaction_that_waits_for_capacity_raises_when_its_session_ends(
     session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
     await (await bounded(session, 1, "results")).put(b"a")
@@ -480,7 +480,7 @@ async def test_the_size_counts_all_lanes_and_the_messages_of_other_programs(
     assert await jobs.size() == 8
 
 
-async def test_dead_letters_are_redriven_up_to_the_room_in_the_queue(session: zq.QueueSession) -> None:
+async def test_dead_letters_are_redriven_up_to_the_capacity_of_the_queue(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 2)
     await jobs.put_many([b"1", b"2"])
     async with session.transaction() as tx:
@@ -497,7 +497,7 @@ async def test_dead_letters_are_redriven_up_to_the_room_in_the_queue(session: zq
     assert await jobs.dead_letters.size() == 0
 
 
-async def test_a_move_waits_in_its_source_for_room_in_its_target(
+async def test_messages_of_a_move_stay_in_the_source_until_the_target_has_capacity(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     narrow = await bounded(session, 2, "narrow")
@@ -537,7 +537,7 @@ async def test_an_event_goes_to_all_queues_of_a_bus_or_to_none_when_one_is_full(
     assert (await bus.queue().size(), await bus.queue("audit").size()) == (2, 1)
 
 
-async def test_a_post_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+async def test_a_post_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     bus = Bus(session, "events", Event)
@@ -550,7 +550,7 @@ async def test_a_post_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
     assert await bus.queue().size() == 1
 
 
-async def test_a_scheduler_retries_an_occurrence_until_there_is_room(
+async def test_a_scheduler_retries_an_occurrence_until_the_queue_has_capacity(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("aiozkqueue.schedule.scheduler.AGAIN", 0.1)

@@ -299,7 +299,7 @@ async def test_a_post_that_cannot_be_stored_raises(
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_the_full_queue_of_a_group_that_has_left_refuses_no_event(
+async def test_the_full_queue_of_a_group_that_has_left_does_not_refuse_events(
     session: zq.QueueSession, other: zq.QueueSession, *, transactional: bool
 ) -> None:
     bus, operator = Bus(session, "orders", Event), Bus(other, "orders", Event)
@@ -314,7 +314,7 @@ async def test_the_full_queue_of_a_group_that_has_left_refuses_no_event(
     assert await bus.queue().size() == 2
 
 
-async def test_a_group_for_which_the_bus_has_no_room_is_refused_and_the_bus_remains_usable(
+async def test_a_group_beyond_the_limit_of_the_bus_is_refused_and_the_bus_remains_usable(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     bus = Bus(session, "orders", Event)

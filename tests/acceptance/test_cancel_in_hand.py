@@ -88,7 +88,7 @@ async def test_a_running_handler_is_cancelled_and_its_message_never_redelivered(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_a_message_of_a_bundle_is_cancelled_in_hand_and_its_neighbours_are_handled(
+async def test_a_message_in_flight_is_cancelled_and_the_others_of_its_bundle_are_handled(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs, handler = session.queue("jobs"), Slow(b"7")
@@ -232,7 +232,7 @@ async def test_waiting_delayed_and_leased_messages_are_cancelled_too(
     assert await locks() == []
 
 
-async def test_a_message_of_a_group_is_cancelled_in_hand_and_the_next_is_delivered(
+async def test_a_message_in_flight_is_cancelled_and_the_next_of_its_group_is_delivered(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
     jobs, handler = session.queue("jobs"), Slow(b"1")

@@ -97,7 +97,7 @@ async def test_a_clock_move_affects_only_the_sessions_that_share_the_clock(
 
 
 @pytest.mark.parametrize("by", [-1, timedelta(seconds=-1), float("nan")])
-def test_a_clock_cannot_move_back(by: float | timedelta) -> None:
+def test_a_clock_cannot_move_backwards(by: float | timedelta) -> None:
     with pytest.raises(ValueError, match="moved by"):
         TestClock().advance(by)
 

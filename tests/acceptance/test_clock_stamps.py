@@ -110,7 +110,7 @@ async def test_the_dates_of_a_message_its_claim_its_end_and_its_dead_letter_foll
         await jobs.dead_letters.purge()
 
 
-async def test_a_later_session_also_sees_that_a_message_aged_by_the_length_of_the_move(
+async def test_a_later_session_also_sees_that_a_message_aged_by_the_length_of_the_clock_move(
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session = await on_clock()

@@ -259,7 +259,7 @@ async def test_an_empty_past_hour_is_deleted_and_created_again_for_a_late_put(
     await eventually(lambda: _hours_are(server_view, f"{queue_root}/jobs/later", [far], jobs))
 
 
-async def test_a_consumer_takes_its_first_message_before_it_has_looked_at_all_of_many_past_hours(
+async def test_a_consumer_takes_its_first_message_before_it_has_listed_all_of_many_past_hours(
     zookeeper: str, queue_root: str, session: zq.QueueSession, server_view: Observer
 ) -> None:
     jobs, later = session.queue("jobs"), f"{queue_root}/jobs/later"
@@ -323,7 +323,9 @@ async def test_busy_consumers_find_a_message_that_another_session_scheduled_mean
     ],
     ids=str,
 )
-async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSession, options: dict[str, Any]) -> None:
+async def test_an_invalid_delay_or_time_is_refused_before_it_is_sent(
+    session: zq.QueueSession, options: dict[str, Any]
+) -> None:
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match=next(iter(options))):
         await jobs.put(b"", **options)

@@ -253,7 +253,7 @@ async def test_the_commit_of_a_message_of_a_deleted_queue_fails_and_does_not_bri
     assert await nothing_but_the_mark(server_view, queue_root)
 
 
-async def test_a_session_that_has_not_heard_of_it_puts_by_the_settings_of_the_new_queue(
+async def test_a_session_that_missed_a_deletion_puts_with_the_settings_of_the_new_queue(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     """The new queue's configuration has been changed as often as the old one's."""
@@ -398,7 +398,7 @@ async def test_the_janitor_removes_the_rest_of_a_deleted_queue(
     assert core_of(session).root == queue_root
 
 
-async def test_a_deleted_queue_takes_its_rate_along_unless_slots_are_still_to_come(
+async def test_a_deletion_removes_the_rate_of_its_queue_unless_slots_are_still_to_come(
     session: zq.QueueSession,
     other: zq.QueueSession,
     server_view: Observer,

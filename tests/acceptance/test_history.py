@@ -216,6 +216,6 @@ def test_invalid_history_options_are_refused_before_anything_is_sent(bad: Callab
         bad()
 
 
-async def test_moments_without_a_zone_are_refused(jobs: zq.Queue[bytes]) -> None:
+async def test_times_without_a_zone_are_refused(jobs: zq.Queue[bytes]) -> None:
     with pytest.raises(zq.InvalidOptionError, match="aware"):
         await anext(jobs.history(since=datetime(2026, 3, 1)))  # noqa: DTZ001 - that is what is refused

@@ -26,7 +26,7 @@ async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
         return [delivery.value async for delivery in deliveries]
 
 
-async def test_the_most_urgent_comes_first_and_of_equals_the_oldest(session: zq.QueueSession) -> None:
+async def test_the_most_urgent_message_comes_first_and_the_oldest_of_equal_priority(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     for value, priority in ((b"low", 10), (b"plain", 0), (b"urgent", -10), (b"plain too", 0), (b"urgent too", -10)):
         await jobs.put(value, priority=priority)
@@ -181,7 +181,7 @@ async def test_a_queue_without_priorities_has_no_priority_lanes_and_no_watches_u
 
 
 @pytest.mark.parametrize("priority", [128, -129, 1.0, "1", None, True])
-async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSession, priority: Any) -> None:
+async def test_an_invalid_priority_is_refused_before_it_is_sent(session: zq.QueueSession, priority: Any) -> None:
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match="priority"):
         await jobs.put(b"", priority=priority)

@@ -47,7 +47,7 @@ async def test_an_expired_message_is_not_delivered(
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
-async def test_an_expired_message_becomes_a_dead_letter_if_the_queue_says_so(session: zq.QueueSession) -> None:
+async def test_an_expired_message_becomes_a_dead_letter_if_the_queue_is_configured_so(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(expired="dead-letter"))
     await jobs.put(b"short", ttl=SHORT, headers={"trace": "t1"})

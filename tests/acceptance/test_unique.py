@@ -26,7 +26,7 @@ async def test_a_put_with_a_taken_key_is_refused_with_the_id_of_the_holder(sessi
     assert [message.body for message in await jobs.peek()] == [b"1", b"3"]
 
 
-async def test_a_put_with_a_taken_key_is_ignored_if_asked_for(session: zq.QueueSession) -> None:
+async def test_a_put_with_a_taken_key_is_ignored_on_request(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     first = await jobs.put(b"1", key="invoice-7", unique="ignore")
     assert await jobs.put(b"2", key="invoice-7", unique="ignore") == first

@@ -70,7 +70,7 @@ def test_doctor_prints_tables_and_a_verdict(cli: Cli) -> None:
     assert re.search(r"works, with \d+ warnings?", done.text)
 
 
-def test_doctor_tells_of_a_pause_and_not_of_a_missing_consumer(cli: Cli) -> None:
+def test_doctor_reports_a_pause_and_not_a_missing_consumer(cli: Cli) -> None:
     cli("put", "q", "1")
     cli("pause", "q")
     done = cli("doctor", "--json")
@@ -78,7 +78,7 @@ def test_doctor_tells_of_a_pause_and_not_of_a_missing_consumer(cli: Cli) -> None
     assert "q (paused)" in cli("doctor").text
 
 
-def test_doctor_tells_of_a_standalone_server_and_of_its_size(cli: Cli) -> None:
+def test_doctor_reports_a_standalone_server_and_its_size(cli: Cli) -> None:
     done = cli("doctor", "--json")
     [server] = of_kind(done, "server")
     assert any("standalone server" in text for text in found(done, "warning")) == (server["mode"] == "standalone")

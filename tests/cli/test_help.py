@@ -42,7 +42,7 @@ def test_the_help_describes_arguments_and_options(command: str, text: str, shown
     assert text in text_of(f"{command} --help", shown)
 
 
-def test_paragraphs_of_a_help_stay_apart(shown: pytest.CaptureFixture[str]) -> None:
+def test_paragraphs_of_a_help_text_stay_separate(shown: pytest.CaptureFixture[str]) -> None:
     run(["audit", "--help"])
     paragraphs = [
         paragraph.strip() for paragraph in "\n".join(map(str.strip, shown.readouterr().out.splitlines())).split("\n\n")

@@ -82,7 +82,7 @@ def test_dead_letters_of_a_curator_queue_are_listed_redriven_and_purged(
 
 @pytest.mark.parametrize("option", ["--curator", "--kazoo"])
 @pytest.mark.parametrize("command", [("history",), ("consumers",), ("dlq", "list")])
-def test_commands_that_find_nothing_of_another_programs_queue_have_status_1(
+def test_commands_that_find_nothing_in_another_programs_queue_exit_with_1(
     cli: Cli, path: str, command: tuple[str, ...], option: str
 ) -> None:
     assert cli("put", option, path, "x").status == 0

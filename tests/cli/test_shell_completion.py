@@ -141,7 +141,7 @@ async def test_names_that_only_some_may_list_need_their_credentials(
     assert await asyncio.to_thread(complete, "put", "--auth-file", f"{file}-missing", "s") == []
 
 
-def test_a_server_that_never_answers_is_given_up(complete: Complete) -> None:
+def test_a_completion_gives_up_on_a_server_that_never_answers(complete: Complete) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert complete("put", "o", AIOZKQUEUE_HOSTS=f"127.0.0.1:{silent.getsockname()[1]}") == []
 

@@ -220,7 +220,7 @@ def test_a_handler_gets_its_annotated_type_and_finishes_when_the_worker_stops(cl
     assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
 
 
-def test_cancelling_a_message_in_hand_ends_its_handler_in_a_worker_which_goes_on(cli: Cli, go: Path) -> None:
+def test_cancelling_a_message_in_flight_ends_its_handler_and_the_worker_continues(cli: Cli, go: Path) -> None:
     assert not go.exists()
     message_id = cli("put", "orders", '{"id": 1}').text.strip()
     worker = cli.start("worker", "shop:patient", "--queue", "orders")
@@ -330,7 +330,7 @@ def test_a_worker_logs_json_objects_with_their_fields(cli: Cli, go: Path) -> Non
 
 
 @pytest.mark.parametrize("suffix", ["json", "toml", "ini"])
-def test_a_worker_logs_as_a_file_says(cli: Cli, go: Path, tmp_path: Path, suffix: str) -> None:
+def test_a_worker_logs_as_a_configuration_file_says(cli: Cli, go: Path, tmp_path: Path, suffix: str) -> None:
     assert not go.exists()
     (tmp_path / "logs.json").write_text(json.dumps(LOGS))
     (tmp_path / "logs.toml").write_text(LOGS_TOML)

@@ -56,7 +56,7 @@ async def test_a_failed_message_is_redelivered_to_its_java_consumer(
     assert await curator.shown_until_now("c") == []
 
 
-async def test_a_message_requeued_by_java_goes_unchanged_to_the_end_and_is_taken_here(
+async def test_a_message_requeued_by_java_goes_unchanged_to_the_end_and_is_taken_by_us(
     session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     """Its REQUEUE makes another item, with the same bytes and a name of the same length."""

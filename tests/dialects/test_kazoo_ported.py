@@ -91,7 +91,7 @@ async def test_both_sides_count_each_others_messages_and_take_them_in_order(
     assert await kazoo.ask("len", place) == 0
 
 
-async def test_the_most_urgent_comes_first_and_of_equals_the_oldest(
+async def test_the_most_urgent_message_comes_first_and_the_oldest_of_equal_priority(
     session: zq.QueueSession, kazoo: Kazoo, place: str, *, locking: bool
 ) -> None:
     queue = session.kazoo_queue(place, locking=locking)

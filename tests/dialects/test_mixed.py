@@ -80,7 +80,7 @@ async def test_two_sessions_and_kazoo_take_each_of_a_thousand_messages_once(
     assert await server_view.children(f"{path}/taken") == []
 
 
-async def test_a_message_held_by_curator_is_taken_here_only_after_curator_is_killed(
+async def test_we_take_a_message_held_by_curator_only_after_curator_is_killed(
     session: zq.QueueSession,
     curator: Curator,
     start_curator: StartCurator,
@@ -121,7 +121,7 @@ async def test_a_message_held_by_curator_is_taken_here_only_after_curator_is_kil
     assert await curator.shown("idle", 2) == [b"held", b"wakes it"]
 
 
-async def test_a_message_held_by_kazoo_is_taken_here_only_after_a_kill_or_a_release(
+async def test_we_take_a_message_held_by_kazoo_only_after_a_kill_or_a_release(
     session: zq.QueueSession, start_kazoo: StartKazoo, die: Die, path: str
 ) -> None:
     kazoo, path = await start_kazoo(), f"{path}-locking"
@@ -148,7 +148,7 @@ async def test_a_message_held_by_kazoo_is_taken_here_only_after_a_kill_or_a_rele
     assert message.body == b"of the dead"
 
 
-async def test_kazoo_takes_a_message_held_here_only_after_its_release(
+async def test_kazoo_takes_a_message_that_we_hold_only_after_its_release(
     kazoo: Kazoo, open_session: Opener, path: str
 ) -> None:
     path, session = f"{path}-locking", await open_session()

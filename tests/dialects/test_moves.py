@@ -153,7 +153,7 @@ async def test_an_item_too_large_for_one_request_is_moved_in_parts_and_in_order(
     assert await emptied(session, target) == [*small, *large, b"behind"]
 
 
-async def test_a_bounded_target_takes_the_messages_of_one_item_as_there_is_room(
+async def test_a_bounded_target_takes_the_messages_of_one_item_as_it_has_capacity(
     session: zq.QueueSession, other: zq.QueueSession, path: str
 ) -> None:
     source, target = locked(session, path), session.queue("narrow")

@@ -28,7 +28,7 @@ async def holder(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
 
 @pytest.mark.parametrize("bundle", [None, 64], ids=["single items", "bundles"])
 @pytest.mark.parametrize("fault", ["lose_before", "lose_after"])
-async def test_a_lost_request_or_reply_of_a_cancellation_leaves_a_true_answer(
+async def test_a_cancellation_whose_request_or_reply_is_lost_returns_the_true_outcome(
     proxy: ZooKeeperProxy, root: str, holder: zq.QueueSession, account: Account, fault: str, bundle: int | None
 ) -> None:
     jobs = holder.queue("jobs")
@@ -64,7 +64,7 @@ async def test_a_lost_request_or_reply_of_a_cancellation_leaves_a_true_answer(
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
-async def test_a_commit_in_doubt_and_a_cancellation_decide_in_one_order(
+async def test_a_commit_in_doubt_and_a_cancellation_take_effect_in_one_order(
     proxy: ZooKeeperProxy, quick: str, root: str, account: Account, *, applied: bool
 ) -> None:
     async with (

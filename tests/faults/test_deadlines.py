@@ -260,7 +260,7 @@ async def opened(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSess
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("how", ["away", "silent"])
-async def test_a_read_ends_in_time_while_the_server_is_away(
+async def test_a_read_ends_in_time_while_the_server_is_unreachable(
     proxy: ZooKeeperProxy, root: str, name: str, how: str
 ) -> None:
     async with opened(proxy, root) as session:
@@ -274,7 +274,7 @@ async def test_a_read_ends_in_time_while_the_server_is_away(
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_a_change_ends_in_time_while_the_server_is_away_and_is_not_applied(
+async def test_a_change_ends_in_time_while_the_server_is_unreachable_and_is_not_applied(
     proxy: ZooKeeperProxy, account: Account, root: str, name: str
 ) -> None:
     async with opened(proxy, root) as session:
@@ -301,9 +301,7 @@ async def test_a_change_ends_in_time_while_the_server_does_not_answer(
                 await CHANGES[name](session)
 
 
-async def test_the_timeout_of_a_put_is_that_of_the_whole_call(
-    proxy: ZooKeeperProxy, account: Account, root: str
-) -> None:
+async def test_the_timeout_of_a_put_covers_the_whole_call(proxy: ZooKeeperProxy, account: Account, root: str) -> None:
     async with opened(proxy, root) as session:
         await Away(proxy, session).go()
         async with ends_by(0.2):
@@ -340,7 +338,7 @@ async def test_the_outcome_of_a_put_that_was_not_answered_in_time_is_returned_la
         assert sorted([message.value for message in await queue.peek()]) == [b"a", b"applied", b"earlier"]
 
 
-async def test_a_full_queue_refuses_a_put_without_patience_at_once(proxy: ZooKeeperProxy, root: str) -> None:
+async def test_a_full_queue_refuses_a_put_with_timeout_0_at_once(proxy: ZooKeeperProxy, root: str) -> None:
     async with opened(proxy, root) as session:
         full = session.queue("bounded")
         await full.configure(zq.QueueConfig(max_size=1))
@@ -353,7 +351,7 @@ async def test_a_full_queue_refuses_a_put_without_patience_at_once(proxy: ZooKee
 
 
 @pytest.mark.parametrize("timeout", [0, 0.3])
-async def test_a_take_tells_an_empty_queue_from_a_server_that_is_away(
+async def test_a_take_distinguishes_an_empty_queue_from_an_unreachable_server(
     proxy: ZooKeeperProxy, root: str, timeout: float
 ) -> None:
     async with opened(proxy, root) as session, session.transaction() as tx:
@@ -369,7 +367,7 @@ async def test_a_take_tells_an_empty_queue_from_a_server_that_is_away(
 @pytest.mark.parametrize("fault", ["hold_request", pytest.param("hold_reply", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", [zq.AtLeastOnce(), zq.ConsumeTimes(5)], ids=["not counted", "counted"])
 @pytest.mark.parametrize("timeout", [0, 0.4])
-async def test_a_take_of_many_returns_in_time_what_it_has_locked_when_the_server_goes_silent(
+async def test_take_many_returns_its_locked_messages_in_time_when_the_server_goes_silent(
     proxy: ZooKeeperProxy, quick: str, account: Account, root: str, timeout: float, policy: zq.Policy, fault: str
 ) -> None:
     """At each of its requests."""

@@ -125,7 +125,7 @@ async def test_a_loop_closed_while_its_claim_is_in_flight_leaves_no_lock(
 
 
 @pytest.mark.parametrize("moment", ["in hand", "claim in flight"])
-async def test_a_forgotten_loop_leaves_no_lock(
+async def test_an_abandoned_loop_leaves_no_lock(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, moment: str
 ) -> None:
     await session.queue("jobs").put_many([b"a", b"b", b"c"])

@@ -148,7 +148,7 @@ async def test_a_claim_delivers_the_message_and_leaves_no_lock_behind(
     assert await account.locks("jobs") == []
 
 
-async def test_a_claim_request_that_is_lost_leaves_a_message_that_another_session_took_to_it(
+async def test_a_lost_claim_request_does_not_affect_the_claim_of_another_session(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, quick: str, root: str, when: str, times: int
 ) -> None:
     jobs = session.queue("jobs")

@@ -55,7 +55,7 @@ async def test_a_lease_whose_request_or_reply_is_lost_never_raises_the_rate(
     assert most_in_a_second(handled.begun) <= allowed(RATE)
 
 
-async def test_a_lease_that_is_answered_too_late_is_given_up(
+async def test_a_lease_of_a_rate_that_is_answered_too_late_is_not_used(
     proxy: ZooKeeperProxy, root: str, operator: zq.QueueSession
 ) -> None:
     jobs, handled = operator.queue("jobs"), Handled()

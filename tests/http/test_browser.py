@@ -143,7 +143,7 @@ async def test_a_missing_page_is_shown_with_the_navigation_and_without_sign_in(p
 # -- queues
 
 
-async def test_queues_that_need_attention_look_so_and_idle_ones_fade(page: Page) -> None:
+async def test_queues_that_need_attention_are_highlighted_and_idle_ones_are_dimmed(page: Page) -> None:
     for name, text, kind in (
         ("invoices", "no consumers", "sick"),
         ("mails", "paused", "sick"),
@@ -325,7 +325,7 @@ async def test_messages_are_searched_by_id_key_tag_group_and_status(page: Page, 
         await expect(page.get_by_label("Status")).to_have_value(status)
 
 
-async def test_a_message_shows_its_properties_its_payload_and_its_story(page: Page, dead: list[str]) -> None:
+async def test_a_message_shows_its_properties_its_payload_and_its_history(page: Page, dead: list[str]) -> None:
     await page.goto("/queues/orders/dead-letters")
     await page.get_by_role("link", name=dead[0]).click()
     for text in ("order-1", "country=de", TRACE, "shop", "dead-lettered"):

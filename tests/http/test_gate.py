@@ -36,7 +36,7 @@ class TestBuckets:
         assert buckets.spend(ME, wait - 0.1) > 0
         assert buckets.spend(ME, wait) == 0
 
-    def test_each_client_has_a_rate_limit_of_its_own(self) -> None:
+    def test_each_client_has_its_own_rate_limit(self) -> None:
         buckets = Buckets(1)
         assert [buckets.spend(ME, 0) > 0 for _ in range(4)] == [False, False, True, True]
         assert not buckets.spend(("peer", "me"), 0)

@@ -154,7 +154,7 @@ async def test_concurrent_hostile_bodies_never_block_the_event_loop(service: Ser
     await assert_still_serves(service)
 
 
-async def test_after_a_stop_of_the_process_bodies_are_not_read_later_by_as_long_again(
+async def test_the_time_for_which_a_process_was_stopped_does_not_delay_bodies_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stopped = 0.0

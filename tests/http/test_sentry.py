@@ -40,7 +40,7 @@ def sentry() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("sentry")
-async def test_bodies_are_read_beside_sentry(start: Starter) -> None:
+async def test_bodies_are_read_with_sentry_enabled(start: Starter) -> None:
     service = await start()  # its routes are added now
     assert (await service.post("/queue/1/q/send", json=1)).status_code == 200
     assert (await service.post("/queue/1/q/sendbatch", json=[2, 3])).status_code == 200

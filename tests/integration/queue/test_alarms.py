@@ -194,7 +194,7 @@ async def test_a_listener_ends_when_its_alarms_have_ended(session: zq.QueueSessi
     assert called == [message_id]
 
 
-async def test_an_alarm_that_fails_is_logged_and_the_listener_goes_on(
+async def test_an_alarm_that_fails_is_logged_and_the_listener_continues(
     session: zq.QueueSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeOnce())

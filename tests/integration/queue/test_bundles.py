@@ -51,7 +51,9 @@ async def test_puts_of_concurrent_tasks_share_a_znode(session: zq.QueueSession, 
     assert sorted(await drain(session, queue)) == sorted(BODIES)
 
 
-async def test_few_puts_and_puts_with_options_are_items_of_their_own(session: zq.QueueSession, stored: Stored) -> None:
+async def test_few_puts_and_puts_with_options_are_stored_as_single_items(
+    session: zq.QueueSession, stored: Stored
+) -> None:
     queue = session.queue("jobs")
     await queue.configure(zq.QueueConfig(bundle=64))
     await queue.put_many(BODIES[:31])
@@ -240,7 +242,7 @@ async def test_only_unfinished_messages_return_when_their_holder_is_gone(
     assert await drain(other, other.queue("jobs"), 2) == BODIES[10:40]
 
 
-async def test_a_message_rolled_back_at_once_is_the_next_again(session: zq.QueueSession) -> None:
+async def test_a_message_rolled_back_without_a_delay_is_delivered_next(session: zq.QueueSession) -> None:
     queue = await bundled(session, BODIES[:40], zq.AtLeastOnce(backoff=zq.Fixed(0)))
     async with session.transaction() as tx:
         message = await tx.take(queue)
@@ -331,7 +333,9 @@ async def test_a_transaction_of_several_bundles_is_applied_whole_or_not_at_all(
 # -- sharing
 
 
-async def test_a_slow_handler_does_not_keep_its_neighbours(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_a_slow_handler_does_not_hold_back_other_messages_of_its_bundle(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
     queue = await bundled(session, BODIES[:40])
     async with session.transaction() as slow:
         assert await slow.take(queue) is not None
@@ -345,7 +349,7 @@ async def test_a_slow_handler_does_not_keep_its_neighbours(session: zq.QueueSess
     assert await queue.size() == 0
 
 
-async def test_an_untouched_bundle_is_given_back_whole(session: zq.QueueSession, locks: Locks) -> None:
+async def test_an_untouched_bundle_is_released_as_a_whole(session: zq.QueueSession, locks: Locks) -> None:
     queue = await bundled(session, BODIES[:40])
     async with session.transaction() as tx:
         await tx.take_many(queue, 40)

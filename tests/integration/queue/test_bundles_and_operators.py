@@ -145,7 +145,7 @@ async def test_a_purge_removes_bundles(session: zq.QueueSession, other: zq.Queue
     assert await stored.is_empty()
 
 
-async def test_a_move_takes_the_messages_of_bundles_along(session: zq.QueueSession, stored: Stored) -> None:
+async def test_a_move_includes_the_messages_of_bundles(session: zq.QueueSession, stored: Stored) -> None:
     await bundled(session)
     reference = await session.admin.moves.start("jobs", "others")
 
@@ -157,7 +157,7 @@ async def test_a_move_takes_the_messages_of_bundles_along(session: zq.QueueSessi
     assert sorted(await drain(session, session.queue("others"))) == sorted(BODIES)
 
 
-async def test_unbundling_stores_single_items_and_requires_nothing_any_more(
+async def test_unbundling_stores_single_items_and_ends_the_required_feature(
     session: zq.QueueSession, other: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str
 ) -> None:
     queue = await bundled(session)
@@ -246,7 +246,7 @@ async def test_samples_of_a_deep_queue_count_the_messages_of_bundles(
 # -- znodes of other programs
 
 
-async def test_an_unreadable_bundle_does_not_keep_the_others(
+async def test_an_unreadable_bundle_does_not_block_the_others(
     session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = await bundled(session, [b"%d" % number for number in range(192)])
@@ -259,7 +259,7 @@ async def test_an_unreadable_bundle_does_not_keep_the_others(
 
 
 @pytest.mark.parametrize("when", ["before", "while held"])
-async def test_znodes_below_a_bundle_do_not_keep_its_messages(
+async def test_znodes_below_a_bundle_do_not_block_its_messages(
     session: zq.QueueSession, stored: Stored, server_view: Observer, queue_root: str, when: str
 ) -> None:
     queue = await bundled(session)
@@ -287,7 +287,7 @@ async def test_messages_of_a_bundle_with_znodes_below_it_survive_their_holder(
     assert await queue.size() == 0
 
 
-async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_keep_the_others(
+async def test_a_bundle_whose_messages_cannot_be_stored_alone_does_not_block_the_others(
     open_session: Opener,
     other: zq.QueueSession,
     expire: Expire,

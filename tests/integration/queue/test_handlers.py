@@ -161,6 +161,6 @@ async def test_raising_the_class_reject_dead_letters_the_message(session: zq.Que
         await assert_dead_lettered(jobs, b"1", reason="rejected by its handler", timeout=60)
 
 
-def test_a_delay_that_is_no_number_is_refused_when_the_retry_is_made() -> None:
+def test_a_delay_that_is_not_a_number_is_refused_when_the_retry_is_made() -> None:
     with pytest.raises(zq.InvalidOptionError, match="Retry: delay takes seconds"):
         zq.Retry(delay=cast("float", "soon"))

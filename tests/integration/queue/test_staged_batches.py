@@ -99,7 +99,7 @@ async def taken_now(session: zq.QueueSession) -> list[str]:
     return bodies
 
 
-async def test_a_batch_waits_for_room_in_a_queue_that_was_given_a_size_meanwhile(
+async def test_a_batch_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     zookeeper: str, queue_root: str
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:

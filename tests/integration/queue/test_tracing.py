@@ -252,7 +252,7 @@ async def test_a_batch_settles_each_of_its_messages_in_one_span(traced: zq.Queue
     assert {_id(first), _id(last)} == set(_parents(settled))
 
 
-async def test_a_loop_handles_each_message_in_a_span_of_its_own(traced: zq.QueueSession, spans: Spans) -> None:
+async def test_a_loop_handles_each_message_in_its_own_span(traced: zq.QueueSession, spans: Spans) -> None:
     jobs = traced.queue("jobs")
     first, second = await jobs.put_many([b"1", b"2"])
     seen: list[int] = []

@@ -176,7 +176,7 @@ async def test_a_connection_that_sends_a_reply_byte_by_byte_is_closed() -> None:
         await zk.close()
 
 
-async def test_a_server_that_has_ended_its_stream_is_left_at_once_though_it_reads_nothing() -> None:
+async def test_a_client_leaves_a_server_that_has_ended_its_stream_and_reads_nothing_at_once() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
         peer.send(connected(peer.number, timeout=60_000))

@@ -13,7 +13,7 @@ _MANY = 400  # of 1,000 bytes each, which is more than two requests carry
 CREATED = EventKind.CREATED.value
 
 
-async def test_watches_may_come_and_go_while_thousands_are_set_again() -> None:
+async def test_watches_can_be_added_and_removed_while_thousands_are_set_again() -> None:
     setting, changed = asyncio.Event(), asyncio.Event()
     opcodes = list[int]()
 

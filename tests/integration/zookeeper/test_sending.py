@@ -70,7 +70,7 @@ async def test_a_refusal_after_a_lost_reply_is_raised_unless_the_stored_data_sho
         assert isinstance(refusal.value.error, NodeExistsError)
 
 
-async def test_a_refusal_without_a_lost_reply_is_raised_without_a_look(zk: ZooKeeperClient) -> None:
+async def test_a_refusal_without_a_lost_reply_is_raised_without_another_read(zk: ZooKeeperClient) -> None:
     await zk.multi([Create("/one", DATA)])
 
     async def applied(_: MultiError) -> bool:
@@ -117,7 +117,7 @@ async def test_a_cancelled_caller_sends_nothing_more(zk: ZooKeeperClient, zookee
     assert await zk.children("/") == ["s-0000000000"]
 
 
-async def test_a_change_of_what_was_read_is_read_again_after_a_lost_connection(
+async def test_a_change_is_computed_again_from_a_fresh_read_after_a_lost_connection(
     zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     await zk.multi([Create("/one", b"0")])

@@ -51,7 +51,7 @@ async def _answers(peer: Peer) -> None:
     await peer.keep_alive()
 
 
-async def test_a_name_is_found_that_takes_longer_to_resolve_than_an_attempt_lasts(
+async def test_a_name_that_takes_longer_to_resolve_than_an_attempt_lasts_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with ScriptedServer(_answers) as server:
