@@ -14,7 +14,7 @@ SCHEDULE = zq.Schedule([100, 1000, 10000])
 
 
 async def fail(session: zq.QueueSession, why: str) -> None:
-    """Hand the next message over to a handler that fails."""
+    """Deliver the next message to a handler that fails."""
     with pytest.raises(ValueError, match=why):
         async with session.queue("jobs").consume(until_idle=10) as deliveries:
             async for delivery in deliveries:

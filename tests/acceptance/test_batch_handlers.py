@@ -1,4 +1,4 @@
-"""Handlers of batches: several messages for one call, one commit for all of them, and failures by message."""
+"""Batch handlers: several messages per call, one commit for all of them, and failures of single messages."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_a_stopped_listener_finishes_its_batch_and_releases_the_one_that_i
             listener.stop()
             go.set()
     assert [message.value for message in await jobs.peek()] == [b"3"]
-    assert (await jobs.peek())[0].attempt == 0  # no handler has seen it
+    assert (await jobs.peek())[0].attempt == 0  # it was not passed to a handler
     assert await session.queue("done").size() == 1
     assert await locks() == []
 
@@ -265,7 +265,7 @@ async def test_batches_continue_after_their_session_has_ended(
         go.set()
         await assert_empty(other.queue("jobs"), timeout=60)
     assert sorted(set(handled)) == [b"1", b"2"]
-    assert [message.value for message in await other.queue("done").peek()] == [b"2"]  # one commit of both
+    assert [message.value for message in await other.queue("done").peek()] == [b"2"]  # one commit for both
 
 
 async def test_a_batch_with_a_lost_claim_commits_nothing(

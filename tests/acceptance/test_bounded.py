@@ -1,4 +1,4 @@
-"""Bounded queues: a queue has a size, and a put to a full queue waits for room or raises `QueueFullError`."""
+"""Bounded queues: a queue has a size, and a put to a full queue waits for capacity or raises `QueueFullError`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def bounded(session: zq.QueueSession, size: int, name: str = "jobs") -> zq
 
 
 async def waiting(queue: zq.Queue[bytes], sessions: int = 1) -> None:
-    """Wait until this many sessions wait for room."""
+    """Wait until this many sessions wait for capacity."""
 
     async def known() -> bool:
         return (await queue.stats()).waiting_producers == sessions
@@ -86,11 +86,11 @@ async def test_a_put_that_finds_no_capacity_raises_after_its_timeout(session: zq
 
 
 async def test_the_error_after_a_wait_for_capacity_names_the_whole_timeout(on_clock: OnClock, clock: TestClock) -> None:
-    """Not what was left of that, after a look here and a part that fitted there."""
+    """It does not name the time that was left after an earlier attempt, or after a part that was stored."""
     session = await on_clock()
     jobs = await bounded(session, 2)
 
-    async def in_vain(wait: Awaitable[object], match: str) -> None:
+    async def wait_in_vain(wait: Awaitable[object], match: str) -> None:
         waits = asyncio.ensure_future(wait)
         await waiting(jobs)
         clock.advance(600)
@@ -103,11 +103,11 @@ async def test_the_error_after_a_wait_for_capacity_names_the_whole_timeout(on_cl
         for message in await tx.take_many(jobs, 2, timeout=30):
             tx.reject(message, "bad")
     await jobs.put(b"3")
-    await in_vain(jobs.dead_letters.redrive(timeout=600), r"within 600 s;.*1 dead letters were redriven before")
-    await in_vain(jobs.put_many([b"4", b"5", b"6"], timeout=600), r"within 600 s")
+    await wait_in_vain(jobs.dead_letters.redrive(timeout=600), r"within 600 s;.*1 dead letters were redriven before")
+    await wait_in_vain(jobs.put_many([b"4", b"5", b"6"], timeout=600), r"within 600 s")
     async with session.transaction(autocommit=False) as tx:
         tx.put(jobs, b"4")
-        await in_vain(tx.commit(timeout=600), r"within 600 s")
+        await wait_in_vain(tx.commit(timeout=600), r"within 600 s")
 
 
 async def test_put_many_that_fits_only_in_part_raises_with_the_number_put(session: zq.QueueSession) -> None:
@@ -337,7 +337,7 @@ async def test_a_commit_waits_for_capacity_in_a_queue_that_became_bounded_meanwh
     await jobs.configure(zq.QueueConfig(max_size=2))
 
     async def commits() -> None:
-        async with other.transaction() as tx:  # does not know of the size: its commit is sent, and refused
+        async with other.transaction() as tx:  # has not read the new size: its commit is sent, and refused
             if takes:
                 assert await tx.take(other.queue("orders")) is not None
             tx.put("jobs", b"3")
@@ -357,7 +357,7 @@ async def test_a_put_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile
     jobs, theirs = session.queue("jobs"), other.queue("jobs")
     await theirs.put_many([b"1", b"2"])
     await jobs.configure(zq.QueueConfig(max_size=2))
-    # The other session does not know of the size: its request is sent, and refused.
+    # The other session has not read the new size: its request is sent, and refused.
     if len(messages) == 1:
         task: asyncio.Task[object] = asyncio.create_task(theirs.put(messages[0], timeout=None))
     else:
@@ -393,7 +393,7 @@ async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.Queu
 async def test_a_transaction_whose_own_messages_leave_no_capacity_is_refused_at_once(
     session: zq.QueueSession, puts: int
 ) -> None:
-    """Otherwise it would wait forever for itself, and all other puts would wait for it."""
+    """Otherwise it would wait forever for its own messages, and all other puts would wait for it."""
     jobs = await bounded(session, 1)
     await jobs.put(b"0")
     with pytest.raises(zq.TransactionTooLargeError, match="would leave 2 of its own there"):

@@ -37,7 +37,7 @@ class ShippedAbroad(Shipped):
 
 
 class Log:
-    """A subscriber that notes what it is called with."""
+    """A subscriber that records the events of its calls."""
 
     def __init__(self, fails: int = 0) -> None:
         self.events: list[Event] = []
@@ -139,10 +139,10 @@ async def test_a_listener_stopped_during_an_event_records_the_finished_subscribe
 async def test_another_process_takes_over_and_calls_only_the_subscribers_that_failed(open_session: Opener) -> None:
     dying, successor = [Bus(await open_session(), "orders", Event) for _ in range(2)]
     good, failing = Log(), Log(fails=1)
-    bus_down = asyncio.Event()
+    failing_called = asyncio.Event()
 
     async def fails_here(event: Event) -> None:
-        bus_down.set()
+        failing_called.set()
         await failing(event)
 
     for bus, handler in ((dying, fails_here), (successor, failing)):
@@ -151,7 +151,7 @@ async def test_another_process_takes_over_and_calls_only_the_subscribers_that_fa
     await dying.post(Placed(order=1))
     listener = dying.listener()
     async with listener:
-        await bus_down.wait()
+        await failing_called.wait()
         listener.stop()
     async with successor.listener():
         await failing.got(1)
@@ -165,7 +165,7 @@ async def test_a_group_gets_every_event_posted_after_it_joined(
     await bus.post(Placed(order=1))
     await elsewhere.join("audit")
     await elsewhere.join("audit")
-    await bus.post(Placed(order=2))  # by a process that was not told
+    await bus.post(Placed(order=2))  # by a process that has not read the new group
     await elsewhere.join("mail")
     await bus.post(Placed(order=3))
     assert await bus.groups() == ["audit", "mail"]

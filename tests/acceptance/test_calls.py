@@ -41,7 +41,7 @@ async def quote(delivery: zq.Delivery[Order]) -> None:
 
 
 async def replies(view: Observer, root: str) -> list[str]:
-    """The replies that nobody has read yet."""
+    """The replies that no caller has read yet."""
     return [path for path in await view.tree(f"{root}/.clients") if "/reply-" in path]
 
 

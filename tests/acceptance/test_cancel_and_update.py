@@ -234,7 +234,7 @@ async def test_a_transaction_sees_its_own_cancellations_and_updates(
     first, second, third = await jobs.put_many([b"1", b"2", b"3"])
     async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=30) is not None
-        assert await tx.cancel(jobs, id=first) is HELD, "it has taken that one itself"
+        assert await tx.cancel(jobs, id=first) is HELD, "this transaction has taken it"
         assert await tx.update(jobs, b"new", id=second)
         assert await tx.update(jobs, b"newer", id=second)
         assert await tx.update(jobs, b"new", id=third)

@@ -1,4 +1,4 @@
-"""Cancelling a message in hand: its handler is cancelled, wherever it runs, and it is never delivered again."""
+"""Cancelling a message in flight: its handler is cancelled, wherever it runs, and it is never delivered again."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ async def test_a_later_session_also_sees_that_a_message_aged_by_the_length_of_th
     on_clock: OnClock, clock: TestClock
 ) -> None:
     session = await on_clock()
-    for number in range(20):  # each right before a move, and each right after one
+    for number in range(20):  # each put is right after a clock move and right before the next one
         put_at = now(clock)
         await session.queue("jobs").put(b"%d" % number)
         clock.advance(DAY)
@@ -135,7 +135,7 @@ async def test_clean_up_follows_its_interval_on_the_clock(
     await server_view.until_there(path)
     await _answered(jobs)
     seen = list[int]()
-    for _ in range(2):  # it looks each minute, and cleans each thousand seconds
+    for _ in range(2):  # the janitor checks once a minute, and cleans every thousand seconds
         clock.advance(1200)
 
         async def cleaned() -> bool:
@@ -152,7 +152,7 @@ async def test_clean_up_follows_its_interval_on_the_clock(
 
 
 async def _answered(queue: zq.Queue[bytes]) -> None:
-    """Wait until the janitor's requests are answered, so that it waits for the clock again."""
+    """Wait until the janitor's requests are answered and it waits for the clock again."""
     await asyncio.sleep(0.1)
     await queue.size()  # replies arrive in the order of the requests
 

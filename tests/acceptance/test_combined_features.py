@@ -24,7 +24,7 @@ CONFIG = zq.QueueConfig(
 
 
 def options() -> zq.PutOptions:
-    """As much as one put can say; what has one key collapses when it has one date, too."""
+    """Every option of a put. Messages with the same key collapse only if they also have the same date."""
     return {
         "priority": -7,
         "key": "article 7",

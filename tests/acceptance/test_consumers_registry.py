@@ -55,7 +55,7 @@ async def test_the_list_names_the_held_messages_of_groups_and_of_ordered_queues(
             assert set(holder.messages) == set(held)
         (unlisted,) = await consumers(core_of(session).handle("ordered"), most=1)
         assert len(unlisted.messages) == 1
-        assert unlisted.messages != (head,)  # the lock: the lane was not listed
+        assert unlisted.messages != (head,)  # the id of the lock, since the lane was not listed
 
 
 async def test_a_stopped_consumer_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:

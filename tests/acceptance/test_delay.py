@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
-#: Seconds after its time by which an idle consumer has a message, however busy the machine; else it is some 0.05.
+#: Seconds within which an idle consumer gets a due message on a busy machine; an idle machine needs about 0.05.
 SOON = 30.0
 
 
 async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
-    """Consume what there is."""
+    """Consume the waiting messages."""
     async with queue.consume(until_idle=0, prefetch=1) as deliveries:
         return [delivery.value async for delivery in deliveries]
 
@@ -160,7 +160,7 @@ async def test_scheduled_messages_are_claimed_in_place_and_keep_their_place_thro
     on_clock: OnClock, clock: TestClock, server_view: Observer, queue_root: str
 ) -> None:
     jobs = (await on_clock()).queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
-    await jobs.put(b"later", delay=600)  # one that is due when its turn comes is put plainly
+    await jobs.put(b"later", delay=600)  # a message that is due when it is sent would be put to the plain lane
     (hour,) = await server_view.children(f"{queue_root}/jobs/later")
     (name,) = await server_view.children(f"{queue_root}/jobs/later/{hour}")
     assert name.startswith("item-t")

@@ -1,4 +1,4 @@
-"""Queues come and go: only puts and settings create them, and a deleted queue is gone for every program."""
+"""Creation and deletion: only puts and settings create a queue, and a deleted queue is gone for every program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DELETED = b'{"deleted": true}'
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until it holds. Raises: TimeoutError."""
+    """Wait until the condition holds. Raises: TimeoutError."""
 
     async def holds() -> bool:
         return condition()
@@ -126,7 +126,7 @@ async def test_a_worker_logs_one_line_when_its_queue_is_paused_and_one_when_it_i
     assert logged() == [paused, "queue jobs is resumed"]
 
 
-# -- refused while it is used
+# -- refused deletions
 
 
 async def test_a_queue_is_not_deleted_while_it_has_messages_or_dead_letters(session: zq.QueueSession) -> None:
@@ -159,9 +159,9 @@ async def test_a_queue_is_not_deleted_while_another_session_consumes_it(
     assert (await take_one(other)).value == b"1"
     with pytest.raises(QueueInUseError, match=r"1 consumer \(.*, process \d+\); nothing was deleted"):
         await jobs.admin.delete()
-    await other.queue("jobs").put(b"2")  # nothing has changed for it
+    await other.queue("jobs").put(b"2")  # the refused deletion has no effect
     assert (await take_one(other)).value == b"2"
-    await other.queue("jobs").admin.delete()  # a session does not stand in its own way
+    await other.queue("jobs").admin.delete()  # a session's own registration does not prevent its deletion
     assert not await jobs.exists()
 
 
@@ -199,7 +199,7 @@ async def test_a_put_after_a_deletion_creates_a_new_queue_with_nothing_of_the_ol
     await theirs.put(b"old", key="k", unique=True)
     await jobs.put(b"old")
     await theirs.admin.delete(force=True)
-    await jobs.put(b"new")  # this session has not heard of it
+    await jobs.put(b"new")  # this session has not noticed the deletion
     await theirs.put(b"newer", key="k", unique=True)
     config = await theirs.configuration()
     assert (config.shards, config.max_size) == (None, None)
@@ -227,7 +227,7 @@ async def test_a_listener_survives_the_deletion_and_takes_from_the_new_queue(
     async with session.listener(session.queue("jobs"), handle, concurrency=2):
         for round_ in range(4):
             await jobs.put(b"%d" % round_)
-            await until(lambda: len(handled) == round_ + 1)  # noqa: B023 - awaited here
+            await until(lambda: len(handled) == round_ + 1)  # noqa: B023 - awaited before the variable changes
             await jobs.admin.delete(force=True)
             assert not await jobs.exists()
     assert handled == [b"0", b"1", b"2", b"3"]
@@ -249,7 +249,7 @@ async def test_the_commit_of_a_message_of_a_deleted_queue_fails_and_does_not_bri
             await other.queue("jobs").admin.delete(force=True)
     assert await session.queues() == ["results"]
     assert await session.queue("results").size() == 0
-    await asyncio.sleep(0.3)  # for the release of the messages
+    await asyncio.sleep(0.3)  # time for the release of the messages
     assert await nothing_but_the_mark(server_view, queue_root)
 
 
@@ -269,14 +269,14 @@ async def test_a_session_that_missed_a_deletion_puts_with_the_settings_of_the_ne
     assert [(await take_one(other)).value for _ in range(2)] == [b"1", b"2"]
 
 
-# -- at the same moment
+# -- concurrent operations
 
 
 @pytest.mark.parametrize("force", [True, False])
 async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str, *, force: bool
 ) -> None:
-    """Without force, none may be lost: the queue is only deleted between two messages."""
+    """Without force, no message may be lost: the queue is only deleted while it is empty."""
     put: set[bytes] = set()
     seen: list[bytes] = []
     deleted = 0
@@ -377,7 +377,7 @@ async def test_a_deletion_whose_request_or_reply_is_lost_deletes_once(
     assert (await take_one(distant)).value == b"new"
 
 
-# -- what stays
+# -- remaining znodes
 
 
 async def test_the_janitor_removes_the_rest_of_a_deleted_queue(

@@ -25,7 +25,7 @@ AT_ONCE = zq.AtLeastOnce(backoff=zq.Fixed(0))
 
 
 class Account:
-    """The observations of handlers: the order in which each group was finished, and its concurrent deliveries."""
+    """The order in which the messages of each group were finished, and the deliveries that overlapped."""
 
     def __init__(self) -> None:
         self.finished: dict[str, list[int]] = defaultdict(list)
@@ -58,7 +58,7 @@ class Account:
 
 
 async def put_in_groups(session: zq.QueueSession, groups: int, each: int, queue: str = "jobs") -> None:
-    """Put 0, 1, 2, … to each of several groups, awaiting one after the other within a group."""
+    """Put 0, 1, 2, … to each of several groups, awaiting each put of a group before the next."""
 
     async def put_group(group: int) -> None:
         for number in range(each):

@@ -47,7 +47,7 @@ async def base(queue_root: str) -> str:
 
 @pytest.fixture
 async def connect(zookeeper: str, queue_root: str) -> AsyncIterator[Connect]:
-    """Opens sessions with a janitor or without."""
+    """Opens sessions with or without a janitor."""
     async with AsyncExitStack() as stack:
 
         async def open_one(*, janitor: bool) -> zq.QueueSession:
@@ -95,7 +95,7 @@ async def test_a_session_that_opted_out_does_not_clean(connect: Connect, server_
     assert "old" in await ids(jobs)
     assert not await server_view.exists(f"{base}/janitor")
     taking = await connect(janitor=True)
-    await taking.queue("jobs").configuration()  # it uses the queue, and that is enough
+    await taking.queue("jobs").configuration()  # a session cleans the queues that it has used
     await server_view.gone(f"{base}/history/{record('old', timedelta(days=8)).place}")
 
 
@@ -152,7 +152,7 @@ async def test_a_pin_set_during_a_clean_up_applies_at_once(
 async def test_clean_up_removes_attempts_only_of_ended_messages(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", -3600.0)  # a while ago is now
+    monkeypatch.setattr("aiozkqueue.operations.cleaning.LATE", -3600.0)  # each record counts as old
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     job = await jobs.put(b"one")
     async with session.transaction(autocommit=False) as tx:
@@ -178,7 +178,7 @@ async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
         assert message is not None
         (item,) = await server_view.children(f"{base}/items")
         data = await server_view.get(f"{base}/items/{item}")
-        await server_view.delete(f"{base}/items/{item}")  # as a listing that missed it would show it
+        await server_view.delete(f"{base}/items/{item}")  # as in a listing that missed the item
         await server_view.create(f"{base}/meta/meta-{message.id}", AttemptRecord(1).encode())
         (cleaned,) = await session.admin.clean("jobs")
         assert cleaned.attempts == 0
@@ -220,10 +220,10 @@ async def test_clean_up_removes_only_slots_of_clients_gone_for_a_day(
     before = await server_view.children(clients)
     assert (await session.admin.clean())[-1].clients == 0
     assert await server_view.children(clients) == before
-    monkeypatch.setattr("aiozkqueue.operations.orphans.SLOT_LIFETIME", -3600.0)  # a day ago is now
+    monkeypatch.setattr("aiozkqueue.operations.orphans.SLOT_LIFETIME", -3600.0)  # each client counts as gone for a day
     cleaned = (await session.admin.clean())[-1]
     assert (cleaned.queue, cleaned.clients) == (None, len(before))
-    await other.queue("jobs").put(b"two")  # whoever lives makes another
+    await other.queue("jobs").put(b"two")  # a live client creates another slot
     assert await server_view.children(clients) == before
     assert await session.queue("jobs").size() == 2
 

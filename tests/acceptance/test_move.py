@@ -1,4 +1,4 @@
-"""Moves: all messages of a queue move to another in the background; no crash loses or duplicates one."""
+"""Moves: all messages of a queue move to another in the background; no crash loses or duplicates a message."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 
-async def ended(session: zq.QueueSession, reference: str, patience: float = 60) -> MoveStatus:
+async def ended(session: zq.QueueSession, reference: str, timeout: float = 60) -> MoveStatus:
     async def over() -> bool:
         return (await session.admin.moves.status(reference)).state != "running"
 
-    await eventually(over, patience)
+    await eventually(over, timeout)
     return await session.admin.moves.status(reference)
 
 
@@ -96,7 +96,7 @@ async def test_a_message_that_a_transaction_holds_is_moved_after_its_release(
 
 
 async def test_a_large_message_is_moved_from_a_queue_whose_history_keeps_payloads(session: zq.QueueSession) -> None:
-    """A request cannot hold its payload twice, and the record of a moved message has none."""
+    """A request has no space for its payload twice, so the record of a moved message has no payload."""
     source, body = session.queue("source"), b"x" * 600_000
     await source.configure(zq.QueueConfig(history=zq.History(payload=True)))
     await source.put(body)
@@ -158,7 +158,7 @@ async def test_a_move_whose_process_is_killed_is_finished_by_another(
     async def resumed() -> bool:
         return await session.admin.moves.resume() == 1
 
-    if (await session.admin.moves.status(reference)).state == "running":  # it may have been quicker than we
+    if (await session.admin.moves.status(reference)).state == "running":  # the move may have ended before the kill
         await eventually(resumed, 60)
     status = await ended(session, reference)
     assert (status.state, await session.queue("source").size()) == ("done", 0)

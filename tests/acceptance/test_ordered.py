@@ -37,7 +37,7 @@ async def test_messages_are_delivered_in_put_order_through_retries_and_lost_sess
         number = int(delivery.value)
         out.append(number)
         try:
-            assert len(out) == 1, f"{out} were out at once"
+            assert len(out) == 1, f"{out} were in flight at once"
             await asyncio.sleep(0.002)
             if number % 10 == 3 and delivery.attempt < 3:
                 raise zq.Retry(delay=0.1)

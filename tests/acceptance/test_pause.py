@@ -35,7 +35,7 @@ async def test_a_paused_queue_delivers_nothing_accepts_puts_and_lets_held_messag
         assert held is not None
         await other.queue("jobs").configure(PAUSED)
         await other.queue("jobs").put(b"3")
-        # Neither who knows of the pause, nor who has not heard of it yet, gets anything.
+        # No message is delivered, whether or not the session has already read the pause.
         assert await tx.take(queue, timeout=0) is None
         async with other.transaction() as elsewhere:
             assert await elsewhere.take(other.queue("jobs"), timeout=0.5) is None
@@ -83,7 +83,7 @@ async def test_a_pause_outlives_lost_sessions_and_consumers_do_not_miss_its_end(
     assert not waiting.done()
     zookeeper_proxy.stall()
     zookeeper_proxy.reset_connections()
-    await session.queue("jobs").configure(RESUMED)  # while the consumer is away
+    await session.queue("jobs").configure(RESUMED)  # while the consumer is disconnected
     zookeeper_proxy.heal()
     assert (await waiting).value == b"1"
 

@@ -1,4 +1,4 @@
-"""A policy that is configured while processes run applies to all of them and fails none."""
+"""A policy that is configured while processes run applies to all of them, and none of them fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Event(BaseModel):
 
 
 class Failing:
-    """A subscriber that goes on failing."""
+    """A subscriber that always fails."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -123,7 +123,7 @@ async def test_a_bus_with_another_policy_than_the_stored_one_warns_once(
 async def test_a_process_can_still_name_the_old_policy_of_a_queue_that_was_configured_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, open_session: Opener
 ) -> None:
-    """As by code that names the policy wherever it uses the queue; what starts later is told of the conflict."""
+    """Code may name the policy wherever it uses the queue; only a process that starts later gets the conflict."""
     old = zq.ConsumeTimes(5)
     for opened in (session, other):
         await opened.queue("jobs", policy=old).put(b"before")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
-    """Consume what there is."""
+    """Consume the waiting messages."""
     async with queue.consume(until_idle=0, prefetch=1) as deliveries:
         return [delivery.value async for delivery in deliveries]
 
@@ -110,9 +110,9 @@ async def test_a_redriven_dead_letter_keeps_its_priority(session: zq.QueueSessio
 async def test_an_urgent_put_overtakes_a_backlog_without_another_listing(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, queue_root: str, mode: str
 ) -> None:
-    """After at most 64 messages, or 100 ms: half a second here, for machines that are busy or stand still."""
+    """It overtakes after at most 64 messages or 100 ms; the test allows half a second for busy machines."""
     producer = session.queue("jobs")
-    await producer.put(b"urgent", priority=-1)  # the level is known, as it is after its first message ever
+    await producer.put(b"urgent", priority=-1)  # creates the lane of this priority
     consumer = (await open_session(zookeeper_proxy.hosts)).queue("jobs")
     async with consumer.consume(prefetch=1) as deliveries:
         assert (await anext(deliveries)).value == b"urgent"
@@ -131,7 +131,7 @@ async def test_an_urgent_put_overtakes_a_backlog_without_another_listing(
 
 
 def listings_of(proxy: ZooKeeperProxy, folder: str) -> list[Request]:
-    """The listings of a folder from now on, as they come."""
+    """Collect the listings of a folder from now on."""
     listings: list[Request] = []
 
     def note(request: Request) -> bool:

@@ -1,4 +1,4 @@
-"""Rates: several sessions together call their handlers no more often than allowed, and hold no message meanwhile."""
+"""Rates: several sessions together call their handlers no more often than allowed, and waiting calls lock nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATE = 20
 
 
 class Handled:
-    """When each call of a handler began."""
+    """The times at which the calls of a handler began."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
@@ -38,7 +38,7 @@ class Handled:
 
 
 class RoundTrips:
-    """The longest round trip of the multis of sessions: those of leases, and of the records of attempts."""
+    """The longest round trip of a multi of these sessions: a lease of the rate, or an attempt record."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *sessions: zq.QueueSession) -> None:
         self.longest = 0.0

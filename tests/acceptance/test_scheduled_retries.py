@@ -20,7 +20,7 @@ async def serve(
     handler: Callable[[zq.Delivery[bytes]], Awaitable[None]],
     until: Any,
 ) -> None:
-    """Listen until something holds."""
+    """Run a listener until the condition holds."""
     async with session.listener(queue, handler), asyncio.timeout(30):
         while not await until():  # noqa: ASYNC110 -- the handler fulfils it
             await asyncio.sleep(0.02)
@@ -32,7 +32,7 @@ async def test_the_nth_retry_is_due_at_its_offset_from_the_date_of_the_message(s
 
     async def handler(_: zq.Delivery[bytes]) -> None:
         seen.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(0.5)  # its work takes a while: the next date does not move
+        await asyncio.sleep(0.5)  # the time that the handler takes does not change the next date
         raise zq.Retry(schedule=[1, 2, 3])
 
     began = asyncio.get_running_loop().time()
@@ -78,7 +78,7 @@ async def test_puts_of_the_exhausted_handler_are_committed_with_the_dead_letter(
     async def give_up(delivery: zq.Delivery[bytes]) -> None:
         calls.append(delivery.attempt)
         if len(calls) == 1:
-            raise OSError("it fails itself: it is done again")
+            raise OSError("the exhausted handler fails, so it is called again")
         delivery.put(alarms, b"gave up on " + delivery.value)
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:

@@ -30,7 +30,7 @@ class Event(BaseModel):
 
 
 class Calls:
-    """Counts the calls of a handler that asks for the schedule each time, and of what ends it."""
+    """Counts the calls of a handler that always asks for the schedule, and of its exhausted handler."""
 
     def __init__(self, clock: TestClock) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class Calls:
         delivery.put("alarms", delivery.body)
 
     async def until_dead(self, queue: zq.Queue[Any]) -> None:
-        """Move the clock to each retry in turn, until the message is dead."""
+        """Move the clock to each retry in turn, until the message is a dead letter."""
         put_at = datetime.fromtimestamp(self._clock.time(), UTC)
         for number, wait in enumerate((*zq.RETRY_SCHEDULE, None), 1):
             async with asyncio.timeout(40):
@@ -125,7 +125,7 @@ async def test_the_schedule_of_a_bus_is_followed_to_its_end_although_another_sub
 async def test_the_policy_bounds_crashes_in_a_scheduled_retry_and_the_schedule_continues(
     open_session: Opener, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
-    """Four hand-overs of the policy come on top of the schedule's: a message that kills each process ends as well."""
+    """The policy allows four deliveries in addition to the schedule: a message that kills each process ends as well."""
     session, watcher = await open_session(), await open_session()
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     attempts: list[int] = []

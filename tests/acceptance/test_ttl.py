@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(60)
 
-#: Longer than a message put with SHORT lives.
+#: LONGER is longer than the lifetime SHORT of a message.
 SHORT, LONGER = 0.3, 1.0
 
 
 async def bodies(session: zq.QueueSession) -> list[bytes]:
-    """Take until nothing is left, what has ended included: whoever takes drops it."""
+    """Take until no message is stored: takers also remove expired messages."""
     jobs, taken = session.queue("jobs"), list[bytes]()
     while await jobs.size():
         async with session.transaction() as tx:

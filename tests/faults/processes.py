@@ -1,4 +1,4 @@
-"""Worker processes for tests, which end with the test."""
+"""Worker processes that end with the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling a message in hand while requests and replies are lost: the answer is true, and nothing is left."""
+"""Cancelling a message in flight while requests and replies are lost: the outcome is true, and nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls end in time while the server is away, and tell truly whether anything of them may have been applied."""
+"""Calls end in time while the server is unreachable, and report truly whether they may have been applied."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.faults.account import Account
 
-LATE = 0.2  # seconds by which a call may outlive its deadline
-TICK = 0.01  # seconds between two looks at the clock
+LATE = 0.2  # seconds by which a call may exceed its deadline
+TICK = 0.01  # seconds between two readings of the clock
 
 
 class Away:
-    """The server of a session, which goes away and comes back."""
+    """An outage of the server of a session."""
 
     def __init__(self, proxy: ZooKeeperProxy, session: zq.QueueSession) -> None:
         self._proxy = proxy
         self._zookeeper = core_of(session).zookeeper
 
     async def go(self) -> None:
-        """Lose the connection, and wait until the client knows."""
+        """Lose the connection, and wait until the client notices."""
         self._proxy.refuse()
         self._proxy.reset_connections()
         while self._zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 -- the client fulfils it
             await asyncio.sleep(0.01)
 
     async def come_back(self) -> None:
-        """Accept connections again, and wait until there is one."""
+        """Accept connections again, and wait until the client has reconnected."""
         await self._proxy.listen()
         async with asyncio.timeout(30):
             await self._zookeeper.wait_connected()
@@ -47,9 +47,9 @@ class Away:
 
 @asynccontextmanager
 async def ends_by(seconds: float) -> AsyncIterator[None]:
-    """Assert that the body ends this many seconds from now, and not noticeably later.
+    """Assert that the block ends this many seconds from now, and not noticeably later.
 
-    The time in which other programs kept the processor from this one does not count.
+    Time during which other programs occupy the processor does not count.
     """
     spent = 0.0
 
@@ -91,7 +91,7 @@ async def test_a_commit_that_waits_for_a_connection_is_withdrawn_at_its_timeout(
 async def test_the_first_write_of_a_session_is_withdrawn_too(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    """Its commit slot does not exist yet, and is made when there is a connection."""
+    """Its commit slot does not exist yet; it is created once there is a connection."""
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs, away = session.queue("jobs"), Away(proxy, session)
         assert await jobs.size() == 0
@@ -107,7 +107,7 @@ async def test_the_first_write_of_a_session_is_withdrawn_too(
 
 
 async def cancelled(call: asyncio.Task[object]) -> float:
-    """Cancel a call; return how long it took to end, seconds."""
+    """Cancel a call; return the seconds until it ended."""
     await asyncio.sleep(0.1)
     began = time.monotonic()
     call.cancel()
@@ -247,7 +247,7 @@ PATIENCE = 0.5
 
 @asynccontextmanager
 async def opened(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
-    """A session of little patience, with queues that it has used."""
+    """A session with a short timeout that has already used its queues."""
     async with zq.connect(proxy.hosts, root=root, session_timeout=20, operation_timeout=PATIENCE) as session:
         await session.queue("bounded").configure(zq.QueueConfig(max_size=100))
         await session.queue("bounded").put(b"a", timeout=30)
@@ -370,7 +370,7 @@ async def test_a_take_distinguishes_an_empty_queue_from_an_unreachable_server(
 async def test_take_many_returns_its_locked_messages_in_time_when_the_server_goes_silent(
     proxy: ZooKeeperProxy, quick: str, account: Account, root: str, timeout: float, policy: zq.Policy, fault: str
 ) -> None:
-    """At each of its requests."""
+    """The server goes silent at each request of the take in turn."""
     taken: list[int] = []
     async with opened(proxy, root) as session, zq.connect(quick, root=root) as operator:
         for number in range(1, 30):

@@ -1,4 +1,4 @@
-"""A holder that lost its lock changes nothing afterwards, and the work of the next holder stays."""
+"""A holder that lost its lock changes nothing afterwards, and the work of the next holder is kept."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock() -> TestClock:
-    """By which the holder's patience ends."""
+    """The clock of the holder's timeouts."""
     return TestClock()
 
 
 @pytest.fixture
 async def holder(proxy: ZooKeeperProxy, root: str, clock: TestClock) -> AsyncIterator[zq.QueueSession]:
-    """Whose lock is taken away."""
+    """The session that loses its lock."""
     async with zq.connect(proxy.hosts, root=root, clock=clock, session_timeout=20) as session, asyncio.timeout(60):
         yield session
 
 
 @pytest.fixture
 async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
-    """The client that removes the lock, and may hold the message next."""
+    """The session that removes the lock, and may hold the message next."""
     async with zq.connect(quick, root=root, session_timeout=20) as session:
         yield session
 
@@ -61,7 +61,7 @@ async def test_a_message_released_between_claim_and_read_is_claimed_again(
         await other.queue("jobs").put(b"a")
     async with holder.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=30))
-        if idle:  # then it hears of the message, and of its release, by a watch
+        if idle:  # so a watch reports the put of the message and its release
             await asyncio.sleep(0.2)
             await asyncio.create_task(other.queue("jobs").put(b"a"), context=Context())
         await fault.struck()
@@ -202,7 +202,7 @@ async def test_an_ended_timed_lock_is_replaced_and_its_old_holder_commits_nothin
     async with holder.transaction(autocommit=False) as tx, other.transaction() as other_tx:
         message = await tx.take(holder.queue("jobs"))
         assert message is not None
-        # The holder's lock, made one with an end, as claims over HTTP hold it; the end has come.
+        # Replace the holder's lock by a timed lock, as of a claim over HTTP, that has ended.
         lock = account.path("jobs", "locks", f"lock-{message.id}")
         record = json.loads(await account.view.get(lock))
         await account.view.delete(lock)
@@ -233,7 +233,7 @@ async def test_locks_released_by_force_do_not_prevent_the_release_of_other_locks
             await account.view.set(item, await account.view.get(item))
         await tx.rollback(delay=0)
         assert await account.locks("jobs") == []
-    assert holder._runtime._budgets.of(1).used < 200, "what was forced open is not counted as held"
+    assert holder._runtime._budgets.of(1).used < 200, "locks that were released by force are not counted as held"
 
 
 async def test_a_loop_gets_a_message_that_was_released_by_force_again_without_other_traffic(
@@ -243,7 +243,8 @@ async def test_a_loop_gets_a_message_that_was_released_by_force_again_without_ot
     await jobs.put(b"a")
     async with jobs.consume(settle="explicit") as deliveries:
         delivery = await anext(deliveries)
-        await asyncio.sleep(0.5)  # idle long enough to listen or not to listen any more
+        # Long enough for an idle consumer to set its watches, and for a busy one to remove them.
+        await asyncio.sleep(0.5)
         assert await other.queue("jobs").admin.release_claims() == 1
         with pytest.raises(zq.ClaimLostError):
             await delivery.commit()
@@ -276,7 +277,7 @@ async def test_a_message_released_by_force_goes_to_an_idle_taker_of_the_same_ses
 async def test_a_claim_made_while_an_operator_lists_is_released_completely_or_not_at_all(
     holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, nth: int
 ) -> None:
-    """A message put and claimed between two listings of the operator is fenced like all others."""
+    """A message that is put and claimed between two listings of the operator is fenced like all others."""
     jobs = holder.queue("jobs")
     await jobs.put(b"a")
     listing = proxy.hold_request(Opcode.GET_CHILDREN, nth=nth)
@@ -304,7 +305,7 @@ async def test_a_claim_made_while_an_operator_lists_is_released_completely_or_no
 async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during_the_listing(
     other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    """Held when the operator lists the locks, dead when it lists the messages, driven back and held again after."""
+    """The message is held when the operator lists the locks, dead when it lists the messages, and redriven then."""
     jobs = other.queue("jobs")
     await jobs.put_many([b"a", b"b"])
     async with (
@@ -333,7 +334,7 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
             assert redelivered is not None
             assert redelivered.id == message.id
             reading.release()
-            assert await forcing == 1, "the one that was held all the time"
+            assert await forcing == 1, "the message that was held all the time"
             async with operator.transaction() as third:
                 assert [message.body for message in await third.take_many(operator.queue("jobs"), 2)] == [b"b"]
             await second.commit()
@@ -346,16 +347,16 @@ async def test_a_holder_notices_a_forced_release_of_a_message_redelivered_during
 async def test_a_holder_that_lost_its_claim_long_ago_does_not_release_the_next_holders_lock(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:
-    """The message has died in other hands meanwhile, was driven back, and is held under the same id again."""
+    """Meanwhile another holder rejected the message, it was redriven, and it is held again under the same id."""
     jobs = other.queue("jobs")
     await jobs.put(b"a")
     async with holder.transaction(autocommit=False) as old:
         assert await old.take(holder.queue("jobs")) is not None
         assert await jobs.admin.release_claims() == 1
-        async with other.transaction() as burying:
-            message = await burying.take(jobs, timeout=30)
+        async with other.transaction() as rejecting:
+            message = await rejecting.take(jobs, timeout=30)
             assert message is not None
-            burying.reject(message, "to come back under the same id")
+            rejecting.reject(message, "to come back under the same id")
         assert await jobs.dead_letters.redrive() == 1
         async with other.transaction() as new:
             assert await new.take(jobs, timeout=30) is not None
@@ -388,9 +389,10 @@ async def test_a_message_that_another_client_released_and_dead_lettered_does_not
         assert await tx.take(holder.queue("jobs")) is not None
         assert await other.queue("once").admin.release_claims() == 1
         async with asyncio.timeout(30):
-            while await other.queue("once").dead_letters.size() != 1:  # a take that times out first looks at nothing
+            # A take may time out before it has read the message.
+            while await other.queue("once").dead_letters.size() != 1:
                 async with other.transaction() as taking:
-                    assert await taking.take(other.queue("once"), timeout=0.5) is None  # it has had its one attempt
+                    assert await taking.take(other.queue("once"), timeout=0.5) is None  # its only attempt is used up
         await tx.rollback(delay=0)
     assert await account.locks("jobs") == []
     assert await account.bodies("jobs") == [b"b"]
@@ -404,14 +406,15 @@ async def test_removing_a_lock_without_a_message_keeps_the_lock_of_the_next_hold
     account: Account,
     group: str | None,
 ) -> None:
-    """Between the look under the lock and its removal, a message comes, the lock is forced open, another claims."""
+    """Between the read and the removal of the lock, a message arrives and an operator's release lets another claim."""
     jobs = other.queue("jobs")
     await jobs.put(b"a", group=group)
     claim = proxy.hold_request(CLAIM)
     async with holder.transaction() as tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=None))
         await claim.struck()
-        async with other.transaction() as consuming:  # it looked at a message that goes before it has the lock
+        # The holder has listed a message that is removed before its claim arrives.
+        async with other.transaction() as consuming:
             first = await consuming.take(jobs, timeout=30)
             assert first is not None
             if group is None:

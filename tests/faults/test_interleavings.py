@@ -38,12 +38,12 @@ async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
 async def test_a_handler_aborted_during_its_attempt_record_does_not_affect_the_next_holder(
     session: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
 ) -> None:
-    """Its claim goes back once: a second release would delete the next holder's lock."""
+    """Its claim is released once: a second release would delete the next holder's lock."""
     policy = zq.ConsumeTimes(9)
     await other.queue("jobs", policy=policy).put(b"a")
 
     async def handle(_: zq.Delivery[bytes]) -> None:
-        pytest.fail("it was shown a message that it was aborted before")
+        pytest.fail("it got a message after it was aborted")
 
     fault = proxy.hold_request(ATTEMPT)
     listener = session.listener(session.queue("jobs"), handle)
@@ -57,7 +57,7 @@ async def test_a_handler_aborted_during_its_attempt_record_does_not_affect_the_n
         await running
         message = await taking
         assert message is not None
-        assert message.attempt == 1, "what was never handed over costs no attempt"
+        assert message.attempt == 1, "a message that was not delivered uses no attempt"
         await asyncio.sleep(0.1)
         assert list((await account.view.ephemerals(account.path("jobs", "locks"))).values()) == [
             other._runtime.zookeeper.session_id
@@ -207,7 +207,7 @@ async def test_closing_with_pending_releases_while_disconnected_ends_in_time_and
                 async with asyncio.timeout(0.05):
                     await tx.rollback(delay=0)
         began = loop.time()
-    assert loop.time() - began < 30, "it would wait for ever"
+    assert loop.time() - began < 30, "it would wait forever"
     await account.unlocked("jobs")
     assert await account.bodies("jobs") == [b"a", b"b"]
 

@@ -87,7 +87,7 @@ async def test_a_rollback_of_several_requests_leaves_no_lock_and_releases_every_
     identities = [message_id for _ in range(3) for message_id in await jobs.put_many([bytes(40_000)] * 10)]
     async with session.transaction(autocommit=False) as tx:
         assert len(await tx.take_many(jobs, 30)) == 30
-        fault = lose(proxy, SETTLE, when, 2 * times)  # of the first part, and of the one behind it
+        fault = lose(proxy, SETTLE, when, 2 * times)  # the request of the first part, and that of the next part
         await tx.rollback(delay=0)
         assert await account.locks("jobs") == []
     assert len(fault.requests) == 2 * times
