@@ -1,4 +1,4 @@
-"""Queues with bundles: what an independent client sees of them, and how they are filled and drained."""
+"""Helpers for queues with bundles: fill them, drain them, and read them with an independent client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODIES = [b"%d" % number for number in range(NUMBER)]
 
 
 class Stored:
-    """The znodes of a queue, as an independent client sees them."""
+    """The znodes of a queue, read by an independent client."""
 
     def __init__(self, view: Observer, root: str) -> None:
         self._view = view
@@ -60,7 +60,7 @@ async def bundled(
 async def drain(
     session: zq.QueueSession, queue: zq.Queue[bytes], patience: float = 1.0, *, expected: int = 0
 ) -> list[bytes]:
-    """Take and commit one message after the other until none comes; wait longer for the expected ones."""
+    """Take and commit messages one by one until none arrives; wait longer for the expected number."""
     values: list[bytes] = []
     while True:
         async with session.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Alarms: each message that is given up is one error in the log, one event in Sentry, and one call of `on_dead`."""
+"""Alarms: each message that is given up causes one log error, one event in Sentry, and one call of `on_dead`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Sent(Transport):
-    """A transport that keeps the events instead of sending them."""
+    """A transport that stores the events instead of sending them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Sent(Transport):
 
 @pytest.fixture
 def sentry() -> Iterator[Sent]:
-    """Sentry with its own settings, as a program sets it up."""
+    """Sentry with its default settings, as a program sets it up."""
     sent = Sent()
     with sentry_sdk.isolation_scope():
         sentry_sdk.init(dsn="https://key@sentry.example.com/1", transport=sent)
@@ -46,7 +46,7 @@ def sentry() -> Iterator[Sent]:
 
 
 def facts_of(event: dict[str, Any]) -> tuple[str | None, str]:
-    """The exception of an event, and the message that it is about."""
+    """Return the exception and the message id of an event."""
     exceptions = event.get("exception", {}).get("values", [])
     return exceptions[-1]["type"] if exceptions else None, event["extra"]["message_id"]
 
@@ -224,6 +224,6 @@ async def test_an_alarm_must_take_the_letter_and_the_error(session: zq.QueueSess
 
     async def alarm(_: object) -> None: ...
 
-    wrong: Any = alarm  # a type checker refuses it
+    wrong: Any = alarm  # type checkers reject it
     with pytest.raises(zq.InvalidOptionError, match="called with two arguments, the dead letter and the error"):
         session.listener(session.queue("jobs"), handler, on_dead=wrong)

@@ -38,7 +38,7 @@ class Invoice:
 
 @dataclass
 class Shop:
-    """As a user's module."""
+    """The declarations of a user's module."""
 
     app: zq.App
     orders: zq.Queue[Order]
@@ -141,10 +141,10 @@ async def test_a_job_is_handled_at_its_time(queue_session: zq.QueueSession, queu
         queue_clock.advance(24 * 3600)
         async with asyncio.timeout(60):
             await again.wait()
-    assert len(occurrences) == 2  # an attempt that failed, and the next one
+    assert len(occurrences) == 2  # the failed attempt and the next one
     assert len(set(occurrences)) == 1
     assert occurrences[0].endswith("T03:00:00+00:00")
-    async with app.serve(queue_session):  # another process declares the same
+    async with app.serve(queue_session):  # another process declares the same job
         assert [job.cron for job in await Jobs(queue_session).list()] == ["0 3 * * *"]
 
 

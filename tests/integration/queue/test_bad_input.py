@@ -137,7 +137,7 @@ class Late(BaseModel):
 @pytest.mark.parametrize("type_", ["Undefined", list["Nope"], Unfinished, dict[str, Unfinished]], ids=str)  # type: ignore[name-defined]  # noqa: F821 - that is the point
 async def test_a_type_that_is_not_fully_defined_is_refused_when_the_queue_is_made(
     session: zq.QueueSession,
-    type_: Any,  # checkers refuse most of them, too
+    type_: Any,  # type checkers also reject most of them
 ) -> None:
     for _ in range(2):
         with pytest.raises(zq.InvalidOptionError, match=r"'jobs'.*(Undefined|Nope|Unfinished).* is not fully defined"):
@@ -217,7 +217,7 @@ async def test_an_unset_password_is_refused() -> None:
 
 
 async def test_an_error_shows_a_key_that_is_not_text_unchanged(session: zq.QueueSession) -> None:
-    number: Any = 7  # no key, which checkers would say
+    number: Any = 7  # type checkers reject a key that is not text
     with pytest.raises(zq.InvalidOptionError, match="key=7: give a non-empty str"):
         await session.queue("jobs").put(b"1", key=number)
 
@@ -288,7 +288,7 @@ async def test_a_value_that_is_not_a_queue_is_refused(session: zq.QueueSession) 
 
 
 async def test_an_object_of_another_session_is_refused(session: zq.QueueSession, other: zq.QueueSession) -> None:
-    """It may be kept elsewhere: what is put by its name alone would go to where nobody looks."""
+    """The other session may use another ensemble or root, so a put by the name alone would go to the wrong queue."""
     refused = pytest.raises(zq.InvalidOptionError, match="'jobs' belongs to another session")
     jobs, own = other.queue("jobs"), session.queue("jobs")
     async with session.transaction() as tx:
@@ -330,25 +330,25 @@ def wraps_another(delivery: zq.Delivery[bytes]) -> Awaitable[None]:
     return no_handler(delivery)
 
 
-async def yields(_: zq.Delivery[bytes]) -> AsyncIterator[None]:
+async def is_async_generator(_: zq.Delivery[bytes]) -> AsyncIterator[None]:
     yield
 
 
-def says_nothing(delivery: zq.Delivery[bytes]):  # type: ignore[no-untyped-def]  # noqa: ANN201 - that is the point
+def returns_without_annotation(delivery: zq.Delivery[bytes]):  # type: ignore[no-untyped-def]  # noqa: ANN201 - that is the point
     delivery.put("seen", delivery.body)
 
 
-def returns_it_or_nothing(delivery: zq.Delivery[bytes]) -> Any:  # checkers let it pass
+def returns_it_or_nothing(delivery: zq.Delivery[bytes]) -> Any:  # type checkers accept it
     return no_handler(delivery) or None
 
 
-def returns_it_sometimes(delivery: zq.Delivery[bytes]) -> Any:  # so too
+def returns_it_sometimes(delivery: zq.Delivery[bytes]) -> Any:  # type checkers accept it
     if delivery.body:
         return no_handler(delivery)
     return None
 
 
-def only_raises(_: zq.Delivery[bytes]) -> Any:  # so too
+def only_raises(_: zq.Delivery[bytes]) -> Any:  # type checkers accept it
     raise zq.Reject("not today")
 
 
@@ -369,13 +369,13 @@ class Handlers:
     "handler",
     [
         not_async,
-        yields,
+        is_async_generator,
         Handlers().not_async,
         functools.partial(not_async),
         7,
-        says_nothing,
+        returns_without_annotation,
         lambda _: None,
-        functools.partial(says_nothing),
+        functools.partial(returns_without_annotation),
         NotAsync(),
     ],
     ids=[
@@ -391,7 +391,7 @@ class Handlers:
     ],
 )
 async def test_a_handler_that_is_not_async_is_refused_before_it_handles_a_message(
-    handler: Any,  # checkers refuse most of them, too
+    handler: Any,  # type checkers also reject most of them
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs")
@@ -418,10 +418,11 @@ def returns_an_awaitable(delivery: Delivery[bytes]) -> Awaitable[None]: ...
 
 def forgets_async(delivery: Delivery[bytes]) -> None: ...
 """
-    if sys.version_info < (3, 14):  # from 3.14 on, a program needs no import to name such types
+    if sys.version_info < (3, 14):  # since 3.14, annotations are postponed without an import
         program = f"from __future__ import annotations\n{program}"
     handlers: dict[str, Any] = {}
-    exec(compile(program, "handlers.py", "exec", dont_inherit=True), handlers)  # this module postpones its annotations
+    # Dont_inherit, since this module postpones its annotations.
+    exec(compile(program, "handlers.py", "exec", dont_inherit=True), handlers)
     jobs = session.queue("jobs")
     session.listener(jobs, handlers["returns_an_awaitable"]).stop()
     with pytest.raises(zq.InvalidOptionError, match="forgets_async: a handler must be awaitable"):
@@ -431,7 +432,7 @@ def forgets_async(delivery: Delivery[bytes]) -> None: ...
 async def test_a_subscriber_or_notification_handler_that_is_not_async_is_refused(
     session: zq.QueueSession,
 ) -> None:
-    handler: Any = says_nothing
+    handler: Any = returns_without_annotation
     with pytest.raises(
         zq.InvalidOptionError, match="says_nothing: a subscriber must be awaitable; make it an `async def`"
     ):
@@ -447,7 +448,7 @@ async def test_a_handler_that_yields_is_refused(session: zq.QueueSession) -> Non
     with pytest.raises(
         zq.InvalidOptionError, match="yields: a handler must be awaitable; make it an `async def` that does no"
     ):
-        session.listener(session.queue("jobs"), yields)  # type: ignore[arg-type]  # that is the point
+        session.listener(session.queue("jobs"), is_async_generator)  # type: ignore[arg-type]  # that is the point
 
 
 @pytest.mark.parametrize("middleware", [no_handler, iter([no_handler]), 7], ids=["function", "iterator", "number"])
@@ -484,7 +485,7 @@ async def test_middleware_that_is_not_a_list_is_refused(middleware: Any, session
     ],
 )
 async def test_any_callable_that_returns_an_awaitable_is_a_handler(
-    handler: Any,  # no type that they share says what they give
+    handler: Any,  # these callables have no common type
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("handled-jobs")
@@ -627,8 +628,8 @@ async def test_a_finished_transaction_refuses_further_calls(session: zq.QueueSes
             tx.release(message)
         with pytest.raises(TransactionClosedError, match=refusal):
             await tx.commit()
-    await tx.rollback()  # again changes nothing
-    with pytest.raises(RuntimeError):  # what it also is
+    await tx.rollback()  # a rollback after the end changes nothing
+    with pytest.raises(RuntimeError):  # the error is also a RuntimeError
         await tx.commit()
 
 

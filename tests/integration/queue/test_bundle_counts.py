@@ -1,4 +1,4 @@
-"""The figures of puts and removals count messages, also those that share a znode."""
+"""The figures of puts and removals count messages, including messages that share a znode."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_other_programs_znodes_next_to_the_counters_do_not_block_puts(
         await server_view.create(f"{counters}/foreign-{number}", b"")
     await queue.put_many(BODIES)
     await other.queue("jobs").put_many(BODIES)
-    assert (await figures(queue))[::2] == (2 * NUMBER + 2, 3 * NUMBER)  # the first bundles are no longer counted
+    assert (await figures(queue))[::2] == (2 * NUMBER + 2, 3 * NUMBER)  # the deleted counts are missing
 
 
 async def test_a_counters_folder_that_may_have_no_children_does_not_block_puts(

@@ -1,4 +1,4 @@
-"""Bundles on a real server: what they store, and each way in which a message leaves one."""
+"""Bundles on a real server: their znodes, and each way in which a message leaves a bundle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.observer import Observer
 
 
-# -- what is stored
+# -- znodes
 
 
 async def test_many_puts_share_few_znodes_and_are_taken_in_their_order(
@@ -89,7 +89,7 @@ async def test_a_new_queue_makes_bundles_once_many_messages_are_put_together(
     queue = session.queue("jobs")
     for body in BODIES[:40]:
         await queue.put(body)
-    assert "requires" not in await stored.configuration()  # programs that know no bundles can use the queue
+    assert "requires" not in await stored.configuration()  # programs without bundles can still use the queue
     await queue.put_many(BODIES)
     await eventually(lambda: _requires_bundles(stored))
     await queue.put_many(BODIES)
@@ -112,12 +112,12 @@ async def test_a_session_survives_a_failure_to_allow_bundles_and_makes_them_late
     held = zookeeper_proxy.hold_request(multi_of(b'"requires"'))
     await queue.put_many(BODIES)
     await held.struck()
-    await server_view.set(base, b"{")  # the change is refused, and then the configuration does not decode
+    await server_view.set(base, b"{")  # the held change will be refused, and the configuration does not decode
     held.release()
     with pytest.raises(zq.PayloadError):
         await queue.put(b"refused")
     queue_state = session._runtime.queue_state("jobs")
-    await queue_state.allow_bundles()  # this must not raise: it is a task of the session
+    await queue_state.allow_bundles()  # must not raise, because the session runs it as a task
     await server_view.set(base, right)
     for _ in range(2):
         await queue.put_many(BODIES)
@@ -279,7 +279,8 @@ async def test_a_lone_consumer_keeps_the_order_while_messages_at_hand_are_return
             if (message := await tx.take(queue, timeout=1)) is not None:
                 values.append(message.value)
             await tx.commit()
-        await asyncio.sleep(0.01 * (len(values) % 14))  # about as long as a session keeps what no taker wants
+        # Up to the time for which a session keeps messages without a taker.
+        await asyncio.sleep(0.01 * (len(values) % 14))
     assert values == BODIES[:40]
 
 

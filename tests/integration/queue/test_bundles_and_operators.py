@@ -1,4 +1,4 @@
-"""Bundles beside operators, and beside other programs that change their znodes."""
+"""Bundles while operators and other programs change their znodes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_message_that_cannot_be_stored_alone_is_delivered_as_often_as_it
 ) -> None:
     queue = await bundled(session, BODIES[:40], zq.ConsumeTimes(3, backoff=zq.Fixed(0.01)))
     (bundle,) = await stored.bundles()
-    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be stored
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # no item can be created
     for folder in ("items", "dlq"):
         await server_view._ask(partial(server_view._client.set_acls, f"{queue_root}/jobs/{folder}", allowed))
     attempts: list[int] = []
@@ -186,7 +186,7 @@ async def test_a_bundle_that_changes_before_a_late_request_arrives_returns_no_fi
     held = zookeeper_proxy.hold_request(multi_of(b"/locks/lock-", b"/items/bundle-"))
     admin = operator.queue("jobs").admin.unbundle() if change == "unbundle" else operator.queue("jobs").purge()
     changing = asyncio.ensure_future(admin)
-    await held.struck()  # the operator has read the bundle before it was ever claimed
+    await held.struck()  # the operator has read the bundle before its first claim
     async with holder.transaction() as tx:
         await tx.take_many(queue, 10)
     await expire(holder)
@@ -239,7 +239,7 @@ async def test_samples_of_a_deep_queue_count_the_messages_of_bundles(
     assert (first.size, first.waiting) == (640, 640)
     async with session.transaction() as tx:
         assert len(await tx.take_many(queue, 320)) == 320
-    await sampler.sample("jobs")  # the bundles are not listed again, so the size is near the truth
+    await sampler.sample("jobs")  # the bundles are not listed again, so the size is approximate
     assert 250 <= sampler.latest["jobs"].size <= 390
 
 
@@ -316,7 +316,7 @@ async def test_the_configuration_is_read_by_one_task_at_a_time_during_an_outage(
 ) -> None:
     session = await open_session(zookeeper_proxy.hosts)
     queue = await bundled(session, BODIES[:40])
-    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # nothing can be returned
+    allowed = [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)]  # no item can be created
     await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", allowed))
     async with session.transaction() as tx:
         assert await tx.take(queue) is not None

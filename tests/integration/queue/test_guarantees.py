@@ -1,6 +1,6 @@
 """The guarantees of ZkQueue also hold here: one test for each of its features and guarantees.
 
-Those of rollbacks are in `test_rollbacks`.
+The guarantees of rollbacks are in `test_rollbacks`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def test_multiple_consumers_with_correct_failover(
     tx = lost.transaction(autocommit=False)
     held = await (await tx.__aenter__()).take(lost.queue("jobs"))
     assert held is not None
-    zookeeper_proxy.stall()  # as if its machine were gone
+    zookeeper_proxy.stall()  # as if its machine had failed
     took = await take_one(session)
     assert (took.id, took.value) == (held.id, b"1")
     zookeeper_proxy.heal()
@@ -52,7 +52,7 @@ async def test_local_transactions_consume_n_elements_and_produce_k_elements(
         tx.put("sums", b"6")
         tx.put("sums", b"4")
         tx.put("log", b"added")
-        # Nothing of it is there before the commit, and nothing is gone.
+        # Before the commit, no put is stored and no message is removed.
         assert (await left.size(), await right.size(), await session.queue("sums").size()) == (3, 1, 0)
     assert (await left.size(), await right.size()) == (0, 0)
     assert [message.value for message in await session.queue("sums").peek()] == [b"6", b"4"]
@@ -160,7 +160,7 @@ async def test_if_commit_returns_without_exception_the_transaction_is_committed(
         await tx.take(session.queue("jobs"))
         result = tx.put("results", b"2")
         await tx.commit()
-        # At once, and for everybody.
+        # The changes are visible at once, and to every client.
         assert await server_view.children(f"{queue_root}/jobs/items") == []
         (name,) = await server_view.children(f"{queue_root}/results/items")
         assert result in name
@@ -182,7 +182,7 @@ async def test_session_expiration_removes_all_locks_in_a_single_transaction(
             stat = await server_view._ask(lambda path=path: server_view._client.exists(path))  # type: ignore[misc]
             assert stat.numChildren == 0
             changes.add(stat.pzxid)
-        assert len(changes) == 1, "the locks went in more than one transaction"
+        assert len(changes) == 1, "the locks were removed by more than one transaction"
         with pytest.raises(zq.SessionExpiredError):
             await tx.commit()
 
@@ -200,7 +200,7 @@ async def test_consume_times_k_consumes_the_element_at_most_k_times(
             message = await tx.take(worker.queue("jobs"))
             if message is not None:
                 attempts.append(message.attempt)
-                await expire(worker)  # a death in the middle of the work counts too
+                await expire(worker)  # the end of a session during the work counts too
                 await tx.rollback()
     assert attempts == list(range(1, times + 1))
 
@@ -275,7 +275,7 @@ async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its
         async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as closing:
             tx = await closing.transaction(autocommit=False).__aenter__()
             assert await tx.take(closing.queue("jobs")) is not None
-        assert len(await locks()) == 1  # its own are gone, the other's are not
+        assert len(await locks()) == 1  # its own lock is removed, the other session's lock is not
         with pytest.raises(zq.SessionClosedError):
             await tx.commit()
         await tx.rollback()

@@ -1,4 +1,4 @@
-"""Dead letters and single messages that operators put into another queue: in exactly one of the two, and unchanged."""
+"""Operators move dead letters and single messages to another queue, unchanged and always in exactly one of the two."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ STANDARD = set(vars(logging.makeLogRecord({})))
 
 
 class Json(logging.Formatter):
-    """As the formatters that teams use: what `extra` added becomes fields."""
+    """Formats as common JSON formatters do: the attributes from `extra` become fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         extra = {name: value for name, value in vars(record).items() if name not in STANDARD}
@@ -127,7 +127,7 @@ async def test_the_logged_delay_is_the_actual_random_delay(session: zq.QueueSess
     assert retrying.due is not None
     assert (
         abs(retrying.due.timestamp() - failed[0] - logged_delay) < 60
-    )  # another draw would be that near once in 800 times
+    )  # another random delay would be that close once in 800 times
 
 
 async def test_a_failure_of_a_handler_that_has_settled_is_logged_as_such(
@@ -166,7 +166,7 @@ async def test_no_delay_is_logged_for_a_handler_whose_claim_was_lost(
     expired: list[str] = []
     message_id = await jobs.put(b"the payload")
     async with session.listener(jobs, handler):
-        await eventually(done, 30)  # it came again at once
+        await eventually(done, 30)  # it was redelivered at once
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
     assert line["message"].endswith(f"{message_id}, attempt 1: not released, because its claim is lost")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def values_of(text: bytes) -> dict[str, float]:
-    """Every sample, by its name and its labels' values."""
+    """Return every sample by its name and the values of its labels."""
     return {
         " ".join([sample.name, *(value for _, value in sorted(sample.labels.items(), reverse=True))]): sample.value
         for family in text_string_to_metric_families(text.decode())
@@ -40,7 +40,7 @@ async def samples(collecting: SessionCollector) -> dict[str, float]:
 
 
 async def wait_for_samples(collecting: SessionCollector, **expected: float) -> None:
-    """Wait until the metrics of the queue ``jobs`` have these values: a sample may be a second old."""
+    """Wait until the metrics of the queue ``jobs`` have these values, because a sample may be a second old."""
 
     async def stands() -> bool:
         now = await samples(collecting)
@@ -79,7 +79,7 @@ async def test_metrics_count_messages_put_handled_retried_and_dead_lettered(sess
     assert now["aiozkqueue_message_wait_seconds_count jobs"] == 3
     assert now["aiozkqueue_message_handling_seconds_count jobs"] == 5
     assert now["aiozkqueue_message_handling_seconds_bucket jobs +Inf"] == 5
-    # Each put, release and commit has been in one group, and no group had more than all of them.
+    # Each put, release and commit was in one group, and no group was larger than all of them together.
     assert now["aiozkqueue_group_commit_size_bucket 1.0"] <= now["aiozkqueue_group_commit_size_count"] <= 20
     assert now["aiozkqueue_group_commit_size_sum"] >= 6
     await wait_for_samples(metrics, messages=0, dead_letters=1)
@@ -116,7 +116,7 @@ async def test_the_waiting_time_starts_at_the_due_time_and_handling_ends_with_th
     metrics = collector(session)
     jobs = session.queue("jobs")
     await jobs.put(b"waits")
-    await asyncio.sleep(0.6)  # the server's time is known to within the time that it takes to answer
+    await asyncio.sleep(0.6)  # longer than the uncertainty of the server's time, which is a round trip
     async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
         await asyncio.sleep(0.3)
@@ -226,7 +226,7 @@ async def test_samples_that_fail_during_an_outage_are_not_logged(
         while core_of(session).zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 - the state of the connection
             await asyncio.sleep(0.01)
     caplog.clear()
-    for _ in range(3):  # each sample waits for its turn, so the task has failed in between
+    for _ in range(3):  # each sample waits for its turn, so the task fails in between
         with pytest.raises(TimeoutError):
             await sampler.sample_all(0.0)
     assert [record.getMessage() for record in caplog.records if record.name == "aiozkqueue.sampling"] == []

@@ -1,4 +1,4 @@
-"""When messages behind an obstacle are tried again, and what becomes of locks and delays that cannot be removed."""
+"""The times at which obstructed messages are tried again, and locks and delays that cannot be removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_message_that_cannot_be_removed_is_redelivered_after_1_8_64_512_
         calls.append(now())
 
     async def held(number: int) -> bool:
-        """The handler has been called so often, and the message waits again."""
+        """Return whether the handler was called this many times and the message is delayed again."""
         return len(calls) == number and len(await server_view.children(f"{queue_root}/jobs/due")) == 1
 
     async with session.listener(jobs, handler):

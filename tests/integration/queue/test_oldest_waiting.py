@@ -29,12 +29,12 @@ async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
 
 @pytest.fixture
 async def oldest(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> Callable[[], Awaitable[bytes | None]]:
-    """The body of the oldest waiting message, by its time; the same in the figures of the queue and in its samples."""
+    """Returns the body of the oldest waiting message, which must be the same in the queue's figures and samples."""
     sampler = Sampler(session)
 
     async def body() -> bytes | None:
         since = (await jobs.stats()).oldest
-        for _ in range(2):  # the second sample uses what the first has found
+        for _ in range(2):  # the second sample uses the result of the first
             await sampler.sample("jobs")
             sampled = sampler.latest["jobs"].oldest
             assert sampled == (None if since is None else pytest.approx(since.timestamp(), abs=0.001))
@@ -47,7 +47,7 @@ async def oldest(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> Callable[[]
 
 
 async def put_apart(jobs: zq.Queue[bytes], *bodies: bytes, **options: object) -> None:
-    """Put messages at different milliseconds, by which they are told apart."""
+    """Put messages at different milliseconds, so that their times differ."""
     for body in bodies:
         await jobs.put(body, **options)  # type: ignore[arg-type]
         await asyncio.sleep(0.005)
@@ -180,7 +180,7 @@ async def test_a_deep_queue_has_an_age_that_is_at_most_a_minute_late(
     assert await since() == pytest.approx(first, abs=0.001)
     async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
-    assert await since() == pytest.approx(first, abs=0.001), "it was listed less than a minute ago"
+    assert await since() == pytest.approx(first, abs=0.001), "the last listing is less than a minute old"
     monkeypatch.setattr(sampling, "RETRY", 0)
     second = (await jobs.peek(1))[0].enqueued_at.timestamp()
     assert await since() == pytest.approx(second, abs=0.001)

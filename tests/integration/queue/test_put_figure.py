@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def past_hours(queue: zq.Queue[bytes], view: Observer, root: str, *numbers: int) -> str:
-    """Make past hours into which these numbers of messages were put, all of which are gone; return their parent."""
+    """Create past hours whose messages, these many, were all put and removed; return the parent of the hours."""
     await queue.put(b"far", delay=36_000)
     later = f"{root}/{queue.name}/later"
     far = max(await view.children(later))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Puts for batches as a Spark task does."""
+    """Puts the rows of batches as a Spark task does."""
 
     def __init__(self, session: zq.QueueSession, queue: str = "orders", name: str = "writer") -> None:
         self._runtime = core_of(session)
@@ -67,7 +67,7 @@ class Writer:
 
 @asynccontextmanager
 async def waiting(queue: zq.Queue[bytes], taken: list[str]) -> AsyncIterator[None]:
-    """Have a separate consumer session take whatever comes; what it has committed is in ``taken``."""
+    """Run a consumer in a separate session during the block; it appends the committed messages to ``taken``."""
     consumer = queue.consume()
 
     async def consume() -> None:
@@ -124,7 +124,7 @@ async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zo
             fence = await writer.begin()
             await writer.put(fence, "a", "b")
             await writer.put(fence, "urgent", priority=-5)
-            # Several: of some, another session takes the first turn, and does not come.
+            # Several messages, since some are first left to another session, which does not take them.
             await writer.put(fence, *(soon := [f"soon {number}" for number in range(8)]), delay=0.1)
             await session.queue("orders").put(b"plain")
             await until(lambda: "plain" in taken)
@@ -142,7 +142,7 @@ async def test_consumers_see_all_messages_of_a_batch_only_when_it_is_complete(zo
 async def test_a_listing_that_is_repeated_shows_no_message_of_a_batch_that_has_begun_meanwhile(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lost connection ends the listing of the items, and the locks are listed before it is repeated."""
+    """A lost connection interrupts the listing of the items; the locks are listed before it is repeated."""
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         writer = Writer(session)
         await writer.put(await writer.begin(), "before")
@@ -211,14 +211,14 @@ async def test_an_abandoned_batch_leaves_nothing_and_refuses_further_puts(zookee
         stats = await session.queue("orders").stats()
         assert (stats.size, stats.staged, stats.claimed) == (0, 0, 0)
         with pytest.raises(zq.NotCommittedError, match="has been discarded"):
-            await writer.begin(1)  # a task that comes too late
+            await writer.begin(1)  # a task that is too late
         again = await writer.begin(1, "second")
         assert again.stage != late.stage
         await writer.put(again, "a")
         await writer.staging.complete(1)
         assert await writer.staging.begin(1, "third") is None
         assert await writer.staging.begin(0, "third") is None
-        await writer.staging.complete(1)  # told twice
+        await writer.staging.complete(1)  # completing twice has no effect
         assert await taken_now(session) == ["a"]
         with pytest.raises(FencedError):
             await writer.put(again, "again")
@@ -369,7 +369,8 @@ async def test_clean_up_removes_abandoned_batches_and_records_of_old_writers(
         node = await core_of(session).zookeeper.read(fence.path)
         record = WriterRecord.decode(node.data)
         assert record is not None
-        half = replace(record, stage=None, aborted=(fence.stage,))  # who gave it up died here
+        # As if the session had died while it abandoned the batch.
+        half = replace(record, stage=None, aborted=(fence.stage,))
         await core_of(session).zookeeper.multi([SetData(fence.path, half.encode())])
         await busy.put(await busy.begin(), "d")
         await session.admin.clean("orders")
@@ -400,7 +401,7 @@ async def test_a_write_that_no_run_can_continue_is_abandoned_after_a_day_without
             "2 staged messages of 'write run' are",
         ]
         assert all("ledgers discard orders" in finding.advice for finding in findings)
-        monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITES_KEPT", -60_000)  # a day later
+        monkeypatch.setattr("aiozkqueue.operations.cleaning.WRITES_KEPT", -60_000)  # as if a day had passed
         await session.admin.clean("orders")
         assert await session.queue("orders").size() == 2
         with pytest.raises(zq.NotCommittedError):
@@ -431,7 +432,7 @@ async def test_a_put_of_a_batch_whose_znodes_an_acl_denies_is_refused_as_access_
 async def test_a_group_whose_held_message_this_user_may_not_write_is_not_released_by_force(
     zookeeper: str, queue_root: str, server_view: Observer
 ) -> None:
-    """Its holder asserts that message, not the older one of a batch that was pending, and would not notice."""
+    """The holder asserts the held message, not the older one of a pending batch, so it would not notice a release."""
     async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
         orders = session.queue("orders")
         writer = Writer(session)

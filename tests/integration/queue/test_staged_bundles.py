@@ -1,4 +1,4 @@
-"""Pending batches on a queue with bundles: stored in few znodes, and seen as a whole or not at all."""
+"""Pending batches on a queue with bundles: stored in few znodes, and visible as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXTS = [body.decode() for body in BODIES]
 
 @pytest.fixture
 async def writer(session: zq.QueueSession) -> Writer:
-    """A writer on a queue with bundles, which is empty."""
+    """A writer on an empty queue with bundles."""
     await bundled(session, [])
     return Writer(session, "jobs")
 

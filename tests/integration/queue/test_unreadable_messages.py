@@ -1,4 +1,4 @@
-"""A message that the user may not read: operators' calls process the others and name this one."""
+"""A message that the user may not read: operators' calls process the other messages and name this one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def sealed_among(
     session: zq.QueueSession, view: Observer, root: str, bodies: list[bytes], folder: str = "items"
 ) -> str:
-    """Put messages, the first of which nobody but somebody else may read; return its id."""
+    """Put messages, the first of which only another user may read; return its id."""
     [first, *_] = await session.queue("jobs").put_many(bodies)
     if folder == "dlq":
         async with session.transaction() as tx:
