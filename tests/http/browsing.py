@@ -1,4 +1,4 @@
-"""Windows at the dashboard, queues to look at, and the check of each page by axe-core."""
+"""Browser windows on the dashboard, queues to show, and the check of each page by axe-core."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REASONS: Final = ("ValueError: customer 17 has no address", "TimeoutError: the b
 
 @asynccontextmanager
 async def window(browser: Browser, service: Service, kind: str = "light", *, key: str = "") -> AsyncIterator[Page]:
-    """Open a window, signed in; it fails the test if anything on a page is refused or goes wrong."""
+    """Open a signed-in window; fail the test if a page has an error or violates its security policy."""
     context = await browser.new_context(base_url=service.url, **WINDOWS[kind])
     context.set_default_timeout(PATIENCE)
     page = await context.new_page()
@@ -60,19 +60,19 @@ async def violations(page: Page) -> list[str]:
 
 
 async def too_wide(page: Page) -> bool:
-    """Whether a page is wider than its window."""
+    """Return whether a page is wider than its window."""
     return bool(await page.evaluate("document.documentElement.scrollWidth > innerWidth"))
 
 
 async def keep(page: Page, name: str) -> None:
-    """Keep a picture for the documentation, when that is asked for."""
+    """Save a screenshot for the documentation if AIOZKQUEUE_SCREENSHOTS is set."""
     folder = os.environ.get("AIOZKQUEUE_SCREENSHOTS")
     if folder:
         await page.screenshot(path=Path(folder) / f"{name}.png")
 
 
 async def fill(session: zq.QueueSession) -> list[str]:
-    """Make queues of every kind; return the ids of the dead letters of ``orders``, the oldest first."""
+    """Create queues of every kind; return the ids of the dead letters of ``orders``, the oldest first."""
     orders = session.queue("orders")
     await orders.configure(
         zq.QueueConfig(policy=zq.ConsumeTimes(5, backoff=zq.Fixed(3600)), history=zq.History(payload=True))

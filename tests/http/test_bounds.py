@@ -133,7 +133,7 @@ async def test_requests_to_a_deep_queue_do_not_block_the_loop(session: zq.QueueS
         assert {name: took for name, took in longest.items() if took > TURN} == {}
 
 
-# -- queues that there are not
+# -- missing queues
 
 
 async def test_names_of_missing_queues_are_forgotten_and_create_no_queue(

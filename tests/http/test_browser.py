@@ -1,6 +1,6 @@
 """The dashboard in a real browser: headless Chromium, driven by Playwright.
 
-``AIOZKQUEUE_SCREENSHOTS=docs/images`` keeps the pictures that the documentation shows.
+``AIOZKQUEUE_SCREENSHOTS=docs/images`` saves the screenshots for the documentation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.http.conftest import Service
 
-#: The pictures of the documentation, by page and window.
+#: The screenshots for the documentation, by page and window.
 PICTURES = {
     ("queues", "light"): "dashboard-queues",
     ("queues", "phone"): "dashboard-phone",
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(autouse=True)
 def _no_blocking_calls_on_the_loop() -> None:
-    """Not watched for here: Playwright looks its caller up in the source at each call."""
+    """Disable the check, since Playwright reads the source of its caller in each call."""
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def row(page: Page, name: str) -> object:
 
 
 async def confirm(page: Page, button: str, question: str) -> None:
-    """Press a button, and confirm on the page that it leads to."""
+    """Press a button, and confirm on the next page."""
     await page.get_by_role("button", name=f"{button}…").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text(question)
 
@@ -452,7 +452,7 @@ async def test_a_job_is_paused_and_resumed(page: Page) -> None:
 
 
 async def test_a_bus_is_shown_with_the_backlog_of_each_group(page: Page, session: zq.QueueSession) -> None:
-    from pydantic import BaseModel  # noqa: PLC0415 - only here
+    from pydantic import BaseModel  # noqa: PLC0415 - needed only by this test
 
     class Event(BaseModel):
         number: int

@@ -136,11 +136,11 @@ async def test_a_value_that_is_not_json_is_refused_before_it_is_sent() -> None:
     async with QueueServiceClient("http://one", transport=_Flaky()) as queues:
         for value in (object(), float("nan"), {b"bytes": 1}):
             with pytest.raises(zq.PayloadError):
-                await queues.send("q", value)  # type: ignore[arg-type]  # as from a program that is not checked
+                await queues.send("q", value)  # type: ignore[arg-type]  # as in a program without a type checker
 
 
 class _Flaky(httpx.AsyncBaseTransport):
-    """Fails this many times in these ways, then answers."""
+    """Fails with each of these failures in turn, then answers."""
 
     def __init__(self, *failures: int | Exception) -> None:
         self.failures = list(failures)

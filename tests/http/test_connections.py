@@ -1,4 +1,4 @@
-"""Connections: the limits on their number, and on the time in each state."""
+"""Connections: the limits on their number and on the time in each state."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_responses_on_a_kept_connection_arrive_at_once(service: Service) -
             writer.write(head(service, "GET /ping"))
             await reader.readuntil(b"\r\n\r\npong")
             took.append(time.perf_counter() - begun)
-    assert statistics.median(took) < 0.035, "40 ms is what an answer takes that waits for an acknowledgement"
+    assert statistics.median(took) < 0.035, "an answer that waits for an acknowledgement takes 40 ms"
 
 
 async def test_an_unread_body_does_not_keep_a_connection_open(
@@ -101,7 +101,7 @@ async def test_a_too_long_head_is_refused_even_if_it_arrives_at_once(service: Se
 async def test_a_head_sent_byte_by_byte_is_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiozkqueue.http.server.HEAD_PATIENCE", 1.0)
     async with raw(service) as (reader, writer), asyncio.timeout(60):
-        writer.write(head(service, "GET /ping"))  # the second request is no better than the first
+        writer.write(head(service, "GET /ping"))  # the limit also applies to the second request of a connection
         await reader.readuntil(b"pong")
 
         async def drip() -> None:
@@ -121,7 +121,7 @@ async def test_an_idle_connection_is_kept_longer_than_proxies_keep_theirs(servic
         for _ in range(2):
             writer.write(head(service, "GET /ping"))
             await reader.readuntil(b"pong")
-            await asyncio.sleep(6)  # uvicorn's own limit is 5 s
+            await asyncio.sleep(6)  # uvicorn's default limit is 5 s
         writer.write(head(service, "GET /ping"))
         await reader.readuntil(b"pong")
 
@@ -174,7 +174,7 @@ async def test_the_number_of_connections_stays_below_the_file_descriptor_limit(m
 
 
 class TestCrowd:
-    """The connections that must be closed."""
+    """The choice of the connection to close."""
 
     def test_every_connection_stays_while_there_is_room(self) -> None:
         crowd = Crowd[int](3, 2)
@@ -198,7 +198,7 @@ class TestCrowd:
             crowd.enter(connection, "a")
         crowd.work(1)
         assert crowd.enter(4, "c") == (True, 2)
-        crowd.leave(2)  # the end of its connection is heard of later
+        crowd.leave(2)  # the end of its connection is reported later
         assert len(crowd) == 4
 
     def test_an_answered_connection_is_closed_before_one_that_has_sent_no_request(self) -> None:
@@ -220,7 +220,7 @@ class TestCrowd:
         assert crowd.enter(4, "b") == (True, 2)
 
 
-# -- patience
+# -- the setting `patience`
 
 
 async def test_the_time_of_a_slow_body_does_not_count_against_zookeeper(start: Starter) -> None:
@@ -250,7 +250,8 @@ async def test_a_client_that_reads_too_late_ends_no_claim_of_another_client(serv
 
     await service.post("/queue/1/q/sendbatch", json=["x" * 30_000] * 400)
     async with raw(service) as (_, writer):
-        writer.write(head(service, "GET /queue/1/q/poll?ttl=3&limit=400"))  # more than the buffers of a connection hold
+        # The response exceeds the buffers of a connection.
+        writer.write(head(service, "GET /queue/1/q/poll?ttl=3&limit=400"))
         await eventually(partial(claims, 400))
         await eventually(partial(claims, 0))
         assert len(await service.poll("q", ttl=600, limit=400)) == 400

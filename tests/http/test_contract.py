@@ -1,4 +1,4 @@
-"""EmoDB's contract over a real socket: each route and its promises; `test_refusals` has the refusals."""
+"""EmoDB's contract over a real socket: each route and its guarantees. `test_refusals` has the refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def payloads(messages: list[dict[str, Any]]) -> list[Any]:
     return [message["payload"] for message in messages]
 
 
-# -- the rows
+# -- routes
 
 
 @kinds
@@ -155,7 +155,7 @@ async def test_the_queue_and_dedup_services_are_separate(service: Service) -> No
     assert payloads((await service.get("/dedupq/1/q/peek")).json()) == [2]
 
 
-# -- what the words promise
+# -- guarantees
 
 
 async def test_a_poll_with_a_ttl_of_zero_claims_nothing(service: Service) -> None:
@@ -274,7 +274,7 @@ async def test_json_of_the_maximum_depth_is_polled(service: Service) -> None:
     assert deep in polled.content
 
 
-# -- what EmoDB has not
+# -- additions to EmoDB
 
 
 async def test_a_long_poll_waits_for_a_message(service: Service) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
-#: Every page, of the queue ``jobs`` where it is one queue's.
+#: Every page; pages of a queue are those of ``jobs``.
 PAGES = (
     "/",
     "/dead-letters",
@@ -41,7 +41,7 @@ POISON = b'{"card": "<script>alert(1)</script>"}'
 
 @pytest.fixture
 async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """Signed in with the key that may do everything."""
+    """A browser that is signed in with the key that has all permissions."""
     async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
         answer = await client.post("/sign-in", data={"key": service.key})
         assert answer.status_code == 200
@@ -190,7 +190,7 @@ async def test_redriving_shows_the_number_of_dead_letters_first(
     form = {"proof": proof_in(page), "action": "redrive", "every": "1", "search": "other", "back": back}
     asked = await browser.post("/queues/jobs/actions", data=form)
     assert "Redrive 2 dead letters" in asked.text
-    assert await session.queue("jobs").size() == 0, "nothing is done yet"
+    assert await session.queue("jobs").size() == 0, "nothing is redriven before the confirmation"
     ids = re.findall(r'name="id" value="([^"]+)"', asked.text)
     assert sorted(ids) == sorted(dead[1:])
     done = await browser.post("/queues/jobs/actions", data={**form, "every": "", "confirmed": "yes", "id": ids})
@@ -283,7 +283,7 @@ async def test_every_link_of_a_mounted_dashboard_stays_below_its_path(
     zookeeper: str, queue_root: str, key: str
 ) -> None:
     from starlette.applications import Starlette  # noqa: PLC0415 - a user's own application
-    from starlette.routing import Mount  # noqa: PLC0415 - so too
+    from starlette.routing import Mount  # noqa: PLC0415 - a user's own application
 
     app = create_app(lambda: zq.connect(zookeeper, root=queue_root))
     outer = Starlette(routes=[Mount("/queues-of-ours", app)])
@@ -309,7 +309,7 @@ async def test_every_link_of_a_mounted_dashboard_stays_below_its_path(
 async def test_the_metrics_endpoint_counts_requests_and_queues(service: Service, session: zq.QueueSession) -> None:
     await service.post("/queue/1/jobs/sendbatch", json=[1, 2, 3])
     await service.get("/queue/1/jobs/poll", params={"limit": 0})
-    await service.get("/")  # looks at the queues
+    await service.get("/")  # the overview samples the queues
     async with httpx.AsyncClient(base_url=service.url, timeout=30) as client:
         assert (await client.get("/metrics")).status_code == 403
         narrow = await Keys(core_of(session)).create("narrow", ["queue|get_status|jobs"])

@@ -1,4 +1,4 @@
-"""What the dashboard's pages show of figures, payloads, reasons and times; no server is needed."""
+"""How the dashboard displays figures, payloads, reasons and times; no server is needed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_times_of_messages_are_the_median_and_the_95th_percentile() -> None:
     assert times_of([]).wait is None
 
 
-# -- readings that visitors share
+# -- shared readings
 
 
 async def test_visitors_share_a_reading_while_it_is_made_and_while_it_is_fresh() -> None:

@@ -28,14 +28,14 @@ pytestmark = pytest.mark.timeout(240)
 
 JSON = {"Content-Type": "application/json"}
 KIB, MIB = 1024, 1024 * 1024
-#: Seconds of the loop's CPU between two of its turns. It is CPU, not time, since other processes take the machine away.
+#: The maximum seconds of CPU in one turn of the loop. It is CPU time, because other processes delay this one.
 MOST = 0.05
 TRIES = 3
 
 
 @pytest.fixture
 async def service(start: Starter) -> Service:
-    """A server that waits for ZooKeeper as long as a slow machine needs: these tests measure the loop alone."""
+    """A server that waits long for ZooKeeper, because these tests measure only the loop."""
     return await start(Settings(patience=120))
 
 
@@ -43,23 +43,23 @@ async def do_nothing() -> None: ...
 
 
 async def assert_never_blocked(work: Work, before: Work = do_nothing) -> None:
-    """The loop turns all the time, whatever the server in it does.
+    """Assert that no turn of the loop is too long during the work of the server.
 
-    A virtual machine that stands still for a moment counts that as CPU of the step in progress. So a step that is too
-    long must be so each time: a parser that blocks the loop does it again.
+    A virtual machine may count a stall as CPU time of the current turn. So the test only fails if a turn is too long in
+    each try, as it is if a parser blocks the loop.
     """
     turns: list[float] = []
     while not turns or (turns[-1] >= MOST and len(turns) < TRIES):
         await before()
         turns.append(await longest_turn(work))
-    assert turns[-1] < MOST, f"in each try one turn of the loop took too long, ms of CPU: {[t * 1000 for t in turns]}"
+    assert turns[-1] < MOST, f"one turn of the loop was too long in each try, ms of CPU: {[t * 1000 for t in turns]}"
 
 
 async def longest_turn(work: Work) -> float:
-    """Return the CPU time of the longest turn of the loop during the work, seconds."""
+    """Return the CPU seconds of the longest turn of the loop during the work."""
     longest, over = 0.0, asyncio.Event()
     gc.collect()
-    gc.freeze()  # as `aiozkqueue serve` does; a test run has far more objects than a server
+    gc.freeze()  # as `aiozkqueue serve` does, because a test run has far more objects than a server
 
     async def watch() -> None:
         nonlocal longest
@@ -79,7 +79,7 @@ async def longest_turn(work: Work) -> float:
 
 
 async def ask(service: Service, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
-    """Send a body in small pieces, as a network does; return what the answer says."""
+    """Send a body in small pieces, as a network does; return the status and the headers of the response."""
     async with raw(service) as (reader, writer), asyncio.timeout(120):
         writer.write(head(service, f"POST /queue/1/{path}", **{"Content-Length": str(len(body)), **headers}))
 
@@ -90,7 +90,7 @@ async def ask(service: Service, path: str, body: bytes, **headers: str) -> tuple
                     writer.write(view[start : start + 32 * KIB])
                     await writer.drain()
             except ConnectionError:
-                pass  # the server has heard enough
+                pass  # the server has responded and closed the connection
 
         sending = asyncio.create_task(send())
         try:
@@ -120,7 +120,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "not text": lambda size: b"\xff" * size,
     "two bytes a character": lambda size: "[],".encode("utf-16-le") * (size // 6),
 }
-#: Each takes half a minute, and is read as "empty arrays" is.
+#: Each of these takes half a minute, and is parsed in the same way as "empty arrays".
 LONGEST = {"empty strings", "numbers", "objects"}
 
 
@@ -196,13 +196,13 @@ async def test_a_message_in_a_batch_has_the_limit_of_a_single_message(service: S
     assert (await service.get("/queue/1/q/size")).json() == 0
 
 
-# -- gzip, which EmoDB's clients send
+# -- gzip, which EmoDB's clients use
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
 async def test_a_body_can_be_gzip(service: Service, encoding: str) -> None:
     headers = {**JSON, "Content-Encoding": encoding}
-    body = gzip.compress(b'[{"a": "b"}, nu') + gzip.compress(b"ll]")  # of two members, which is one
+    body = gzip.compress(b'[{"a": "b"}, nu') + gzip.compress(b"ll]")  # two gzip members are one body
     assert (await service.post("/queue/1/q/sendbatch", content=body, headers=headers)).json() == {"success": True}
     polled = await service.poll("q")
     assert [message["payload"] for message in polled] == [{"a": "b"}, None]
@@ -263,7 +263,7 @@ async def test_a_gzip_body_over_the_limit_is_refused_without_inflating_all_of_it
     await assert_still_serves(service)
 
 
-# -- answers
+# -- responses
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ async def test_many_large_messages_never_block_the_event_loop(
             assert read > 1000 * len(payload)
 
         async def fill() -> None:
-            """Put as many messages as a poll has claimed."""
+            """Replace the messages that the last poll has claimed."""
             waiting = (await session.queue("q").stats()).waiting
             await session.queue("q").put_many([payload] * (1000 - waiting))
 

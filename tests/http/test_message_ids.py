@@ -33,7 +33,7 @@ async def bury(session: zq.QueueSession, number: int) -> None:
 
 
 async def refused(service: Service, queue: str, ids: list[str]) -> None:
-    """Neither ack nor renew takes any of these ids, alone or among others."""
+    """Assert that neither ack nor renew accepts any of these ids, alone or with others."""
     for path in ("ack", "renew"):
         for message_id in ids:
             answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps([message_id]), headers=JSON)

@@ -205,7 +205,7 @@ async def test_an_idle_consumer_does_not_list_when_other_sessions_consume(
                 return len(handled) == 100
 
             await eventually(all_handled)
-            # A listing is three requests. A quiet machine needs almost no listings, a busy one less than one per message.
+            # A listing is three requests. A quiet machine needs almost no listings, a busy one fewer than the messages.
             assert proxy.requests.get(Opcode.GET_CHILDREN, 0) - before <= 150
         await watched._runtime.close()
     assert len(set(handled)) == 100

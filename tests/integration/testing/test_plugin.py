@@ -133,8 +133,8 @@ _SETTINGS = """
 filterwarnings = error
 asyncio_default_fixture_loop_scope = function
 """
-# Of the plugins that are installed here, and by few users, those that take long to import.
-_OURS_ALONE = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
+# Installed plugins that few users have and that take long to import.
+_NO_SLOW = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
 _NEEDS_A_SERVER = "def test_it(zookeeper): print('HOSTS', zookeeper)"
 _TIMES_THE_QUESTION = """
 import time
@@ -160,12 +160,12 @@ for name in {hidden!r}:
 def run(
     folder: Path, test: str, *arguments: str, conftest: str = "", settings: str = _SETTINGS, **environment: str
 ) -> str:
-    """What a pytest run of a project with this one test file prints."""
+    """Return the output of a pytest run of a project with this one test file."""
     (folder / "test_users.py").write_text(test)
     (folder / "conftest.py").write_text(conftest)
     (folder / "pytest.ini").write_text(settings)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *_OURS_ALONE, "-p", "no:cacheprovider", "-rs", "-s", *arguments, str(folder)],
+        [sys.executable, "-m", "pytest", *_NO_SLOW, "-p", "no:cacheprovider", "-rs", "-s", *arguments, str(folder)],
         cwd=folder,
         env={"PATH": "/nowhere", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **environment},
         stdout=subprocess.PIPE,
@@ -193,7 +193,7 @@ def test_a_test_without_any_server_is_skipped_and_says_what_to_install(tmp_path:
 
 
 def test_a_docker_engine_that_does_not_answer_does_not_block_the_tests(tmp_path: Path) -> None:
-    # An address that swallows what is sent to it. How long the server takes after that is the machine's affair.
+    # An address that never answers. Only the time of the question is measured, not the start of the server.
     output = run(tmp_path, _NEEDS_A_SERVER, conftest=_TIMES_THE_QUESTION, DOCKER_HOST="tcp://192.0.2.1:2375")
     assert "1 passed" in output
     (asked,) = re.findall(r"ASKED FOR ([\d.]+) s", output)
@@ -201,7 +201,7 @@ def test_a_docker_engine_that_does_not_answer_does_not_block_the_tests(tmp_path:
 
 
 def test_the_plugin_imports_no_other_package() -> None:
-    """It is loaded in every pytest run wherever the package is installed, whether or not that uses it."""
+    """Wherever the package is installed, every pytest run loads the plugin, even if it does not use it."""
     program = "import sys, pytest, pytest_asyncio; before = {*sys.modules}; import pytest_aiozkqueue as plugin"
     shown = subprocess.check_output([sys.executable, "-c", f"{program}; print(*{{*sys.modules}} - before)"], text=True)
     assert shown.split() == ["pytest_aiozkqueue"]

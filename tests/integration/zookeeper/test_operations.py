@@ -156,7 +156,7 @@ async def test_a_request_over_the_limit_is_refused_locally_and_keeps_the_connect
     room = zk.max_request - zk.request_size([Create("/a")])
     with pytest.raises(RequestTooLargeError, match=str(zk.max_request + 1)):
         await zk.multi([Create("/a", bytes(room + 1))])
-    assert await zk.multi([Create("/a", bytes(room))]) == ["/a"]  # to the byte: the server takes it
+    assert await zk.multi([Create("/a", bytes(room))]) == ["/a"]  # the server accepts a request of exactly the limit
     assert len((await zk.read("/a")).data) == room
     assert zookeeper_proxy.accepted == 1
     small = await opened(zookeeper_proxy.hosts + queue_root, max_request=1000)
@@ -202,7 +202,7 @@ async def test_each_call_of_a_closed_client_raises(zookeeper: str, opened: Opene
 
 
 async def test_the_client_implements_the_protocol_that_the_queue_uses(zookeeper: str, opened: Opener) -> None:
-    zk: ZooKeeper = await opened(zookeeper)  # what is shown is shown by the type checkers
+    zk: ZooKeeper = await opened(zookeeper)  # type checkers check the annotation
     assert (zk.state, zk.generation) == (State.CONNECTED, 1)
     assert zk.last_zxid >= 0
 

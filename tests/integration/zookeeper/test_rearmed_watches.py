@@ -1,4 +1,4 @@
-"""Watches that are added and removed while the client arms its watches again on a new connection."""
+"""Watches that are added and removed while the client sets its watches again on a new connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiozkqueue.testing import Opcode
 from aiozkqueue.zookeeper import EventKind, State, WatchEvent, connect
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected, frame, reply
 
-_MANY = 400  # of 1,000 bytes each, which is more than two requests carry
+_MANY = 400  # of 1,000 bytes each, more than fit into two requests
 CREATED = EventKind.CREATED.value
 
 
@@ -65,7 +65,7 @@ async def test_a_watch_reports_missed_events_before_any_event_of_a_new_connectio
                 peer.drop()
                 return
             peer.send(reply(xid, body=bytes(80)))
-            if opcode == Opcode.SET_WATCHES2:  # the server has created znodes before it set the watches, and after it
+            if opcode == Opcode.SET_WATCHES2:  # znodes were created both before and after the server set the watches
                 peer.send(event(CREATED, "/items/3"))
             elif peer.number == 2 and opcode == Opcode.EXISTS:
                 peer.send(event(CREATED, "/items/4"))

@@ -42,10 +42,10 @@ async def test_tls_connects_when_the_certificate_matches_the_host_name(
 
 
 async def why_not(hosts: str, tls: ssl.SSLContext | None) -> str:
-    """Why no connection comes about; asked with more patience where the machine was too slow to find out."""
-    for patience in (0.5, 5, 50):
+    """Return why a connection fails; retry with a longer timeout if the machine was too slow to find out."""
+    for timeout in (0.5, 5, 50):
         with pytest.raises(ConnectionLossError) as lost:
-            await connect(hosts, tls=tls, connect_timeout=patience)
+            await connect(hosts, tls=tls, connect_timeout=timeout)
         if "no answer" not in str(lost.value):
             break
     return str(lost.value)
@@ -59,7 +59,8 @@ async def test_tls_refuses_a_server_with_another_name_or_an_untrusted_certificat
 
     known = ssl.create_default_context(cafile=secure_server.authorities)
     with monkeypatch.context() as patched:
-        patched.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)  # the name leads here, and is not its own
+        # The name resolves to this server, whose certificate does not have it.
+        patched.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)
         assert "not valid for 'bank.example'" in await why_not(f"bank.example:{secure_server.secure_port}", known)
     unknown = ssl.create_default_context()
     assert "CERTIFICATE_VERIFY_FAILED" in await why_not(f"localhost:{secure_server.secure_port}", unknown)
@@ -133,7 +134,7 @@ async def test_each_connection_sends_the_credentials_first(
         proxy.reset_connections()
         assert (await zk.read("/a", generation=1)).data == b"mine"
         assert proxy.requests[opcode] == 2 * sent
-        # A connection that goes between the credentials and the answer to them is tried again.
+        # A connection that is lost between the credentials and their reply is tried again.
         dropped = proxy.lose_after(opcode)
         proxy.reset_connections()
         assert (await zk.read("/a", generation=1)).data == b"mine"

@@ -1,4 +1,4 @@
-"""A multi that is sent until it is answered: lost before or after it is applied, cancelled; its session over."""
+"""A multi is sent until it is answered: lost before or after it is applied, cancelled, or with its session over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def zk(zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener) -
 
 @pytest.fixture
 def ours(zk: ZooKeeperClient) -> Callable[[MultiError], Any]:
-    """Whether the znode holds the data of the request."""
+    """Return a function that tells whether the znode has the data of the request."""
 
     async def applied(refusal: MultiError) -> bool:
         assert isinstance(refusal.error, NodeExistsError)

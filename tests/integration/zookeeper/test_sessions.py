@@ -60,7 +60,7 @@ async def test_after_an_idle_connection_is_reset_the_next_call_succeeds_within_h
         node = await zk.read("/lock")
         times.append(time.monotonic() - began)
         assert (zk.session_id, zk.generation, node.stat.ephemeral_owner) == (session, 1, session)
-    assert min(times) < 0.5, times  # a machine that stood still is not the client's doing
+    assert min(times) < 0.5, times  # the minimum, since the machine may stall
 
 
 async def test_a_multi_pending_at_a_connection_loss_is_unknown_and_never_sent_again(
@@ -125,7 +125,7 @@ async def test_acknowledged_writes_exist_and_no_call_hangs_after_random_resets(
 
     async def disturb() -> None:
         while True:
-            await progress.wait()  # on a slow machine too, a connection lasts until one of the writers has made a step
+            await progress.wait()  # so that a connection lasts until a writer makes progress, even on a slow machine
             progress.clear()
             await zk.wait_connected()
             await asyncio.sleep(chance.uniform(0, 0.05))
@@ -181,8 +181,8 @@ async def test_only_the_server_ends_a_session(
     states = _states(zk)
     zookeeper_proxy.stall()
     await server_view.gone(f"{queue_root}/e")
-    await asyncio.sleep(0.5)  # and if it counted itself, it would have by now
-    assert states == [(State.SUSPENDED, 1)]  # given up in time to go elsewhere, and held on to ever since
+    await asyncio.sleep(0.5)  # a client with its own timer would report the end by now
+    assert states == [(State.SUSPENDED, 1)]  # it left the silent connection in time, and still has its session
     reading = asyncio.create_task(zk.read("/", generation=1))
     zookeeper_proxy.heal()
     with pytest.raises(SessionExpiredError):
@@ -194,7 +194,7 @@ async def test_only_the_server_ends_a_session(
 async def test_an_idle_session_is_kept_alive_on_the_same_connection(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
-    for _ in range(3):  # a machine that stands still for a second is not the client's doing
+    for _ in range(3):  # repeated, since the machine may stall for a second
         accepted, pings = zookeeper_proxy.accepted, zookeeper_proxy.requests.get(Opcode.PING, 0)
         zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=1.5)
         began, session = time.monotonic(), zk.session_id
@@ -215,7 +215,7 @@ async def test_a_connection_to_a_silent_server_is_closed_after_two_thirds_of_the
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
     zk, times = await opened(zookeeper_proxy.hosts, session_timeout=3.0), list[float]()
-    while not times or (times[-1] >= 3.0 and len(times) < 3):  # a machine that stood still is not the client's doing
+    while not times or (times[-1] >= 3.0 and len(times) < 3):  # repeated, since the machine may stall
         await zk.wait_connected()
         zookeeper_proxy.drop(Direction.TO_CLIENT)
         began = time.monotonic()
@@ -261,7 +261,7 @@ async def test_a_connection_that_drops_while_watches_are_set_again_is_retried(
     await zk.watch("/", events.append)
     dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
     zookeeper_proxy.reset_connections()
-    await asyncio.wait_for(zk.exists("/"), 30)  # long before silence would count as a loss
+    await asyncio.wait_for(zk.exists("/"), 30)  # long before the timeout of a silent connection
     assert len(dropped.requests) == 1
     assert events == [WatchEvent(EventKind.MISSED, "/")]
 
@@ -280,10 +280,11 @@ async def test_a_watch_requested_as_the_connection_drops_is_set_after_the_reconn
 async def test_a_blocked_loop_causes_a_warning_and_keeps_connection_and_session(
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts, session_timeout=15.0)  # what is left, a machine may stand still
+    # Longer than the block, since the machine may stall too.
+    zk = await opened(zookeeper_proxy.hosts, session_timeout=15.0)
     await asyncio.sleep(0.2)
     with pytest.warns(BlockedLoopWarning, match="was blocked for"):
-        end = time.monotonic() + 10.1  # longer than the 2/3 after which silence counts as a dead connection
+        end = time.monotonic() + 10.1  # longer than the timeout of a silent connection, 2/3 of the session timeout
         while time.monotonic() < end:
             pass
         await asyncio.sleep(0.3)
@@ -292,7 +293,7 @@ async def test_a_blocked_loop_causes_a_warning_and_keeps_connection_and_session(
 
 
 async def test_a_warning_turned_into_an_error_does_not_end_the_session(zookeeper: str, opened: Opener) -> None:
-    zk = await opened(zookeeper, session_timeout=12.0)  # as above
+    zk = await opened(zookeeper, session_timeout=12.0)  # longer than the block, since the machine may stall too
     await asyncio.sleep(0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -307,7 +308,7 @@ async def test_connecting_without_a_server_fails_after_the_timeout_and_names_the
     began = time.monotonic()
     with pytest.raises(ConnectionLossError, match=r"127\.0\.0\.1:1,.*refused|127\.0\.0\.1:1.*Connect call failed"):
         await connect("127.0.0.1:1,127.0.0.1:2", connect_timeout=0.4)
-    assert 0.3 < time.monotonic() - began < 10  # without being told, it is 15
+    assert 0.3 < time.monotonic() - began < 10  # the default is 15 s
     zk = await connect(f"127.0.0.1:1,{zookeeper}")
     await zk.close()
 
@@ -315,14 +316,15 @@ async def test_connecting_without_a_server_fails_after_the_timeout_and_names_the
 async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (0.3,))  # what comes after that takes five minutes
+    # The next message would follow after five minutes.
+    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (0.3,))
     caplog.set_level(logging.DEBUG, "aiozkqueue.zookeeper")
     down, up = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
         await peer.asked()
         if peer.number > 1 and not up.is_set():
-            return  # closed, unanswered
+            return  # closes the connection without a reply
         peer.send(connected(7, timeout=20_000))
         if peer.number > 1:
             await peer.keep_alive()
@@ -335,11 +337,11 @@ async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends
         zk = await opened(server.hosts, session_timeout=20.0)
         caplog.clear()
         down.set()
-        while len([line for line in logged(logging.DEBUG) if line.startswith(f"{server.hosts}: ")]) < 8:  # noqa: ASYNC110 - the log tells nobody
+        while len([line for line in logged(logging.DEBUG) if line.startswith(f"{server.hosts}: ")]) < 8:  # noqa: ASYNC110 - the log has no events
             await asyncio.sleep(0.05)
         up.set()
         await zk.wait_connected(after=0)
-        zk._session.kill()  # the server would not answer the goodbye
+        zk._session.kill()  # the server does not answer a close
     tries = re.escape(UNANSWERED)
     peer = re.escape(server.hosts)
     lost, lasts, back = logged(logging.INFO)
@@ -395,7 +397,7 @@ async def test_a_cancelled_connect_leaves_nothing_behind(zookeeper: str) -> None
 
 
 async def no_task_but(before: set[asyncio.Task[Any]]) -> None:
-    """Wait until there are no tasks but those of before. Raises: TimeoutError."""
+    """Wait until only the earlier tasks are left. Raises: TimeoutError."""
     async with asyncio.timeout(30):
         while asyncio.all_tasks() != before:  # noqa: ASYNC110 - no event reports the last end
             await asyncio.sleep(0.01)
@@ -468,7 +470,7 @@ async def test_a_connect_response_with_another_session_ends_the_old_session() ->
         zk = await connect(server.hosts)
         states: list[Any] = _states(zk)
         assert await zk.wait_connected(after=1) == 2
-        # The second session, made in answer to the first one's id, is ended; the third is made after the verdict.
+        # The client closes the second session, which the server opened instead of resuming the first; then a third.
         assert asked == [0, 1, 0]
         assert closed == [Opcode.CLOSE]
         assert zk.session_id == 3
@@ -526,7 +528,7 @@ async def test_a_shorter_timeout_granted_by_the_server_applies_at_once() -> None
     async with ScriptedServer(gives_one_second) as server:
         zk = await connect(server.hosts, session_timeout=300.0)
         assert zk.session_timeout == 1.0
-        await asyncio.wait_for(pinged.wait(), 30)  # of what was asked for, a third is 100 s
+        await asyncio.wait_for(pinged.wait(), 30)  # a third of the requested timeout would be 100 s
         await zk.close()
 
 
