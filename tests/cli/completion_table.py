@@ -1,4 +1,4 @@
-"""The commands and options that shells complete, from the command line itself.
+"""The table of commands and options that shells complete, made from the command line itself.
 
 ``python -m tests.cli.completion_table`` writes them to `aiozkqueue_completion`.
 """
@@ -24,7 +24,7 @@ STORED = {"QUEUE": "queue", "FROM": "queue", "TO": "queue", "BUS": "bus"}
 
 
 def table() -> dict[str, Any]:
-    """Return the whole command line; ``shared`` has the options that several commands share, by their names."""
+    """Return the whole command line; ``shared`` has the options that several commands have, by name."""
     commands: dict[str, Any] = {}
     for entry in COMMANDS:
         if isinstance(entry, Command):
@@ -48,7 +48,7 @@ def table() -> dict[str, Any]:
 
 
 def described(command: Command, kinds: dict[str, str]) -> dict[str, Any]:
-    """Return a command of the table."""
+    """Return the entry of a command."""
     made = imported(command)
     return {
         "help": command.summary,
@@ -76,7 +76,7 @@ def parameters(command: Any, type_: str, kinds: dict[str, str]) -> list[dict[str
 
 
 def values(parameter: Any, kinds: dict[str, str]) -> str | list[str] | None:
-    """Return the values of a parameter: all of them, or their kind; None for a switch."""
+    """Return the values of a parameter, or their kind; None for a switch."""
     if getattr(parameter, "is_flag", False):
         return None
     choices = parameter.type_descriptor.choices

@@ -1,6 +1,6 @@
 """The options of a queue on the command line: set by `put` and `configure`, shown by `stats`.
 
-The commands run in this process: what starts one is shown elsewhere.
+The commands run in this process, because other tests start them as processes.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_configure_without_options_shows_the_configuration(cli: Cli) -> None:
     assert shown["shards"] is None
     values = _table(cli("configure", "q").text)
     assert values["max_size"] == ("7", "")
-    assert values["ttl"] == ("unlimited", "default")  # the value in force, although none is stored
+    assert values["ttl"] == ("unlimited", "default")  # the effective value, although none is stored
     assert values["paused"] == ("no", "default")
 
 

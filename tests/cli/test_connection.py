@@ -168,7 +168,8 @@ async def test_credentials_are_read_from_a_file_that_a_variable_or_an_option_nam
     async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=[zq.Acl.creator()]) as session:
         await session.queue("q").put(b"private")
     secret = tmp_path / "secret"
-    await asyncio.to_thread(secret.write_text, "digest:owner:a pass phrase\n")  # as editors and `echo` write it
+    # With the newline that editors and `echo` add.
+    await asyncio.to_thread(secret.write_text, "digest:owner:a pass phrase\n")
 
     peek = ("peek", "q", "--json")
     option = ("--auth-file", str(secret))

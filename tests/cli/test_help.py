@@ -1,4 +1,4 @@
-"""The help of commands: usage lines in the usual form, and texts that say what each argument is."""
+"""The help of commands: usage lines in the common form, and texts that describe each argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--json`: a result for scripts from each command that has one."""
+"""`--json`: results for scripts."""
 
 from __future__ import annotations
 

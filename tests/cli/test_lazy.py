@@ -15,7 +15,7 @@ from aiozkqueue.cli.lazy import Command, Commands, imported
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
-#: The most lines of a command's help in a window of 80 columns.
+#: The maximum number of lines of a command's help in a window of 80 columns.
 MOST_LINES = 40
 LISTED = {command.name: command for command in COMMANDS if isinstance(command, Command)} | {
     f"{group.name} {command.name}": command

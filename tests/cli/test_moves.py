@@ -1,4 +1,4 @@
-"""The messages of a queue are moved to another one, and moves are listed."""
+"""The messages of a queue are moved to another queue, and moves are listed."""
 
 from __future__ import annotations
 

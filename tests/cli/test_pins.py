@@ -28,7 +28,7 @@ def test_pins_of_an_abandoned_audit_are_listed_and_removed(cli: Cli, zookeeper: 
         ("orders", "audit"),
     ]
     assert "1970-01-01" in cli("pins", "list", "orders").text
-    assert cli("pins", "remove", "audit").status == 2, "nobody is there to be asked"
+    assert cli("pins", "remove", "audit").status == 2, "there is no terminal to ask for a confirmation"
     assert cli("pins", "remove", "audit", "orders", "--yes", "--json").records == [
         {"name": "audit", "queues": ["orders"]}
     ]

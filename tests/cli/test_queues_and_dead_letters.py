@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def dead(zookeeper: str, queue_root: str) -> list[str]:
-    """Three dead letters in the queue ``q``; their ids."""
+    """The ids of three dead letters in the queue ``q``."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("q")
         ids = await queue.put_many([b"a", b"b", b"c"])
@@ -30,7 +30,7 @@ async def dead(zookeeper: str, queue_root: str) -> list[str]:
 
 @pytest.fixture
 async def grouped(zookeeper: str, queue_root: str) -> str:
-    """A dead letter of a group in the queue ``q``; its id."""
+    """The id of a dead letter of a group in the queue ``q``."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         message_id = await session.queue("q").put(b"d", group="g")
         async with session.queue("q").consume(until_idle=0) as deliveries:
@@ -255,7 +255,7 @@ def test_peek_shows_the_options_and_the_status_of_messages_and_filters_by_them(c
     table = cli("peek", "q").text
     for shown in ("status", "priority", "key", "group", "tags", "due", "region=eu", "customer 7", "delayed", "-5"):
         assert shown in table
-    assert "last error" not in table  # no message has one
+    assert "last error" not in table  # a column that no message needs
 
     def bodies(*options: str) -> list[object]:
         return [message["body"] for message in cli("peek", "q", "--json", *options).records]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def holding(zookeeper: str, queue_root: str) -> AsyncIterator[str]:
-    """A consumer that holds the one message of the queue ``q``; its id."""
+    """The id of the only message of the queue ``q``, which a consumer holds."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         message_id = await session.queue("q").put(b"x")
         async with session.transaction(autocommit=False) as tx:
@@ -46,7 +46,7 @@ def test_history_is_turned_on_and_shows_a_consumed_message(cli: Cli) -> None:
         cli("consume", "q", "--limit", "1")
     ended = [record["ended_at"] for record in cli("history", "q", "--json").records]
     assert len(ended) == 3
-    assert ended == sorted(ended, reverse=True)  # the newest first, which a limit keeps
+    assert ended == sorted(ended, reverse=True)  # the newest first; a limit keeps the newest
     assert [record["ended_at"] for record in cli("history", "q", "--json", "--limit", "1").records] == ended[:1]
     [finished] = cli("state", "q", message_id, "--json").records
     assert finished["status"] == "finished"

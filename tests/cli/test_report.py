@@ -1,4 +1,4 @@
-"""`aiozkqueue report`: the figures of a history whose contents are known."""
+"""`aiozkqueue report`: the figures of a known history."""
 
 from __future__ import annotations
 

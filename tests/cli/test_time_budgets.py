@@ -17,7 +17,7 @@ QUEUES = [f"q{number:03d}" for number in range(150)]
 
 @pytest.fixture
 async def many(zookeeper: str, queue_root: str) -> list[str]:
-    """More queues than a tenth of a second is enough for."""
+    """More queues than fit into a budget of a tenth of a second."""
     async with zq.connect(zookeeper, root=queue_root) as session:
         await asyncio.gather(*(session.queue(name).put(b"1") for name in QUEUES))
     return QUEUES

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Cli
 
-# `started` is told on stdout; a handler goes on when there is a file `go`.
+# A handler prints `started`, and continues when the file `go` exists.
 MODULE = """
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ format = OURS %(message)s
 
 @pytest.fixture
 def go(cli: Cli, tmp_path: Path) -> Path:
-    """The file that lets handlers go on; the module is ``shop``."""
+    """The file that lets the handlers of the module ``shop`` continue."""
     (tmp_path / "shop.py").write_text(MODULE)
     cli.environment["PYTHONPATH"] = f"{tmp_path}:{cli.environment.get('PYTHONPATH', '')}"
     return tmp_path / "go"
@@ -169,16 +169,16 @@ def _line(process: subprocess.Popen[bytes]) -> str:
 
 
 def _wait_for_line(worker: subprocess.Popen[bytes], text: str) -> str:
-    """Read what the worker says until this is in it; that line."""
+    """Read the worker's log until a line contains this text; return the line."""
     assert worker.stderr is not None
     for line in worker.stderr:
         if text.encode() in line:
             return line.decode().strip()
-    pytest.fail(f"the worker has ended, and not said {text!r}")
+    pytest.fail(f"the worker has ended without logging {text!r}")
 
 
 def _stop(worker: subprocess.Popen[bytes]) -> None:
-    """Tell it to stop, and wait until it knows."""
+    """Ask the worker to stop, and wait until it logs the signal."""
     worker.send_signal(signal.SIGTERM)
     _wait_for_line(worker, "SIGTERM: stopping; handlers may finish within ")
 
@@ -242,7 +242,7 @@ def test_cancelling_a_message_in_flight_ends_its_handler_and_the_worker_continue
 def test_a_worker_runs_an_application_with_the_connection_of_the_command(cli: Cli, go: Path) -> None:
     assert not go.exists()
     cli("put", "words", '"teapot"')
-    worker = cli.start("worker", "shop:app")  # the variables name the test's server and root
+    worker = cli.start("worker", "shop:app")  # the variables contain the server and the root of the test
     assert _line(worker) == "counted 6"
     _stop(worker)
     _, log = worker.communicate(timeout=90)
@@ -283,7 +283,7 @@ def test_several_processes_share_a_queue_and_a_killed_one_is_replaced(cli: Cli, 
     worker = cli.start("worker", "shop:listener", "--processes", "2")
     pids = [int(_wait_for_line(worker, "started process ").rpartition(" ")[2]) for _ in range(2)]
     cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}')
-    assert {_line(worker), _line(worker)} == {"started 1", "started 2"}  # each process handles one at a time
+    assert {_line(worker), _line(worker)} == {"started 1", "started 2"}  # each process handles one message at a time
     os.kill(pids[0], signal.SIGKILL)
     assert f"process {pids[0]} was killed by SIGKILL: another starts" in _wait_for_line(worker, "was killed by")
     assert int(_wait_for_line(worker, "started process ").rpartition(" ")[2]) not in pids
@@ -421,7 +421,7 @@ def test_a_worker_names_the_health_port_that_is_in_use_before_it_takes_a_message
             done.stderr
         )
         assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 1}']
-        for first, process in ((port, 1), (port - 1, 2)):  # no process starts
+        for first, process in ((port, 1), (port - 1, 2)):  # refused before a process starts
             several = cli.in_new_process("worker", "shop:listener", "--health-port", str(first), "--processes", "2")
             refused = (
                 f"aiozkqueue: --health-host 127.0.0.1 --health-port {port} (process {process}): Address already in"
@@ -492,8 +492,8 @@ def test_sigusr1_shows_where_each_handler_waits_and_its_message(cli: Cli, go: Pa
         line = worker.stderr.readline()
         assert line, report
         report += line
-        if b"print(" in line:  # it was told before the handler had got any further than to say that it has started
-            time.sleep(0.2)  # a signal that comes while one is answered is answered within that, and tells the same
+        if b"print(" in line:  # the dump was made before the handler had continued after its print
+            time.sleep(0.2)  # a signal that arrives during a dump causes no further dump
             worker.send_signal(signal.SIGUSR1)
     assert f"message {message_id} of queue orders, attempt 1".encode() in report
     assert b"in slow" in report
@@ -556,7 +556,7 @@ def test_a_worker_restarts_when_its_code_changes(cli: Cli, tmp_path: Path) -> No
     module = tmp_path / "shop.py"
 
     def write(version: str) -> None:
-        # Renamed into its place: half of a file would be a change, too.
+        # Renamed, because an incomplete file would be a change, too.
         made = tmp_path / "made"
         made.write_text(f"async def tell(delivery):\n    print({version!r}, delivery.body.decode(), flush=True)\n")
         made.rename(module)
