@@ -1,4 +1,4 @@
-"""Every decoder of bytes that other programs may write: it reads them, or refuses them with its own error."""
+"""Every decoder of bytes that other programs may write: it reads the bytes, or refuses them with its own error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def attempts(data: bytes) -> None:
 
 def job(data: bytes) -> None:
     again = JobRecord.decode(data)
-    with contextlib.suppress(InvalidOptionError):  # what others added may be too much to be written again
+    # Fields that other programs added may exceed the limit of what we write.
+    with contextlib.suppress(InvalidOptionError):
         assert JobRecord.decode(again.encode()) == again
 
 
@@ -166,7 +167,7 @@ DECODERS: dict[str, Callable[[bytes], None]] = {
 
 
 def typed(decoder: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Let pass what a decoder may raise."""
+    """Return the decoder, with the errors that it may raise suppressed."""
 
     def one_input(data: bytes) -> None:
         try:

@@ -66,7 +66,7 @@ def test_credentials_show_no_password() -> None:
         assert secrets_in(f"{auth!r} {auth!s} {auth}") == []
     assert secrets_in(repr(zq.Acl.digest("alice", ALICE_SECRET))) == []
     assert [field.name for field in fields(zq.Auth) if field.repr] == ["scheme", "user"]
-    assert "password" in asdict(IDENTITIES["digest"].alice)  # who asks for it, gets it
+    assert "password" in asdict(IDENTITIES["digest"].alice)  # available on explicit request
     with pytest.raises(zq.InvalidOptionError) as wrong:
         zq.Auth.digest("a:b", ALICE_SECRET)
     assert secrets_in(str(wrong.value)) == []
@@ -94,7 +94,8 @@ def test_the_command_shows_no_password(
     secured: EmbeddedZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for module in ("console", "table", "text"):
-        import_module(f"rich.{module}")  # a command does so where it draws: in a separate process it holds up nobody
+        # A command imports them when it prints, which would block the loop of this process.
+        import_module(f"rich.{module}")
     alice, mallory = f"digest:alice:{ALICE_SECRET}", f"digest:mallory:{MALLORY_SECRET}"
     monkeypatch.setenv("AIOZKQUEUE_HOSTS", secured.hosts)
     monkeypatch.setenv("AIOZKQUEUE_ROOT", root)
@@ -126,7 +127,8 @@ def test_the_command_authenticates_with_sasl(
     monkeypatch.setenv("AIOZKQUEUE_ROOT", root)
     assert _run(["put", "q", "1"], f"sasl:alice:{ALICE_SECRET}", monkeypatch) == 0
     assert _run(["put", "q", "1"], f"sasl:alice:{MALLORY_SECRET}", monkeypatch) == 4
-    assert _run(["put", "q", "1"], f"digest:alice:{ALICE_SECRET}", monkeypatch) == 4  # another user to ZooKeeper
+    # For ZooKeeper, this is another user.
+    assert _run(["put", "q", "1"], f"digest:alice:{ALICE_SECRET}", monkeypatch) == 4
     outputs = capfd.readouterr()
     assert secrets_in(outputs.out + outputs.err) == []
 

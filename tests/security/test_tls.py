@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper.session import Session
     from tests.cli.conftest import Cli
 
-#: Seconds that a connection is given in which it is refused; on a busy machine even that takes longer than the first.
-PATIENCE = (1.0, 10.0, 60.0)
+#: Timeouts within which a connection must be refused, seconds; on a busy machine, the first may be too short.
+TIMEOUTS = (1.0, 10.0, 60.0)
 
 
 async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
@@ -38,29 +38,29 @@ async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
 
 
 async def refused(why: str, hosts: str, root: str, tls: ssl.SSLContext) -> None:
-    """Try to connect, until the error tells why that does not go."""
+    """Try to connect until the error gives the reason."""
     error = ""
-    for patience in PATIENCE:
+    for patience in TIMEOUTS:
         with pytest.raises(zq.ConnectionLostError) as lost:
             async with zq.connect(hosts, root=root, tls=tls, connect_timeout=patience):
                 pass
         if re.search(why, error := str(lost.value)):
             return
-    pytest.fail(f"no word of {why!r} in {error!r}")
+    pytest.fail(f"{why!r} is not in {error!r}")
 
 
 @pytest.fixture(scope="module")
 def strict(
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper], certificates: Certificates
 ) -> EmbeddedZooKeeper:
-    """A server that wants certificates of its clients."""
+    """A server that requires client certificates."""
     return embedded_server(ServerOptions(tls=certificates.server_tls(client_certificate=True), fsync=False))
 
 
 async def test_a_queue_works_over_tls_by_name_and_by_address(
     secured: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext
 ) -> None:
-    assert trusting.check_hostname  # nobody had to ask for it
+    assert trusting.check_hostname  # enabled by default
     port = secured.node.ports.secure
     await round_trip(f"localhost:{port}", root, trusting)
     await round_trip(f"127.0.0.1:{port}", root, trusting)
@@ -72,7 +72,8 @@ async def test_a_server_with_a_certificate_for_another_name_is_refused(
     async def resolve(_: object) -> list[str]:
         return ["127.0.0.1"]
 
-    monkeypatch.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)  # the name leads here, and is not its own
+    # The name resolves to this server, whose certificate does not have it.
+    monkeypatch.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)
     port = secured.node.ports.secure
     why = r"(not valid for 'bank\.example'|Hostname mismatch).*; give the servers the names"
     await refused(why, f"bank.example:{port}", root, trusting)
@@ -86,7 +87,7 @@ async def test_a_server_with_an_untrusted_certificate_is_refused(secured: Embedd
 
 async def test_a_connection_without_tls_to_the_tls_port_fails(secured: EmbeddedZooKeeper, root: str) -> None:
     with pytest.raises(zq.ConnectionLostError):
-        async with zq.connect(secured.secure_hosts, root=root, connect_timeout=PATIENCE[0]):
+        async with zq.connect(secured.secure_hosts, root=root, connect_timeout=TIMEOUTS[0]):
             pass
 
 
@@ -152,11 +153,11 @@ def test_the_command_accepts_the_same_certificate_files(
     assert cli("put", "q", "1", **tls).status == 0
     doctor = cli("doctor", "--json", **tls)
     assert doctor.status == 0, doctor.stderr
-    assert doctor.records[0]["version"].startswith("3.")  # asked over TLS, too
+    assert doctor.records[0]["version"].startswith("3.")  # `srvr` was sent over TLS, too
 
 
 def service(server: EmbeddedZooKeeper, root: str, certificates: Certificates, certificate: Path) -> Connection:
-    """The connection of `aiozkqueue worker` and other commands, with this client certificate."""
+    """Return the connection of `aiozkqueue worker` and other commands, with this client certificate."""
     return Connection(
         hosts=server.secure_hosts,
         root=root,
@@ -191,7 +192,7 @@ async def test_a_service_reads_its_certificate_again_when_it_connects_again(
 
         await asyncio.to_thread(certificate.write_bytes, b"half of a certificate")
         transport.connection.abort("to connect again")
-        await session.queue("q").put(b"2", timeout=60)  # by the earlier certificate
+        await session.queue("q").put(b"2", timeout=60)  # with the earlier certificate
         assert "the earlier ones stay in use" in caplog.text
 
         await asyncio.to_thread(shutil.copy, stranger.client, certificate)
