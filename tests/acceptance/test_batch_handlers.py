@@ -119,7 +119,7 @@ async def test_a_handler_that_raises_fails_all_messages_and_drops_the_puts(sessi
         sizes.append(len(batch))
         batch.put("done", b"x")
         if batch[0].attempt == 1:
-            raise OSError("the database is away")
+            raise OSError("the database is down")
         raise zq.Reject("all of them")
 
     await jobs.put_many([b"1", b"2", b"3"])

@@ -52,13 +52,13 @@ class Log:
 
     async def got(self, count: int) -> None:
         async with asyncio.timeout(30):
-            while len(self.events) < count:  # noqa: ASYNC110 -- a listener fulfils it
+            while len(self.events) < count:  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.01)
 
 
 async def emptied(bus: Bus[Event], group: str | None = None) -> None:
     async with asyncio.timeout(30):
-        while await bus.queue(group).size():  # noqa: ASYNC110 -- a listener fulfils it
+        while await bus.queue(group).size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
 

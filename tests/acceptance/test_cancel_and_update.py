@@ -158,7 +158,7 @@ async def test_each_message_is_either_consumed_or_cancelled_in_a_race_with_consu
     ids.reverse()
     outcomes = dict(zip(ids, await asyncio.gather(*map(cancel, ids)), strict=True))
     async with asyncio.timeout(30):
-        while await session.queue("jobs").size():  # noqa: ASYNC110 -- the consumer empties it
+        while await session.queue("jobs").size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
     deliveries.stop()
     await consumer

@@ -316,7 +316,7 @@ async def test_busy_consumers_find_a_message_that_another_session_scheduled_mean
         {"delay": 1e10},
         {"delay": "1"},
         {"delay": True},
-        {"at": datetime(2030, 1, 1)},  # noqa: DTZ001 - that is the point
+        {"at": datetime(2030, 1, 1)},  # noqa: DTZ001 - naive on purpose
         {"at": datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-12)))},
         {"at": 1_900_000_000},
         {"delay": 1, "at": datetime(2030, 1, 1, tzinfo=UTC)},

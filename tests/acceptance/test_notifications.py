@@ -39,11 +39,11 @@ class Handler:
         self.seen.append(notification)
         self.at.append(datetime.now(UTC))
         if len(self.seen) <= self._fails:
-            raise OSError("the mail server is away")
+            raise OSError("the mail server is down")
 
     async def called(self, count: int) -> None:
         async with asyncio.timeout(40):
-            while len(self.seen) < count:  # noqa: ASYNC110 -- a listener fulfils it
+            while len(self.seen) < count:  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.01)
 
 
@@ -246,7 +246,7 @@ async def test_a_failing_entry_is_retried_three_times_and_becomes_a_dead_letter_
     handler = Handler(fails=9)
     async with invoices.listener(handler):
         async with asyncio.timeout(40):
-            while not await invoices.queue.dead_letters.size():  # noqa: ASYNC110 -- a listener fulfils it
+            while not await invoices.queue.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.02)
     assert [notification.attempt for notification in handler.seen] == [1, 2, 3, 4]
     [dead] = await invoices.queue.dead_letters.peek()

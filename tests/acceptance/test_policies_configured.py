@@ -42,7 +42,7 @@ class Failing:
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(30):
-        while not await condition():  # noqa: ASYNC110 -- a handler fulfils it
+        while not await condition():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
 
 

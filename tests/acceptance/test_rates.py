@@ -103,7 +103,7 @@ async def test_a_rate_outlives_the_session_that_used_it(
     jobs, handled = session.queue("jobs"), Handled()
     await jobs.put_many([b"job"] * 40)
     async with session.listener(jobs, handled, concurrency=8, rate=RATE):
-        while len(handled.begun) < 10:  # noqa: ASYNC110 - the listener goes on
+        while len(handled.begun) < 10:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
         await expire(session)
         await assert_empty(jobs, timeout=60)

@@ -24,7 +24,7 @@ EVERY_SECOND = "* * * * * *"
 async def occurrences(queue: zq.Queue[bytes], count: int, patience: float = 30) -> list[datetime]:
     """Wait until this many messages are stored; return their due dates."""
     async with asyncio.timeout(patience):
-        while await queue.size() < count:  # noqa: ASYNC110 -- a scheduler fulfils it
+        while await queue.size() < count:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)
     return [datetime.fromisoformat(message.headers["occurrence"]) for message in await queue.peek(10_000)]
 

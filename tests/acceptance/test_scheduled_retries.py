@@ -22,7 +22,7 @@ async def serve(
 ) -> None:
     """Run a listener until the condition holds."""
     async with session.listener(queue, handler), asyncio.timeout(30):
-        while not await until():  # noqa: ASYNC110 -- the handler fulfils it
+        while not await until():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.02)
 
 

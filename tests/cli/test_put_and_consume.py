@@ -176,7 +176,7 @@ async def test_a_second_signal_while_the_command_closes_its_session_does_not_kil
         await asyncio.to_thread(cli, "put", "q", "1")
         consumer = await asyncio.to_thread(cli.start, "consume", "q", "--follow", "--hosts", proxy.hosts)
         assert await asyncio.to_thread(_line, consumer) == "1"
-        while (await asyncio.to_thread(_stats, cli))["size"]:  # noqa: ASYNC110 - until it is committed
+        while (await asyncio.to_thread(_stats, cli))["size"]:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.05)
         proxy.stall()
         consumer.send_signal(signal.SIGINT)

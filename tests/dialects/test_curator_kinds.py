@@ -149,7 +149,7 @@ async def test_a_bounded_queue_limits_us_and_curator(
     with pytest.raises(zq.QueueFullError):
         await beside.put(b"4")
     async with asyncio.timeout(60):
-        while await curator.ask("cached", "q") != "3":  # noqa: ASYNC110 - the peer is asked
+        while await curator.ask("cached", "q") != "3":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     assert await curator.ask("put", "q", b"4".hex(), 300) == "false"
     waiting = asyncio.create_task(beside.put(b"4", timeout=60))

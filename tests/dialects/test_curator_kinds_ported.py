@@ -72,7 +72,7 @@ async def test_an_urgent_message_overtakes_all_except_the_one_in_flight(
     assert await curator.shown("c") == [b"0"]
     await queue.put(b"urgent", priority=1)
     async with asyncio.timeout(60):
-        while await curator.ask("cached", "c") != "11":  # noqa: ASYNC110 - the peer is asked
+        while await curator.ask("cached", "c") != "11":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     await curator.ask("go", "c")
     assert await curator.shown("c") == [b"urgent"]
@@ -266,7 +266,7 @@ async def test_we_and_a_java_sharder_see_each_others_shards(
 
     async def both_have(count: int) -> None:
         async with asyncio.timeout(60):
-            while int(await curator.ask("shards", "s")) != count or len(await shards.queues()) != count:  # noqa: ASYNC110 - both are asked
+            while int(await curator.ask("shards", "s")) != count or len(await shards.queues()) != count:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
 
     assert await curator.ask("shard", "s", path, leader, locks, 2, 2) == "1"

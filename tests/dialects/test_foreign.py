@@ -91,7 +91,7 @@ async def test_a_corrupt_item_becomes_a_dead_letter_and_stops_no_consumer(
     await server_view.create(f"{path}/queue-9000000000", frame([]))  # an item without messages
     assert sorted(await drained(session, queue)) == [b"before", b"behind"]
     async with asyncio.timeout(60):
-        while await server_view.children(path) != ["not-an-item"]:  # noqa: ASYNC110 - the server is asked
+        while await server_view.children(path) != ["not-an-item"]:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     (dead,) = await queue.dead_letters.peek()
     assert dead.body == CORRUPT[what]
@@ -168,7 +168,7 @@ async def test_a_put_creates_a_vanished_queue_again(session: zq.QueueSession, pa
     await queue.put(b"1")
     waiting = asyncio.create_task(awaited(session, queue, 2))
     async with asyncio.timeout(60):
-        while await server_view.children(path):  # noqa: ASYNC110 - the server is asked
+        while await server_view.children(path):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     await server_view.delete(path)
     await server_view.delete(f"{path}-locks")

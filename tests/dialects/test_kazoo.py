@@ -34,7 +34,7 @@ async def awaited(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) 
 async def wait_for_size(queue: zq.Queue[bytes], count: int) -> None:
     """Wait until the queue has this many messages, because a peer removes a message after its consumer got it."""
     async with asyncio.timeout(PATIENCE):
-        while await queue.size() != count:  # noqa: ASYNC110 - the server is asked
+        while await queue.size() != count:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
 
 

@@ -104,7 +104,7 @@ async def test_we_take_a_message_held_by_curator_only_after_curator_is_killed(
     assert await holder.shown("c") == await holder.shown("d") == [b"held"]
     await curator.ask("consume", "idle", "queue", curators_only, f"{curators_only}-locks", "show", 1)
     async with asyncio.timeout(60):  # until it has found the message locked, and waits
-        while await curator.ask("cached", "idle") != "1" or await curator.ask("waiting", "idle") != "true":  # noqa: ASYNC110 - the peer is asked
+        while await curator.ask("cached", "idle") != "1" or await curator.ask("waiting", "idle") != "true":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     async with session.transaction() as tx:
         assert await tx.take(queue, timeout=1) is None

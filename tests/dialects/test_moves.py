@@ -40,7 +40,7 @@ def locked(session: zq.QueueSession, path: str, kind: CuratorKind = "queue") -> 
 
 async def ended(session: zq.QueueSession, reference: str) -> MoveStatus:
     async with asyncio.timeout(60):
-        while (status := await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the server is asked
+        while (status := await session.admin.moves.status(reference)).state == "running":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     return status
 
@@ -315,7 +315,7 @@ async def test_each_of_a_thousand_messages_is_either_consumed_by_curator_or_move
     await server_view.until(lambda: not server_view._children(path), 60)
     in_target = await emptied(session, target)
     async with asyncio.timeout(60):  # without locks, Curator deletes an item before it handles its ten messages
-        while len(shown := await curator.shown_until_now("c")) + len(in_target) < len(bodies):  # noqa: ASYNC110 -- Curator's process handles them
+        while len(shown := await curator.shown_until_now("c")) + len(in_target) < len(bodies):  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.1)
     assert sorted([*shown, *in_target]) == sorted(bodies)
     assert sum(status.moved for status in statuses) == len(in_target) > 0
@@ -352,7 +352,7 @@ async def test_a_killed_move_from_a_queue_that_curator_consumes_is_finished(
     assert process.stdout is not None
     reference = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
     async with asyncio.timeout(60):
-        while await target.size() == 0:  # noqa: ASYNC110 - another process fills it
+        while await target.size() == 0:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.005)
     process.kill()
     await process.wait()
@@ -605,7 +605,7 @@ async def test_a_session_with_another_layout_of_the_queue_leaves_the_move_to_oth
     with caplog.at_level(logging.WARNING):
         assert await other.admin.moves.resume() == 1
         async with asyncio.timeout(30):
-            while "move one is left to another session" not in caplog.text:  # noqa: ASYNC110 - a task says so
+            while "move one is left to another session" not in caplog.text:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
     await server_view.gone(f"{queue_root}/.moves/one/runner")
     assert (await session.admin.moves.status("one")).state == "running"

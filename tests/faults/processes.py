@@ -37,7 +37,7 @@ class Workers:
     async def wait_for_lines(self, count: int, within: float = 60.0) -> list[str]:
         """Wait until the journal has this many lines. Raises: TimeoutError."""
         async with asyncio.timeout(within):
-            while len(lines := await asyncio.to_thread(self.lines)) < count:  # noqa: ASYNC110 - other processes write it
+            while len(lines := await asyncio.to_thread(self.lines)) < count:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.005)
         return lines
 

@@ -50,12 +50,12 @@ async def test_a_cancellation_whose_request_or_reply_is_lost_returns_the_true_ou
         zq.connect(proxy.hosts, root=root, session_timeout=20) as operator,
         holder.listener(jobs, slow, concurrency=40),
     ):
-        while b"7" not in begun:  # noqa: ASYNC110 - the server decides
+        while b"7" not in begun:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
         getattr(proxy, fault)(CANCEL)
         assert await operator.queue("jobs").cancel(id=ids[7], running=True) is zq.Alteration.DONE
         await cancelled.wait()
-        while await jobs.size():  # noqa: ASYNC110 - the listener goes on
+        while await jobs.size():  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []

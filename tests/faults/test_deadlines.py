@@ -35,7 +35,7 @@ class Away:
         """Lose the connection, and wait until the client notices."""
         self._proxy.refuse()
         self._proxy.reset_connections()
-        while self._zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 -- the client fulfils it
+        while self._zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
     async def come_back(self) -> None:

@@ -40,7 +40,7 @@ async def account(ensemble: EmbeddedEnsemble, root: str) -> AsyncIterator[Accoun
 async def all_serve(ensemble: EmbeddedEnsemble) -> None:
     """Wait until every server answers: a server that the machine has delayed recovers, a dead one does not."""
     async with asyncio.timeout(60):
-        while not all([await asyncio.to_thread(node.serves) for node in ensemble.nodes]):  # noqa: ASYNC110 - they tell nobody
+        while not all([await asyncio.to_thread(node.serves) for node in ensemble.nodes]):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.05)
 
 
@@ -71,7 +71,7 @@ async def test_a_session_with_the_maximum_number_of_locks_does_not_crash_the_ens
 
         async with Workers(ensemble.hosts, root, tmp_path / "journal") as workers:
             killed = await workers.start("hold_many", session_timeout=5)
-            while len(await account.locks("jobs")) < held - 600:  # noqa: ASYNC110 - another process takes them
+            while len(await account.locks("jobs")) < held - 600:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.05)
             killed.send_signal(signal.SIGKILL)
             await account.unlocked("jobs", within=60)
@@ -123,13 +123,13 @@ async def test_each_commit_is_applied_once_when_the_leader_dies(
         async with asyncio.TaskGroup() as tasks, asyncio.timeout(90):
             for _ in range(8):
                 tasks.create_task(work())
-            while len(committed) < total // 4:  # noqa: ASYNC110 - the moment matters, not the wait
+            while len(committed) < total // 4:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             at = time.monotonic()
             await asyncio.to_thread(leader.kill)
             killed.set()
             when_killed = len(committed)
-            while len(committed) < when_killed + 16:  # noqa: ASYNC110 - as above
+            while len(committed) < when_killed + 16:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.001)
             pause = time.monotonic() - at
         assert sorted(committed, key=int) == bodies

@@ -65,7 +65,7 @@ async def test_a_message_released_between_claim_and_read_is_claimed_again(
             await asyncio.sleep(0.2)
             await asyncio.create_task(other.queue("jobs").put(b"a"), context=Context())
         await fault.struck()
-        while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
+        while not await account.locks("jobs"):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
         assert await other.queue("jobs").admin.release_claims() == 1
         fault.release()
@@ -85,7 +85,7 @@ async def test_a_message_that_another_session_claims_before_our_read_stays_with_
     async with holder.transaction() as tx, other.transaction() as other_tx:
         taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
-        while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
+        while not await account.locks("jobs"):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
         await other.queue("jobs").admin.release_claims()
         assert await other_tx.take(other.queue("jobs")) is not None
@@ -106,7 +106,7 @@ async def test_a_message_of_a_batch_that_is_released_before_the_read_is_claimed_
     async with holder.transaction() as tx, other.transaction() as other_tx:
         taking = asyncio.ensure_future(tx.take_many(holder.queue("jobs"), 3, timeout=30))
         await fault.struck()
-        while len(await account.locks("jobs")) < 3:  # noqa: ASYNC110 - the server applies the claim
+        while len(await account.locks("jobs")) < 3:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
         (item,) = [path for path in await item_paths(account) if first in path]
         lock = account.path("jobs", "locks", f"lock-{first}")

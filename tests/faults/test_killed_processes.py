@@ -126,7 +126,7 @@ async def test_random_kills_do_not_deliver_a_message_more_often_than_its_policy_
             if chance.random() < 0.3:  # sometimes before or during the first delivery
                 await asyncio.sleep(chance.uniform(0.2, 0.6))
             else:
-                while len(await asyncio.to_thread(workers.lines)) == before and await jobs.size():  # noqa: ASYNC110 - as above
+                while len(await asyncio.to_thread(workers.lines)) == before and await jobs.size():  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0.005)
                 await asyncio.sleep(chance.uniform(0, 0.06))
             for worker in batch:

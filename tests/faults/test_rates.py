@@ -86,12 +86,12 @@ async def test_a_listener_that_is_stopped_during_a_lease_or_before_its_slot_ends
         listener.stop()
         await asyncio.wait_for(running, 5)
         held.release()
-        while await account.locks("jobs"):  # noqa: ASYNC110 - released when the connection goes on
+        while await account.locks("jobs"):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
 
         other = session.listener(session.queue("jobs"), handled, rate=0.001, rate_name="slow")
         running = asyncio.create_task(other.run())
-        while len(handled.begun) < 1:  # noqa: ASYNC110 - the server decides
+        while len(handled.begun) < 1:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.3)  # its next slot is a quarter of an hour away
         assert await account.locks("jobs") == []  # other consumers can take the messages meanwhile

@@ -127,7 +127,7 @@ async def test_no_message_is_lost_or_repeated_while_all_servers_are_replaced(tmp
                 replaced.set()
                 await producing
                 async with asyncio.timeout(60):
-                    while handled.total() < len(stored):  # noqa: ASYNC110 - the listener and the loop fulfil it
+                    while handled.total() < len(stored):  # noqa: ASYNC110 - no event reports it
                         await asyncio.sleep(0.05)
                 reading.cancel()
             assert core_of(session).zookeeper.generation == 1, "the session has continued on the new servers"

@@ -35,7 +35,7 @@ def blackout(proxy: ZooKeeperProxy, account: Account, quick: str) -> Blackout:
         disposition = session._runtime.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface has the password
         close_elsewhere(quick, disposition.session_id, disposition.password)
         async with asyncio.timeout(60):
-            while await account.view.children(account.path("jobs", "consumers")):  # noqa: ASYNC110 - the server's doing
+            while await account.view.children(account.path("jobs", "consumers")):  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
         yield
         await proxy.listen()
@@ -270,7 +270,7 @@ async def test_a_listener_survives_resets_and_handles_each_message_once(
             for number in range(12):
                 await asyncio.sleep(0.02 + 0.005 * number)
                 proxy.reset_connections()
-            while await producer.queue("jobs").size():  # noqa: ASYNC110 - the listener empties it
+            while await producer.queue("jobs").size():  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
     assert sorted(await account.bodies("results"), key=int) == [b"%d" % number for number in range(total)]
     await account.unlocked("jobs")
@@ -297,7 +297,7 @@ async def test_a_listener_survives_the_end_of_its_zookeeper_session(
             async with blackout(session):
                 await other.queue("jobs").put(b"meanwhile")
                 going.set()  # the handler ends; its commit must not be applied, because its session is over
-            while len(await account.bodies("results")) < 2:  # noqa: ASYNC110 - the listener fills it
+            while len(await account.bodies("results")) < 2:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.02)
         assert sorted(await account.bodies("results")) == [b"before", b"meanwhile"]
         assert await account.bodies("jobs") == []

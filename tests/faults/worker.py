@@ -57,7 +57,7 @@ async def commit_late(session: zq.QueueSession, journal: Journal) -> None:
         assert message is not None
         tx.put("results", b"from the one that was stopped")
         journal.write("holds")
-        while os.path.exists(f"{sys.argv[4]}.wait"):  # noqa: ASYNC110, ASYNC240, PTH110 - it stands still with the process
+        while os.path.exists(f"{sys.argv[4]}.wait"):  # noqa: ASYNC110, ASYNC240, PTH110 - blocking is harmless in this process
             await asyncio.sleep(0.005)
         try:
             await tx.commit()

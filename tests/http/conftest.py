@@ -61,7 +61,7 @@ async def serving(hosts: str, root: str, settings: Settings) -> AsyncIterator[st
     task = asyncio.create_task(running._serve())  # serve() would take over the signals of the test run
     try:
         async with asyncio.timeout(60):
-            while not running.started and not task.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
+            while not running.started and not task.done():  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
         if task.done():
             await task

@@ -82,7 +82,7 @@ async def test_a_queue_is_moved(queues: QueueServiceClient) -> None:
     await queues.send("from", 1)
     reference = await queues.move_async("from", "to")
     async with asyncio.timeout(60):
-        while (status := await queues.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - elsewhere
+        while (status := await queues.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.05)
     assert status == ServiceMove("from", "to", "COMPLETE")
     assert await queues.get_message_count("to") == 1

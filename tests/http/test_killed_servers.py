@@ -98,12 +98,12 @@ async def test_no_message_is_lost_when_one_of_two_servers_is_killed(zookeeper: s
         consumers = [asyncio.create_task(traffic.consume()) for _ in range(3)]
         producers = [asyncio.create_task(traffic.produce(range(start, start + 150))) for start in (0, 1000)]
         async with asyncio.timeout(120):
-            while len(traffic.sent) < 80:  # noqa: ASYNC110 - it looks on
+            while len(traffic.sent) < 80:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
         victim.send_signal(signal.SIGKILL)
         async with asyncio.timeout(120):
             await asyncio.gather(*producers)
-            while not traffic.sent <= traffic.acknowledged:  # noqa: ASYNC110 - it looks on
+            while not traffic.sent <= traffic.acknowledged:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.1)
         traffic.over = True
         await asyncio.gather(*consumers)
@@ -135,7 +135,7 @@ async def test_a_message_polled_from_a_killed_server_is_acknowledged_through_ano
         await second.renew("q", [message.id for message in rest], claim_ttl=0)
         assert await second.poll("q") == rest
         async with asyncio.timeout(90):
-            while (await second.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - elsewhere
+            while (await second.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.1)
         assert (await second.get_move_status(reference)).status == "COMPLETE"
         assert await second.get_message_count("there") == 300

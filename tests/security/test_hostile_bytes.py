@@ -333,7 +333,7 @@ def test_an_item_too_large_to_move_is_logged_and_kept_and_other_items_are_delive
             await queue.put(b"sound")
             assert await drain(queue, b"sound") == []
             async with asyncio.timeout(30):
-                while "too large to become a dead letter" not in caplog.text:  # noqa: ASYNC110 -- the session tells
+                while "too large to become a dead letter" not in caplog.text:  # noqa: ASYNC110 -- no event reports it
                     await asyncio.sleep(0.005)
             await queue.put(b"after")
             assert await drain(queue, b"after") == []

@@ -113,11 +113,11 @@ async def test_a_server_that_closes_a_tls_connection_without_an_answer_is_report
     """A server refuses a client that has seen newer data, as after a restore of a backup."""
     async with zq.connect(secured.secure_hosts, root=root, session_timeout=20, tls=trusting) as session:
         await session.queue("q").put(b"1")
-        newer = session._runtime.zookeeper._session  # type: ignore[attr-defined] # the client's own
+        newer = session._runtime.zookeeper._session  # type: ignore[attr-defined] # private to the client
         newer._zxid = 2**62
         newer.connection.abort("the client has seen newer data")
         async with asyncio.timeout(30):
-            while not newer._outages.attempts:  # noqa: ASYNC110 - the client fulfils it
+            while not newer._outages.attempts:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
         (why,) = newer._outages.attempts.values()
         assert "closed before it answered: a server that is starting" in why
@@ -174,7 +174,7 @@ def service(server: EmbeddedZooKeeper, root: str, certificates: Certificates, ce
 async def rejected(transport: Session) -> None:
     """Wait until a server has rejected the client's certificate."""
     async with asyncio.timeout(30):
-        while "the server rejects the client's certificate" not in str(transport._outages.attempts):  # noqa: ASYNC110 - the client fulfils it
+        while "the server rejects the client's certificate" not in str(transport._outages.attempts):  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
 
 
@@ -188,7 +188,7 @@ async def test_a_service_reads_its_certificate_again_when_it_connects_again(
         await session.queue("q").put(b"1")
         client = core_of(session).zookeeper
         identity = client.session_id
-        transport = client._session  # type: ignore[attr-defined] # the client's own
+        transport = client._session  # type: ignore[attr-defined] # private to the client
 
         await asyncio.to_thread(certificate.write_bytes, b"half of a certificate")
         transport.connection.abort("to connect again")
@@ -212,7 +212,7 @@ async def test_a_program_connects_again_with_a_certificate_loaded_into_its_conte
     async with zq.connect(strict.secure_hosts, root=root, session_timeout=60, tls=trusting) as session:
         await session.queue("q").put(b"1")
         trusting.load_cert_chain(stranger.client)
-        transport = core_of(session).zookeeper._session  # type: ignore[attr-defined] # the client's own
+        transport = core_of(session).zookeeper._session  # type: ignore[attr-defined] # private to the client
         transport.connection.abort("to connect again")
         await rejected(transport)
         trusting.load_cert_chain(certificates.client)

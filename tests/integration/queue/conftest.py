@@ -97,7 +97,7 @@ def expire(zookeeper: str) -> Callable[[zq.QueueSession], Awaitable[None]]:
 async def eventually(condition: Callable[[], Awaitable[bool]], patience: float = 30) -> None:
     """Wait until the condition holds. Raises: TimeoutError."""
     async with asyncio.timeout(patience):
-        while not await condition():  # noqa: ASYNC110 -- the server fulfils it
+        while not await condition():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
 

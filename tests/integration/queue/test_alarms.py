@@ -78,7 +78,7 @@ async def test_sentry_shows_one_event_for_each_message_that_is_given_up(session:
         if delivery.value == 1:
             raise zq.Reject("no such order")
         if delivery.value == 2:
-            raise OSError("the mail is away")
+            raise OSError("the mail server is down")
         if delivery.value == 3:
             raise zq.Retry(schedule=[0]) from TimeoutError("the bank is slow")
         if delivery.attempt == 1:
@@ -130,7 +130,7 @@ async def test_a_failed_attempt_is_a_warning_and_a_retry_is_information(
     async def handler(delivery: zq.Delivery[int]) -> None:
         if delivery.attempt == 1:
             if delivery.value == 1:
-                raise OSError("the mail is away")
+                raise OSError("the mail server is down")
             raise zq.Retry(delay=0.01) from TimeoutError("the bank is slow")
 
     async def done() -> bool:
@@ -162,7 +162,7 @@ async def test_on_dead_gets_each_message_that_is_given_up_with_its_error(session
         if delivery.value == 1:
             await delivery.reject("no such order")
         else:
-            raise OSError("the mail is away")
+            raise OSError("the mail server is down")
 
     for body in (b"1", b"2", b"no number"):
         await session.queue("numbers").put(body)
@@ -186,7 +186,7 @@ async def test_a_listener_ends_when_its_alarms_have_ended(session: zq.QueueSessi
         called.append(letter.id)
 
     async def handler(_: zq.Delivery[bytes]) -> None:
-        raise OSError("the mail is away")
+        raise OSError("the mail server is down")
 
     message_id = await jobs.put(b"x")
     listener = session.listener(jobs, handler, on_dead=alarm)
@@ -203,7 +203,7 @@ async def test_an_alarm_that_fails_is_logged_and_the_listener_continues(
         raise ConnectionError("no pager") from error
 
     async def handler(_: zq.Delivery[bytes]) -> None:
-        raise OSError("the mail is away")
+        raise OSError("the mail server is down")
 
     await jobs.put_many([b"x", b"y"])
     await serve(session, jobs, handler, holds(jobs, 2), on_dead=alarm)

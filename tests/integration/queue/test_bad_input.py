@@ -120,7 +120,7 @@ async def test_a_type_that_pydantic_does_not_know_is_refused(session: zq.QueueSe
 
 
 class Unfinished(BaseModel):
-    order: Nope  # type: ignore[name-defined]  # noqa: F821 - that is the point
+    order: Nope  # type: ignore[name-defined]  # noqa: F821 - undefined on purpose
 
 
 class Early(BaseModel):
@@ -134,7 +134,7 @@ class Late(BaseModel):
     number: int
 
 
-@pytest.mark.parametrize("type_", ["Undefined", list["Nope"], Unfinished, dict[str, Unfinished]], ids=str)  # type: ignore[name-defined]  # noqa: F821 - that is the point
+@pytest.mark.parametrize("type_", ["Undefined", list["Nope"], Unfinished, dict[str, Unfinished]], ids=str)  # type: ignore[name-defined]  # noqa: F821 - undefined on purpose
 async def test_a_type_that_is_not_fully_defined_is_refused_when_the_queue_is_made(
     session: zq.QueueSession,
     type_: Any,  # type checkers also reject most of them
@@ -166,7 +166,7 @@ async def test_a_type_that_has_been_completed_is_accepted(session: zq.QueueSessi
         ("headers", {"a": "x" * 40_000}),
         ("priority", 128),
         ("delay", -5),
-        ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 - that is the point
+        ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 - naive on purpose
         ("group", ""),
         ("ttl", timedelta(seconds=-1)),
         ("tags", 3),
@@ -334,7 +334,7 @@ async def is_async_generator(_: zq.Delivery[bytes]) -> AsyncIterator[None]:
     yield
 
 
-def returns_without_annotation(delivery: zq.Delivery[bytes]):  # type: ignore[no-untyped-def]  # noqa: ANN201 - that is the point
+def returns_without_annotation(delivery: zq.Delivery[bytes]):  # type: ignore[no-untyped-def]  # noqa: ANN201 - without annotation on purpose
     delivery.put("seen", delivery.body)
 
 
@@ -448,7 +448,7 @@ async def test_a_handler_that_yields_is_refused(session: zq.QueueSession) -> Non
     with pytest.raises(
         zq.InvalidOptionError, match="yields: a handler must be awaitable; make it an `async def` that does no"
     ):
-        session.listener(session.queue("jobs"), is_async_generator)  # type: ignore[arg-type]  # that is the point
+        session.listener(session.queue("jobs"), is_async_generator)  # type: ignore[arg-type]  # the refused handler
 
 
 @pytest.mark.parametrize("middleware", [no_handler, iter([no_handler]), 7], ids=["function", "iterator", "number"])

@@ -156,7 +156,7 @@ async def test_the_search_for_garbage_visits_few_names_of_a_long_listing(session
 
     async def move() -> None:
         await session.admin.moves.start(jobs, target)
-        while await jobs.size():  # noqa: ASYNC110 -- the move is another task's
+        while await jobs.size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.1)
 
     await target.put(b"")

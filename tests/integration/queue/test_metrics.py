@@ -223,7 +223,7 @@ async def test_samples_that_fail_during_an_outage_are_not_logged(
     zookeeper_proxy.refuse()
     zookeeper_proxy.reset_connections()
     async with asyncio.timeout(30):
-        while core_of(session).zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 - the state of the connection
+        while core_of(session).zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.01)
     caplog.clear()
     for _ in range(3):  # each sample waits for its turn, so the task fails in between

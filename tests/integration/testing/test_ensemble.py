@@ -35,7 +35,7 @@ async def modes(ensemble: EmbeddedEnsemble) -> list[str | None]:
 async def whole(ensemble: EmbeddedEnsemble) -> EmbeddedNode:
     """Wait until one node leads and all others follow; return the leader. Raises: TimeoutError."""
     async with asyncio.timeout(60):
-        while sorted(map(str, found := await modes(ensemble))) != ["follower", "follower", "leader"]:  # noqa: ASYNC110 -- other processes
+        while sorted(map(str, found := await modes(ensemble))) != ["follower", "follower", "leader"]:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)
     return ensemble.nodes[found.index("leader")]
 
@@ -67,7 +67,7 @@ async def test_a_paused_leader_is_replaced_and_follows_when_resumed(ensemble: Em
         old = await asyncio.to_thread(ensemble.leader)
         await asyncio.to_thread(old.pause)
         async with asyncio.timeout(30):
-            while (new := await asyncio.to_thread(ensemble.leader)) is old:  # noqa: ASYNC110 -- another process's
+            while (new := await asyncio.to_thread(ensemble.leader)) is old:  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.05)
         old.resume()
         await asyncio.to_thread(old.wait_serving)
@@ -81,5 +81,5 @@ async def test_no_node_leads_without_a_majority(ensemble: EmbeddedEnsemble) -> N
     for node in ensemble.nodes[1:]:
         await asyncio.to_thread(node.kill)
     async with asyncio.timeout(30):
-        while any([await asyncio.to_thread(node.mode) for node in ensemble.nodes]):  # noqa: ASYNC110 -- as above
+        while any([await asyncio.to_thread(node.mode) for node in ensemble.nodes]):  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)

@@ -37,7 +37,7 @@ def names(path: str) -> Callable[[Request], bool]:
 
 async def becomes_applied(zookeeper: str, path: str) -> None:
     async with asyncio.timeout(30):
-        while not await applied(zookeeper, path):  # noqa: ASYNC110 -- it is another process that applies it
+        while not await applied(zookeeper, path):  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
 

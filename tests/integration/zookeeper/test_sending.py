@@ -34,7 +34,7 @@ async def zk(zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener) -
 
 
 @pytest.fixture
-def ours(zk: ZooKeeperClient) -> Callable[[MultiError], Any]:
+def applied_ours(zk: ZooKeeperClient) -> Callable[[MultiError], Any]:
     """Return a function that tells whether the znode has the data of the request."""
 
     async def applied(refusal: MultiError) -> bool:
@@ -52,18 +52,18 @@ async def test_a_multi_that_is_lost_before_it_is_applied_is_sent_again(
 
 
 async def test_a_multi_whose_reply_is_lost_is_known_to_be_applied(
-    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, ours: Callable[[MultiError], Any]
+    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, applied_ours: Callable[[MultiError], Any]
 ) -> None:
     zookeeper_proxy.lose_after(Opcode.MULTI)
-    assert await apply_until_answered(zk, [Create("/one", DATA)], applied=ours) == []
+    assert await apply_until_answered(zk, [Create("/one", DATA)], applied=applied_ours) == []
     assert (await zk.read("/one")).data == DATA
 
 
 async def test_a_refusal_after_a_lost_reply_is_raised_unless_the_stored_data_shows_the_request(
-    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, ours: Callable[[MultiError], Any]
+    zk: ZooKeeperClient, zookeeper_proxy: ZooKeeperProxy, applied_ours: Callable[[MultiError], Any]
 ) -> None:
     await zk.multi([Create("/one", b"of another client")])
-    for applied in (None, ours):
+    for applied in (None, applied_ours):
         zookeeper_proxy.lose_after(Opcode.MULTI)
         with pytest.raises(MultiError) as refusal:
             await apply_until_answered(zk, [Create("/one", DATA)], applied=applied)

@@ -199,7 +199,7 @@ async def test_an_idle_session_is_kept_alive_on_the_same_connection(
         zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=1.5)
         began, session = time.monotonic(), zk.session_id
         async with asyncio.timeout(60):
-            while time.monotonic() - began < 3 or zookeeper_proxy.requests[Opcode.PING] < pings + 4:  # noqa: ASYNC110 - the proxy counts
+            while time.monotonic() - began < 3 or zookeeper_proxy.requests[Opcode.PING] < pings + 4:  # noqa: ASYNC110 - the proxy only counts
                 await asyncio.sleep(0.05)
         await zk.exists("/")
         assert zookeeper_proxy.requests[Opcode.PING] - pings <= 20 * (time.monotonic() - began) / 3

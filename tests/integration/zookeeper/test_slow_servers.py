@@ -137,7 +137,7 @@ async def test_a_client_stays_away_from_a_server_with_older_data_and_names_the_c
         async with EmbeddedZooKeeper(port=port) as restored:
             session = zk._session
             async with asyncio.timeout(30):
-                while "older data" not in str(session._outages.attempts):  # noqa: ASYNC110 - nothing reports an attempt
+                while "older data" not in str(session._outages.attempts):  # noqa: ASYNC110 - no event reports it
                     await asyncio.sleep(0.05)
             assert zk.state is State.SUSPENDED
             restarted = await connect(restored.hosts, session_timeout=20.0)

@@ -368,5 +368,5 @@ class TestEightMissing:
         await zk.multi([Create(queue_root), Create(f"{queue_root}/c", container=True), Create(f"{queue_root}/c/x")])
         await zk.multi([Delete(f"{queue_root}/c/x")])
         async with asyncio.timeout(30):
-            while await zk.exists(f"{queue_root}/c"):  # noqa: ASYNC110 - the server's own pace
+            while await zk.exists(f"{queue_root}/c"):  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.05)
