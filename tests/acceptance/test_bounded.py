@@ -245,8 +245,8 @@ async def test_a_delivery_whose_result_does_not_fit_waits_and_uses_no_attempt(
     async with session.listener(jobs, handle, concurrency=3):
         await waiting(other.queue("results"))
         await asyncio.sleep(0.5)
-        seen = [(await take_one(other, "results", 30)).body for _ in range(4)]
-    assert sorted(seen) == [b"0", b"1", b"2", b"3"]
+        bodies = [(await take_one(other, "results", 30)).body for _ in range(4)]
+    assert sorted(bodies) == [b"0", b"1", b"2", b"3"]
     assert sorted(handled) == [(b"1", 1), (b"2", 1), (b"3", 1)]
     assert await jobs.size() == 0
 
@@ -303,24 +303,24 @@ async def test_waiting_puts_of_a_full_queue_do_not_delay_puts_to_other_queues(se
 async def test_a_size_changed_while_in_use_applies_from_the_next_put(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    jobs, elsewhere = session.queue("jobs"), other.queue("jobs")
-    await elsewhere.put_many([b"x"] * 10)
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
+    await other_jobs.put_many([b"x"] * 10)
     await jobs.configure(zq.QueueConfig(max_size=10))
     with pytest.raises(zq.QueueFullError):
-        await elsewhere.put(b"y")
-    waits = asyncio.create_task(elsewhere.put(b"y", timeout=None))
+        await other_jobs.put(b"y")
+    waits = asyncio.create_task(other_jobs.put(b"y", timeout=None))
     await waiting(jobs)
     await jobs.configure(zq.QueueConfig(max_size=11))
     await waits
     await take_one(session)
     await jobs.configure(zq.QueueConfig(max_size=12))
-    await elsewhere.put_many([b"z"] * 2)
+    await other_jobs.put_many([b"z"] * 2)
     await jobs.configure(zq.QueueConfig(max_size=0))
-    await elsewhere.put_many([b"z"] * 20)
+    await other_jobs.put_many([b"z"] * 20)
     assert await jobs.size() == 32
     await jobs.configure(zq.QueueConfig(max_size=5))
     with pytest.raises(zq.QueueFullError):
-        await elsewhere.put(b"late", timeout=0.5)
+        await other_jobs.put(b"late", timeout=0.5)
     with pytest.raises(zq.QueueFullError):
         async with other.transaction() as tx:
             tx.put("jobs", b"late")
@@ -354,14 +354,14 @@ async def test_a_commit_waits_for_capacity_in_a_queue_that_became_bounded_meanwh
 async def test_a_put_waits_for_capacity_in_a_queue_that_became_bounded_meanwhile(
     session: zq.QueueSession, other: zq.QueueSession, messages: list[bytes]
 ) -> None:
-    jobs, theirs = session.queue("jobs"), other.queue("jobs")
-    await theirs.put_many([b"1", b"2"])
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
+    await other_jobs.put_many([b"1", b"2"])
     await jobs.configure(zq.QueueConfig(max_size=2))
     # The other session has not read the new size: its request is sent, and refused.
     if len(messages) == 1:
-        task: asyncio.Task[object] = asyncio.create_task(theirs.put(messages[0], timeout=None))
+        task: asyncio.Task[object] = asyncio.create_task(other_jobs.put(messages[0], timeout=None))
     else:
-        task = asyncio.create_task(theirs.put_many(messages, timeout=None))
+        task = asyncio.create_task(other_jobs.put_many(messages, timeout=None))
     await waiting(jobs)
     for _ in messages:
         await take_one(session)
@@ -492,7 +492,7 @@ async def test_dead_letters_are_redriven_up_to_the_capacity_of_the_queue(session
     assert (await jobs.size(), await jobs.dead_letters.size()) == (2, 1)
     waits = asyncio.create_task(jobs.dead_letters.redrive(timeout=None))
     await waiting(jobs)
-    await take_one(session, patience=30)
+    await take_one(session, timeout=30)
     assert await waits == 1
     assert await jobs.dead_letters.size() == 0
 

@@ -161,12 +161,12 @@ async def test_another_process_takes_over_and_calls_only_the_subscribers_that_fa
 async def test_a_group_gets_every_event_posted_after_it_joined(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    bus, elsewhere = Bus(session, "orders", Event), Bus(other, "orders", Event)
+    bus, other_bus = Bus(session, "orders", Event), Bus(other, "orders", Event)
     await bus.post(Placed(order=1))
-    await elsewhere.join("audit")
-    await elsewhere.join("audit")
+    await other_bus.join("audit")
+    await other_bus.join("audit")
     await bus.post(Placed(order=2))  # by a process that has not read the new group
-    await elsewhere.join("mail")
+    await other_bus.join("mail")
     await bus.post(Placed(order=3))
     assert await bus.groups() == ["audit", "mail"]
     logs: dict[str | None, Log] = {None: Log(), "audit": Log(), "mail": Log()}
@@ -179,7 +179,7 @@ async def test_a_group_gets_every_event_posted_after_it_joined(
     orders = {group: [event.order for event in log.events] for group, log in logs.items()}
     assert orders == {None: [1, 2, 3], "audit": [2, 3], "mail": [3]}
     await bus.leave("mail")
-    await elsewhere.post(Placed(order=4))
+    await other_bus.post(Placed(order=4))
     assert [await bus.queue(group).size() for group in (None, "audit", "mail")] == [1, 1, 0]
     with pytest.raises(NotFoundError, match="mail"):
         await bus.leave("mail")

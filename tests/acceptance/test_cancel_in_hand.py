@@ -66,9 +66,9 @@ async def test_a_running_handler_is_cancelled_and_its_message_never_redelivered(
     with caplog.at_level(logging.INFO):
         async with session.listener(jobs, handler, concurrency=2):
             await handler.until(b"slow", b"quick")
-            elsewhere = other.queue("jobs")
-            assert await elsewhere.cancel(id=message) is zq.Alteration.HELD
-            assert await elsewhere.cancel(id=message, running=True) is zq.Alteration.DONE
+            other_jobs = other.queue("jobs")
+            assert await other_jobs.cancel(id=message) is zq.Alteration.HELD
+            assert await other_jobs.cancel(id=message, running=True) is zq.Alteration.DONE
 
             async def cancelled() -> bool:
                 return handler.cancelled == [b"slow"]
@@ -191,7 +191,7 @@ async def test_a_transaction_whose_message_was_cancelled_commits_nothing(
 async def test_each_message_is_either_handled_or_cancelled_however_they_race(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
-    jobs, elsewhere = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0))), other.queue("jobs")
+    jobs, other_jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0))), other.queue("jobs")
     ids = await jobs.put_many([b"%d" % number for number in range(60)])
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
@@ -199,7 +199,7 @@ async def test_each_message_is_either_handled_or_cancelled_however_they_race(
         delivery.put("done", delivery.value)
 
     async with session.listener(jobs, handler, concurrency=8):
-        outcomes = [await elsewhere.cancel(id=message, running=True) for message in reversed(ids)]
+        outcomes = [await other_jobs.cancel(id=message, running=True) for message in reversed(ids)]
 
         async def over() -> bool:
             return await jobs.size() == 0
@@ -218,16 +218,16 @@ async def test_each_message_is_either_handled_or_cancelled_however_they_race(
 async def test_waiting_delayed_and_leased_messages_are_cancelled_too(
     session: zq.QueueSession, other: zq.QueueSession, locks: Locks
 ) -> None:
-    jobs, elsewhere = session.queue("jobs"), other.queue("jobs")
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
     waiting, delayed = await jobs.put(b"1"), await jobs.put(b"2", delay=3600)
-    assert await elsewhere.cancel(id=waiting, running=True)
-    assert await elsewhere.cancel(id=delayed, running=True)
+    assert await other_jobs.cancel(id=waiting, running=True)
+    assert await other_jobs.cancel(id=delayed, running=True)
     leased = await jobs.put(b"3")
     (lease,) = await jobs.leases.take(1, lifetime=600)
-    assert await elsewhere.cancel(id=leased) is zq.Alteration.HELD
-    assert await elsewhere.cancel(id=leased, running=True)
+    assert await other_jobs.cancel(id=leased) is zq.Alteration.HELD
+    assert await other_jobs.cancel(id=leased, running=True)
     await jobs.leases.acknowledge([lease.token])
-    assert await elsewhere.cancel(id=leased, running=True) is zq.Alteration.NOT_FOUND
+    assert await other_jobs.cancel(id=leased, running=True) is zq.Alteration.NOT_FOUND
     assert await jobs.size() == 0
     assert await locks() == []
 

@@ -134,21 +134,21 @@ async def test_clean_up_follows_its_interval_on_the_clock(
     clock.advance(1200)
     await server_view.until_there(path)
     await _answered(jobs)
-    seen = list[int]()
+    versions = list[int]()
     for _ in range(2):  # the janitor checks once a minute, and cleans every thousand seconds
         clock.advance(1200)
 
         async def cleaned() -> bool:
             version = await server_view.version(path)
-            return version > (seen[-1] if seen else 0)
+            return version > (versions[-1] if versions else 0)
 
         await eventually(cleaned)
-        seen.append(await server_view.version(path))
+        versions.append(await server_view.version(path))
         await _answered(jobs)
         for _ in range(8):
             clock.advance(70)
             await _answered(jobs)
-        assert await server_view.version(path) == seen[-1]
+        assert await server_view.version(path) == versions[-1]
 
 
 async def _answered(queue: zq.Queue[bytes]) -> None:

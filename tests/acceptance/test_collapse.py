@@ -99,9 +99,9 @@ async def test_a_retrying_message_does_not_collapse(on_clock: OnClock, clock: Te
     assert await poll(session) == [b"new"]
     clock.advance(600)
     async with session.transaction() as tx:
-        again = await tx.take(jobs, timeout=30)
-    assert again is not None
-    assert (again.body, again.attempt) == (b"old", 2)
+        redelivered = await tx.take(jobs, timeout=30)
+    assert redelivered is not None
+    assert (redelivered.body, redelivered.attempt) == (b"old", 2)
 
 
 async def test_a_released_message_collapses_with_a_newer_one(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:

@@ -25,9 +25,9 @@ async def test_the_list_of_consumers_shows_where_they_run_and_what_they_hold(
     jobs = session.queue("jobs")
     assert await jobs.admin.consumers() == []
     first, second = await jobs.put_many([b"1", b"2"])
-    async with other.transaction() as mine, session.transaction() as theirs:
-        assert len(await mine.take_many(other.queue("jobs"), 2, timeout=10)) == 2
-        assert await theirs.take(jobs) is None
+    async with other.transaction() as holding, session.transaction() as not_holding:
+        assert len(await holding.take_many(other.queue("jobs"), 2, timeout=10)) == 2
+        assert await not_holding.take(jobs) is None
         holder, idle = sorted(await jobs.admin.consumers(), key=lambda consumer: -len(consumer.messages))
         assert set(holder.messages) == {first, second}
         assert idle.messages == ()

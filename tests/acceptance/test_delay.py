@@ -213,7 +213,7 @@ async def test_ten_thousand_messages_due_at_once_are_shared_without_a_herd(on_cl
     session = await on_clock()
     at = datetime.now(UTC) + timedelta(seconds=600)
     await session.queue("jobs").put_many([b"%d" % number for number in range(count)], at=at)
-    seen: list[bytes] = []
+    delivered: list[bytes] = []
     early = 0
 
     async def consume(taker: zq.QueueSession) -> None:
@@ -221,21 +221,21 @@ async def test_ten_thousand_messages_due_at_once_are_shared_without_a_herd(on_cl
         async with taker.queue("jobs").consume() as deliveries:
             async for delivery in deliveries:
                 early += clock.time() < at.timestamp()
-                seen.append(delivery.value)
-                if len(seen) == count:
+                delivered.append(delivery.value)
+                if len(delivered) == count:
                     break
 
     takers = [await on_clock() for _ in range(consumers)]
     tasks = [asyncio.ensure_future(consume(taker)) for taker in takers]
     await eventually(lambda: _registered(session, consumers), 30)
     await asyncio.sleep(0.5)
-    assert not seen
+    assert not delivered
     clock.advance(600)
-    await eventually(lambda: _all(seen, count), 120)
+    await eventually(lambda: _all(delivered, count), 120)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert sorted(seen) == sorted(b"%d" % number for number in range(count))
+    assert sorted(delivered) == sorted(b"%d" % number for number in range(count))
     assert not early
     contended = sum(
         core_of(taker.queue("jobs")).dispatcher(state_of(taker.queue("jobs"))).counts.contended for taker in takers
@@ -243,8 +243,8 @@ async def test_ten_thousand_messages_due_at_once_are_shared_without_a_herd(on_cl
     assert contended < count / 128
 
 
-async def _all(seen: list[bytes], count: int) -> bool:
-    return len(seen) >= count
+async def _all(delivered: list[bytes], count: int) -> bool:
+    return len(delivered) >= count
 
 
 async def test_an_empty_past_hour_is_deleted_and_created_again_for_a_late_put(

@@ -181,9 +181,9 @@ async def test_a_deleted_queue_is_gone_for_every_session_and_all_its_data_with_i
         tx.reject(messages[0], "bad")
     await jobs.admin.delete(force=True)
     assert await nothing_but_the_mark(server_view, queue_root)
-    for elsewhere in (session, other):
-        queue = elsewhere.queue("jobs")
-        assert (await queue.exists(), await queue.size(), await elsewhere.queues()) == (False, 0, [])
+    for opened in (session, other):
+        queue = opened.queue("jobs")
+        assert (await queue.exists(), await queue.size(), await opened.queues()) == (False, 0, [])
         with pytest.raises(NotFoundError):
             await queue.configuration()
     with pytest.raises(NotFoundError):
@@ -194,14 +194,14 @@ async def test_a_deleted_queue_is_gone_for_every_session_and_all_its_data_with_i
 async def test_a_put_after_a_deletion_creates_a_new_queue_with_nothing_of_the_old_one(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    jobs, theirs = session.queue("jobs"), other.queue("jobs")
-    await theirs.configure(zq.QueueConfig(shards=3, max_size=5))
-    await theirs.put(b"old", key="k", unique=True)
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
+    await other_jobs.configure(zq.QueueConfig(shards=3, max_size=5))
+    await other_jobs.put(b"old", key="k", unique=True)
     await jobs.put(b"old")
-    await theirs.admin.delete(force=True)
+    await other_jobs.admin.delete(force=True)
     await jobs.put(b"new")  # this session has not noticed the deletion
-    await theirs.put(b"newer", key="k", unique=True)
-    config = await theirs.configuration()
+    await other_jobs.put(b"newer", key="k", unique=True)
+    config = await other_jobs.configuration()
     assert (config.shards, config.max_size) == (None, None)
     assert [(await take_one(session)).value, (await take_one(other)).value] == [b"new", b"newer"]
 
@@ -278,7 +278,7 @@ async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
 ) -> None:
     """Without force, no message may be lost: the queue is only deleted while it is empty."""
     put: set[bytes] = set()
-    seen: list[bytes] = []
+    delivered: list[bytes] = []
     deleted = 0
 
     async def producer() -> None:
@@ -295,7 +295,7 @@ async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
                     await delivery.commit()
                 except zq.NotCommittedError:
                     continue
-                seen.append(delivery.value)
+                delivered.append(delivery.value)
 
     async def deleter() -> None:
         nonlocal deleted
@@ -316,11 +316,11 @@ async def test_each_put_during_deletions_is_delivered_once_or_was_deleted(
         await asyncio.sleep(0.2)
         tasks[1].cancel()
         await eventually(ended)
-        await until(lambda: force or set(seen) == put)
+        await until(lambda: force or set(delivered) == put)
         tasks[0].cancel()
     assert deleted > 0
-    assert len(seen) == len(set(seen))
-    assert set(seen) <= put
+    assert len(delivered) == len(set(delivered))
+    assert set(delivered) <= put
     await other.queue("jobs").put(b"last")
     assert (await take_one(other)).value == b"last"
     assert await server_view.children(f"{queue_root}/jobs/locks") == []

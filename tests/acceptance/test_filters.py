@@ -68,8 +68,8 @@ async def test_filters_combine_and_a_consumer_without_filters_takes_the_rest(ses
 async def test_a_message_shows_its_tags_and_keeps_them_through_a_redrive(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1", tags=STANDARD)
-    (seen,) = await jobs.peek()
-    assert seen.tags == STANDARD
+    (peeked,) = await jobs.peek()
+    assert peeked.tags == STANDARD
     async with jobs.consume(filters=CLASSES.absolute("standard"), until_idle=0) as deliveries:
         async for delivery in deliveries:
             await delivery.reject("not now")
@@ -142,11 +142,11 @@ async def test_a_message_is_delivered_at_once_while_consumers_that_filter_it_out
 
 async def test_two_filtered_listeners_of_one_session_take_only_their_own_messages(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    seen: dict[str, list[bytes]] = {"low": [], "standard": []}
+    handled: dict[str, list[bytes]] = {"low": [], "standard": []}
 
     def listener(name: str) -> zq.Listener[bytes]:
         async def handle(delivery: zq.Delivery[bytes]) -> None:
-            seen[name].append(delivery.body)
+            handled[name].append(delivery.body)
 
         return session.listener(jobs, handle, concurrency=4, filters=CLASSES.absolute(name))
 
@@ -159,8 +159,8 @@ async def test_two_filtered_listeners_of_one_session_take_only_their_own_message
             return await jobs.size() == 1
 
         await eventually(done, 30)
-    assert {int(body) % 2 for body in seen["low"]} == {0}
-    assert {int(body) % 2 for body in seen["standard"]} == {1}
+    assert {int(body) % 2 for body in handled["low"]} == {0}
+    assert {int(body) % 2 for body in handled["standard"]} == {1}
     assert [m.body for m in await jobs.peek()] == [b"for nobody"]
 
 

@@ -117,8 +117,8 @@ async def test_another_consumer_continues_the_group_of_a_dead_holder_at_the_same
     first = await held.take(session.queue("jobs"))
     assert first is not None
     assert first.value == b"1"
-    async with other.transaction() as nothing:
-        assert await nothing.take(other.queue("jobs")) is None  # the group is held
+    async with other.transaction() as other_tx:
+        assert await other_tx.take(other.queue("jobs")) is None  # the group is held
     await expire(session)
     values: list[bytes] = []
     async with other.queue("jobs").consume() as deliveries:
@@ -193,8 +193,8 @@ async def test_the_next_message_of_a_group_follows_after_a_dead_letter(session: 
     assert await queue.size() == 0
     assert await queue.dead_letters.redrive() == 2
     async with session.transaction() as tx:
-        again = await tx.take_many(queue, 3)
-        assert [(message.value, message.group) for message in again] == [(b"1", "customer 0"), (b"2", "customer 0")]
+        remaining = await tx.take_many(queue, 3)
+        assert [(message.value, message.group) for message in remaining] == [(b"1", "customer 0"), (b"2", "customer 0")]
 
 
 async def test_a_holder_cannot_commit_a_group_whose_claims_were_released_by_force(
@@ -206,8 +206,8 @@ async def test_a_holder_cannot_commit_a_group_whose_claims_were_released_by_forc
             assert len(await tx.take_many(session.queue("jobs"), 2)) == 2
             assert await other.queue("jobs").admin.release_claims() == 1
             async with other.transaction() as winner:
-                took = await winner.take_many(other.queue("jobs"), 2, timeout=10)
-                assert [message.value for message in took] == [b"0", b"1"]
+                taken = await winner.take_many(other.queue("jobs"), 2, timeout=10)
+                assert [message.value for message in taken] == [b"0", b"1"]
     async with session.transaction() as tx:
         assert [message.value for message in await tx.take_many(session.queue("jobs"), 5)] == [b"2"]
 
@@ -225,8 +225,8 @@ async def test_messages_with_and_without_a_group_share_a_queue(
         second = await tx.take(queue)
         assert second is not None
         assert {first.value, second.value} == {b"free", b"0"}
-        async with other.transaction() as elsewhere:
-            left = await elsewhere.take_many(other.queue("jobs"), 5)
+        async with other.transaction() as other_tx:
+            left = await other_tx.take_many(other.queue("jobs"), 5)
             assert [message.value for message in left] == [b"free too"]
 
 

@@ -164,8 +164,8 @@ async def test_clean_up_removes_attempts_only_of_ended_messages(
     assert cleaned.attempts == 1
     assert await server_view.children(f"{base}/meta") == [f"meta-{job}", "somebody-elses"]
     assert await server_view.children(f"{base}/locks") == []
-    (seen,) = await jobs.peek()
-    assert seen.attempt == 1
+    (peeked,) = await jobs.peek()
+    assert peeked.attempt == 1
 
 
 async def test_clean_up_keeps_the_attempt_of_a_message_that_was_just_claimed(
@@ -193,7 +193,7 @@ async def test_clean_up_ends_delays_that_expired_while_nobody_consumed(
     monkeypatch.setattr("aiozkqueue.operations.orphans.LATE", 0.0)
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
-    ended, announced_badly, going_on = await jobs.leases.take(3, lifetime=300)
+    ended, announced_badly, running = await jobs.leases.take(3, lifetime=300)
     dues = {name.partition("-")[2]: name for name in await server_view.children(f"{base}/due")}
     for lease in (ended, announced_badly):
         await server_view.delete(f"{base}/due/{dues[lease.id]}")
@@ -204,7 +204,7 @@ async def test_clean_up_ends_delays_that_expired_while_nobody_consumed(
     await server_view.create(due, f"items/{place}".encode())
     (cleaned,) = await session.admin.clean("jobs")
     assert cleaned.claims == 2
-    assert await server_view.children(f"{base}/locks") == [f"lock-{going_on.id}"]
+    assert await server_view.children(f"{base}/locks") == [f"lock-{running.id}"]
     assert {(await take_one(session)).id for _ in range(2)} == {ended.id, announced_badly.id}
 
 

@@ -31,19 +31,19 @@ def later(seconds: float) -> datetime:
 
 class Handler:
     def __init__(self, fails: int = 0) -> None:
-        self.seen: list[Notification[Invoice]] = []
+        self.handled: list[Notification[Invoice]] = []
         self.at: list[datetime] = []
         self._fails = fails
 
     async def __call__(self, notification: Notification[Invoice]) -> None:
-        self.seen.append(notification)
+        self.handled.append(notification)
         self.at.append(datetime.now(UTC))
-        if len(self.seen) <= self._fails:
+        if len(self.handled) <= self._fails:
             raise OSError("the mail server is down")
 
     async def called(self, count: int) -> None:
         async with asyncio.timeout(40):
-            while len(self.seen) < count:  # noqa: ASYNC110 -- no event reports it
+            while len(self.handled) < count:  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.01)
 
 
@@ -57,9 +57,9 @@ async def test_a_handler_gets_an_event_with_its_date_token_and_keys_when_it_is_d
     handler = Handler()
     async with invoices.listener(handler):
         await handler.called(1)
-    [seen] = handler.seen
-    assert (seen.id, seen.event, seen.effective_date) == (message_id, Invoice(account=7), date)
-    assert (seen.search_key1, seen.search_key2, seen.user_token, seen.attempt) == ("7", "tenant", "tok", 1)
+    [entry] = handler.handled
+    assert (entry.id, entry.event, entry.effective_date) == (message_id, Invoice(account=7), date)
+    assert (entry.search_key1, entry.search_key2, entry.user_token, entry.attempt) == ("7", "tenant", "tok", 1)
     assert handler.at[0] >= date - timedelta(milliseconds=50), "clocks of two programs may differ by that"
     [record] = [record async for record in invoices.queue.history()]
     assert (record.outcome.value, record.payload, record.attempts) == ("finished", b'{"account":7}', 1)
@@ -96,16 +96,16 @@ async def test_entries_are_found_by_both_keys_by_the_second_key_and_up_to_a_date
 async def test_an_entry_in_flight_is_shown_as_such_and_cannot_be_replaced_or_removed(
     invoices: NotificationQueue[Invoice],
 ) -> None:
-    going_on, done = asyncio.Event(), asyncio.Event()
+    started, done = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Notification[Invoice]) -> None:
-        going_on.set()
+        started.set()
         await done.wait()
 
     message_id = await invoices.schedule(Invoice(account=1), later(0), search_key2="t")
     await invoices.schedule(Invoice(account=2), later(3600), search_key2="t")
     async with invoices.listener(slow):
-        await going_on.wait()
+        await started.wait()
         found = {entry.event.account: entry.status for entry in await invoices.find("t")}
         assert found == {1: "in processing", 2: "future"}
         assert not await invoices.update(message_id, Invoice(account=5))
@@ -121,8 +121,8 @@ async def test_an_event_can_be_replaced_while_it_waits(invoices: NotificationQue
     handler = Handler()
     async with invoices.listener(handler):
         await handler.called(1)
-    [seen] = handler.seen
-    assert (seen.id, seen.event.account, seen.effective_date, seen.user_token) == (message_id, 2, date, "tok")
+    [entry] = handler.handled
+    assert (entry.id, entry.event.account, entry.effective_date, entry.user_token) == (message_id, 2, date, "tok")
     assert not await invoices.update(message_id, Invoice(account=3)), "it is gone"
 
 
@@ -236,7 +236,7 @@ async def test_a_handler_schedules_the_next_entry_in_the_commit_of_this_one(
     await invoices.schedule(Invoice(account=1), later(0))
     async with invoices.listener(again):
         await handler.called(3)
-    assert [notification.event.account for notification in handler.seen] == [1, 2, 3]
+    assert [notification.event.account for notification in handler.handled] == [1, 2, 3]
 
 
 async def test_a_failing_entry_is_retried_three_times_and_becomes_a_dead_letter_with_its_count(
@@ -248,7 +248,7 @@ async def test_a_failing_entry_is_retried_three_times_and_becomes_a_dead_letter_
         async with asyncio.timeout(40):
             while not await invoices.queue.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
                 await asyncio.sleep(0.02)
-    assert [notification.attempt for notification in handler.seen] == [1, 2, 3, 4]
+    assert [notification.attempt for notification in handler.handled] == [1, 2, 3, 4]
     [dead] = await invoices.queue.dead_letters.peek()
     assert (dead.attempts, "mail server" in dead.reason) == (4, True)
 

@@ -64,9 +64,9 @@ async def test_a_running_bus_continues_and_follows_a_newly_configured_policy(
     await bus.post(Event(number=1))
     async with session.transaction() as tx:
         await bus.post(Event(number=2), tx=tx)
-    elsewhere = Bus(other, "orders", Event, policy=named)
-    elsewhere.subscribe(Event, fails, name="fails")
-    async with bus.listener(), elsewhere.listener():
+    other_bus = Bus(other, "orders", Event, policy=named)
+    other_bus.subscribe(Event, fails, name="fails")
+    async with bus.listener(), other_bus.listener():
         await bus.post(Event(number=3))
         await until(lambda: _count(bus.queue(), 3))
     assert fails.calls <= 6
@@ -142,12 +142,12 @@ async def test_a_notification_queues_policy_can_be_configured_and_creating_it_ag
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
     events = await Notifications(session).create("billing", "events", Event)
-    elsewhere = await Notifications(other).get("billing", "events", Event)
-    await elsewhere.queue.configure(zq.QueueConfig(policy=NEW, history=zq.History(lifetime=60)))
+    other_events = await Notifications(other).get("billing", "events", Event)
+    await other_events.queue.configure(zq.QueueConfig(policy=NEW, history=zq.History(lifetime=60)))
     for opened in (session, other):
         with pytest.raises(AlreadyExistsError):
             await Notifications(opened).create("billing", "events", Event, policy=zq.AtLeastOnce(), history=False)
-    stored = await elsewhere.queue.configuration()
+    stored = await other_events.queue.configuration()
     assert (stored.policy, stored.history) == (NEW, zq.History(lifetime=60))
     await events.schedule(Event(number=1), datetime.now(UTC))
     fails = Failing()

@@ -68,30 +68,30 @@ async def test_a_retry_keeps_the_priority_and_the_place(session: zq.QueueSession
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     await jobs.put_many([b"urgent 1", b"urgent 2"], priority=-1)
     await jobs.put(b"plain")
-    seen: list[tuple[bytes, int]] = []
+    delivered: list[tuple[bytes, int]] = []
     async with jobs.consume(until_idle=0, prefetch=1) as deliveries:
         async for delivery in deliveries:
-            seen.append((delivery.value, delivery.attempt))
-            if seen == [(b"urgent 1", 1)]:
+            delivered.append((delivery.value, delivery.attempt))
+            if delivered == [(b"urgent 1", 1)]:
                 await delivery.rollback()
-    assert seen == [(b"urgent 1", 1), (b"urgent 1", 2), (b"urgent 2", 1), (b"plain", 1)]
+    assert delivered == [(b"urgent 1", 1), (b"urgent 1", 2), (b"urgent 2", 1), (b"plain", 1)]
 
 
 async def test_a_retry_after_a_backoff_overtakes_less_urgent_messages(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
     await jobs.put(b"urgent", priority=-1)
     await jobs.put_many([b"plain"] * 3000)
-    seen: list[tuple[bytes, int]] = []
+    delivered: list[tuple[bytes, int]] = []
     async with jobs.consume(until_idle=30, prefetch=1) as deliveries:
         async for delivery in deliveries:
-            seen.append((delivery.value, delivery.attempt))
-            if seen == [(b"urgent", 1)]:
+            delivered.append((delivery.value, delivery.attempt))
+            if delivered == [(b"urgent", 1)]:
                 await delivery.rollback()
-            elif seen[-1] == (b"urgent", 2):
+            elif delivered[-1] == (b"urgent", 2):
                 break
             else:
                 await asyncio.sleep(0.001)
-    assert len(seen) < 3000
+    assert len(delivered) < 3000
 
 
 async def test_a_redriven_dead_letter_keeps_its_priority(session: zq.QueueSession) -> None:

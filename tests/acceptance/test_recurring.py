@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 EVERY_SECOND = "* * * * * *"
 
 
-async def occurrences(queue: zq.Queue[bytes], count: int, patience: float = 30) -> list[datetime]:
+async def occurrences(queue: zq.Queue[bytes], count: int, timeout: float = 30) -> list[datetime]:
     """Wait until this many messages are stored; return their due dates."""
-    async with asyncio.timeout(patience):
+    async with asyncio.timeout(timeout):
         while await queue.size() < count:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)
     return [datetime.fromisoformat(message.headers["occurrence"]) for message in await queue.peek(10_000)]

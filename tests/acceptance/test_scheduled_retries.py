@@ -28,17 +28,17 @@ async def serve(
 
 async def test_the_nth_retry_is_due_at_its_offset_from_the_date_of_the_message(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
-    seen: list[float] = []
+    called_at: list[float] = []
 
     async def handler(_: zq.Delivery[bytes]) -> None:
-        seen.append(asyncio.get_running_loop().time())
+        called_at.append(asyncio.get_running_loop().time())
         await asyncio.sleep(0.5)  # the time that the handler takes does not change the next date
         raise zq.Retry(schedule=[1, 2, 3])
 
     began = asyncio.get_running_loop().time()
     await jobs.put(b"x")
     await serve(jobs, session, handler, lambda: _holds(jobs.dead_letters.size))
-    waited = [at - began for at in seen]
+    waited = [at - began for at in called_at]
     assert len(waited) == 4
     for after, due in zip(waited[1:], (1, 2, 3), strict=True):
         assert due - 0.1 < after < due + 10, waited

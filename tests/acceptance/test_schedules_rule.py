@@ -138,11 +138,11 @@ async def test_the_policy_bounds_crashes_in_a_scheduled_retry_and_the_schedule_c
         await asyncio.sleep(0.2)
 
     await jobs.put(b"x")
-    seen = watcher.queue("jobs")
+    watched_jobs = watcher.queue("jobs")
     async with session.listener(jobs, handler), asyncio.timeout(60):
-        while not await seen.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
+        while not await watched_jobs.dead_letters.size():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.05)
-    [dead] = await seen.dead_letters.peek()
+    [dead] = await watched_jobs.dead_letters.peek()
     assert attempts == [1, 2, 3, 4, 5]
     assert (dead.attempts, dead.reason.startswith("delivered 5 of 5 times")) == (5, True), dead.reason
 

@@ -81,10 +81,15 @@ async def test_a_message_its_node_does_not_take_is_reaped_once_with_its_tokens_e
     assert sorted(reaped) == [0, 1], "two reapers never duplicate a message"
     assert [meter.of("jobs").reaped for meter in meters] == reaped
     async with b.transaction() as tx:
-        again = await tx.take(b.queue("jobs"), timeout=10)
-    assert again is not None
-    assert (again.id, again.headers, again.key, again.attempt) == (message_id, {"user": "u1"}, "k", 2)
-    assert again.enqueued_at == put_at
+        redelivered = await tx.take(b.queue("jobs"), timeout=10)
+    assert redelivered is not None
+    assert (redelivered.id, redelivered.headers, redelivered.key, redelivered.attempt) == (
+        message_id,
+        {"user": "u1"},
+        "k",
+        2,
+    )
+    assert redelivered.enqueued_at == put_at
     assert await jobs.size() == 0
     assert [record.outcome.value async for record in jobs.history()] == ["reaped", "finished"]
 
@@ -224,8 +229,8 @@ async def test_another_session_of_the_node_takes_its_messages(
     zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession]
 ) -> None:
     await nodes["a"].queue("jobs").put(b"x")
-    async with zq.connect(zookeeper, root=queue_root, node="a") as again:
-        assert await take(again, timeout=30) == "x"
+    async with zq.connect(zookeeper, root=queue_root, node="a") as second_session:
+        assert await take(second_session, timeout=30) == "x"
 
 
 async def test_a_queue_whose_affinity_is_removed_delivers_to_all_nodes(

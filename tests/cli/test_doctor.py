@@ -197,9 +197,9 @@ def test_an_unreachable_server_is_a_warning_while_another_serves(cli: Cli) -> No
     hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},127.0.0.1:1"
     done = cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts)
     assert done.status == 0, done.text
-    known, away = of_kind(done, "server")
+    known, unreachable = of_kind(done, "server")
     assert known["version"]
-    assert away == {
+    assert unreachable == {
         "kind": "server",
         "address": "127.0.0.1:1",
         "reachable": False,

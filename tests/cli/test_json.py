@@ -60,5 +60,5 @@ def test_unbundled_queues_are_reported_as_objects(cli: Cli) -> None:
 def test_a_removed_job_is_reported_as_an_object(cli: Cli) -> None:
     assert cli("jobs", "add", "nightly", "0 3 * * *", "reports", "x").status == 0
     assert cli("jobs", "remove", "nightly", "--json").records == [{"name": "nightly", "removed": True}]
-    again = cli("jobs", "remove", "nightly", "--json")
-    assert (again.status, again.records) == (1, [])
+    repeated = cli("jobs", "remove", "nightly", "--json")
+    assert (repeated.status, repeated.records) == (1, [])

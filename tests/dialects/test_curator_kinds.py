@@ -141,18 +141,18 @@ async def test_a_bounded_queue_limits_us_and_curator(
 ) -> None:
     """Both count the last put: our session because it has not listed before, Curator because the test waits for it."""
     locks = f"{path}-locks"
-    queue, beside = (opened.curator_queue(path, lock_path=locks) for opened in (session, other))
+    queue, other_queue = (opened.curator_queue(path, lock_path=locks) for opened in (session, other))
     await queue.configure(zq.QueueConfig(max_size=3))
     await curator.ask("open", "q", "queue", path, locks, 3)
     await queue.put_many([b"1", b"2"])
     await curator.ask("put", "q", b"3".hex())
     with pytest.raises(zq.QueueFullError):
-        await beside.put(b"4")
+        await other_queue.put(b"4")
     async with asyncio.timeout(60):
         while await curator.ask("cached", "q") != "3":  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.02)
     assert await curator.ask("put", "q", b"4".hex(), 300) == "false"
-    waiting = asyncio.create_task(beside.put(b"4", timeout=60))
+    waiting = asyncio.create_task(other_queue.put(b"4", timeout=60))
     assert await awaited(session, queue, 1) == [b"1"]
     await waiting
     assert await drained(session, queue) == [b"2", b"3", b"4"]

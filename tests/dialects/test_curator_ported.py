@@ -243,7 +243,7 @@ async def test_several_bounded_producers_and_consumers_keep_the_bound(
     queues = [opened.curator_queue(path, lock_path=locks) for opened in (session, other)]
     await queues[0].configure(zq.QueueConfig(max_size=most))
     await curator.ask("open", "q", "queue", path, locks, most)
-    seen: list[int] = []
+    sizes: list[int] = []
 
     async def ours(queue: zq.CuratorQueue[bytes]) -> None:
         for _ in range(each):
@@ -255,7 +255,7 @@ async def test_several_bounded_producers_and_consumers_keep_the_bound(
 
     async def look() -> None:
         while True:
-            seen.append(len(await server_view.children(path)))
+            sizes.append(len(await server_view.children(path)))
 
     looking = asyncio.create_task(look())
     puts = asyncio.gather(*(ours(queue) for queue in queues), theirs())
@@ -263,7 +263,7 @@ async def test_several_bounded_producers_and_consumers_keep_the_bound(
     await puts
     looking.cancel()
     assert Counter(bodies) == {b"ours": 2 * each, b"theirs": each}
-    assert max(seen) <= 2 * most
+    assert max(sizes) <= 2 * most
 
 
 async def test_a_full_bounded_queue_accepts_a_put_when_a_message_is_handled(

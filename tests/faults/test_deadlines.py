@@ -24,21 +24,21 @@ LATE = 0.2  # seconds by which a call may exceed its deadline
 TICK = 0.01  # seconds between two readings of the clock
 
 
-class Away:
+class Outage:
     """An outage of the server of a session."""
 
     def __init__(self, proxy: ZooKeeperProxy, session: zq.QueueSession) -> None:
         self._proxy = proxy
         self._zookeeper = core_of(session).zookeeper
 
-    async def go(self) -> None:
+    async def begin(self) -> None:
         """Lose the connection, and wait until the client notices."""
         self._proxy.refuse()
         self._proxy.reset_connections()
         while self._zookeeper.state is State.CONNECTED:  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
-    async def come_back(self) -> None:
+    async def end(self) -> None:
         """Accept connections again, and wait until the client has reconnected."""
         await self._proxy.listen()
         async with asyncio.timeout(30):
@@ -72,17 +72,17 @@ async def test_a_commit_that_waits_for_a_connection_is_withdrawn_at_its_timeout(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        jobs, away = session.queue("jobs"), Away(proxy, session)
+        jobs, outage = session.queue("jobs"), Outage(proxy, session)
         await jobs.put(b"a")
         async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
             tx.put("jobs", b"b")
-            await away.go()
+            await outage.begin()
             async with ends_by(0.3):
                 with pytest.raises(zq.NotCommittedError, match="nothing was applied"):
                     await tx.commit(timeout=0.3)
         assert tx.outcome is zq.Outcome.ROLLED_BACK
-        await away.come_back()
+        await outage.end()
         await account.unlocked("jobs")
         await jobs.put(b"c")
         assert await account.bodies("jobs") == [b"a", b"c"]
@@ -93,15 +93,15 @@ async def test_the_first_write_of_a_session_is_withdrawn_too(
 ) -> None:
     """Its commit slot does not exist yet; it is created once there is a connection."""
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        jobs, away = session.queue("jobs"), Away(proxy, session)
+        jobs, outage = session.queue("jobs"), Outage(proxy, session)
         assert await jobs.size() == 0
-        await away.go()
+        await outage.begin()
         async with session.transaction(autocommit=False) as tx:
             tx.put("jobs", b"a")
             async with ends_by(0.3):
                 with pytest.raises(zq.NotCommittedError):
                     await tx.commit(timeout=0.3)
-        await away.come_back()
+        await outage.end()
         await jobs.put(b"b")
         assert await account.bodies("jobs") == [b"b"]
 
@@ -120,11 +120,11 @@ async def test_a_cancelled_put_of_which_nothing_was_sent_returns_at_once(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        jobs, away = session.queue("jobs"), Away(proxy, session)
+        jobs, outage = session.queue("jobs"), Outage(proxy, session)
         await jobs.put(b"a")
-        await away.go()
+        await outage.begin()
         assert await cancelled(asyncio.create_task(jobs.put(b"b"))) < 0.1
-        await away.come_back()
+        await outage.end()
         await jobs.put(b"c")
         assert await account.bodies("jobs") == [b"a", b"c"]
 
@@ -133,14 +133,14 @@ async def test_a_cancelled_commit_of_which_nothing_was_sent_returns_at_once(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
-        jobs, away = session.queue("jobs"), Away(proxy, session)
+        jobs, outage = session.queue("jobs"), Outage(proxy, session)
         await jobs.put(b"a")
         async with session.transaction(autocommit=False) as tx:
             assert await tx.take(jobs) is not None
-            await away.go()
+            await outage.begin()
             assert await cancelled(asyncio.create_task(tx.commit())) < 0.1
         assert tx.outcome is zq.Outcome.ROLLED_BACK
-        await away.come_back()
+        await outage.end()
         await account.unlocked("jobs")
         assert await account.bodies("jobs") == [b"a"]
 
@@ -265,7 +265,7 @@ async def test_a_read_ends_in_time_while_the_server_is_unreachable(
 ) -> None:
     async with opened(proxy, root) as session:
         if how == "away":
-            await Away(proxy, session).go()
+            await Outage(proxy, session).go()
         else:
             proxy.stall()
         async with ends_by(PATIENCE):
@@ -278,11 +278,11 @@ async def test_a_change_ends_in_time_while_the_server_is_unreachable_and_is_not_
     proxy: ZooKeeperProxy, account: Account, root: str, name: str
 ) -> None:
     async with opened(proxy, root) as session:
-        await Away(proxy, session).go()
+        await Outage(proxy, session).go()
         async with ends_by(PATIENCE):
             with pytest.raises(zq.NotCommittedError):
                 await CHANGES[name](session)
-        await Away(proxy, session).come_back()
+        await Outage(proxy, session).come_back()
         await session.queue("jobs").put(b"last")
         assert await account.bodies("jobs") == [b"a", b"last"]
         assert [message.value for message in await session.queue("keyed").peek()] == [b"a"]
@@ -303,11 +303,11 @@ async def test_a_change_ends_in_time_while_the_server_does_not_answer(
 
 async def test_the_timeout_of_a_put_covers_the_whole_call(proxy: ZooKeeperProxy, account: Account, root: str) -> None:
     async with opened(proxy, root) as session:
-        await Away(proxy, session).go()
+        await Outage(proxy, session).go()
         async with ends_by(0.2):
             with pytest.raises(zq.NotCommittedError):
                 await session.queue("jobs").put(b"b", timeout=0.2)
-        await Away(proxy, session).come_back()
+        await Outage(proxy, session).come_back()
         proxy.stall()
         async with ends_by(0.2):
             with pytest.raises(zq.OutcomeUnknownError):
@@ -357,11 +357,11 @@ async def test_a_take_distinguishes_an_empty_queue_from_an_unreachable_server(
     async with opened(proxy, root) as session, session.transaction() as tx:
         assert await tx.take(session.queue("jobs")) is not None
         assert await tx.take(session.queue("jobs"), timeout=timeout) is None
-        await Away(proxy, session).go()
+        await Outage(proxy, session).go()
         async with ends_by(timeout or PATIENCE):
             with pytest.raises(zq.ConnectionLostError):
                 await tx.take(session.queue("jobs"), timeout=timeout)
-        await Away(proxy, session).come_back()
+        await Outage(proxy, session).come_back()
 
 
 @pytest.mark.parametrize("fault", ["hold_request", pytest.param("hold_reply", marks=pytest.mark.slow)])

@@ -310,7 +310,7 @@ async def test_a_listener_survives_the_end_of_its_zookeeper_session(
 async def test_a_loop_survives_the_end_of_its_zookeeper_session(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str, policy: zq.Policy, prefetch: int
 ) -> None:
-    seen: list[bytes] = []
+    delivered: list[bytes] = []
     async with (
         zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
         zq.connect(quick, root=root, session_timeout=20) as other,
@@ -319,18 +319,18 @@ async def test_a_loop_survives_the_end_of_its_zookeeper_session(
         await jobs.put_many([b"a", b"b", b"c"])
         async with jobs.consume(prefetch=prefetch) as deliveries, asyncio.timeout(60):
             async for delivery in deliveries:
-                seen.append(delivery.body)
+                delivered.append(delivery.body)
                 delivery.put("results", delivery.body)
-                if len(seen) == 2:
+                if len(delivered) == 2:
                     async with blackout(session):
                         await other.queue("jobs").put(b"d")
-                if len(seen) == 5:
+                if len(delivered) == 5:
                     await delivery.commit()
                     break
         await account.unlocked("jobs")
     assert sorted(await account.bodies("results")) == [b"a", b"b", b"c", b"d"]
     assert await account.bodies("jobs") == []
-    assert sorted(seen) == [b"a", b"b", b"b", b"c", b"d"]
+    assert sorted(delivered) == [b"a", b"b", b"b", b"c", b"d"]
 
 
 async def test_a_waiting_take_survives_the_end_of_its_zookeeper_session(

@@ -486,8 +486,8 @@ async def test_a_key_without_permission_sees_the_reason(
 
 
 async def test_the_dashboard_follows_the_dark_color_scheme(page: Page) -> None:
-    grounds: dict[str, str] = {}
+    backgrounds: dict[str, str] = {}
     for scheme in ("light", "dark"):
         await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-        grounds[scheme] = await page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert grounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
+        backgrounds[scheme] = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert backgrounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}

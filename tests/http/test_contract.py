@@ -171,8 +171,8 @@ async def test_a_message_is_polled_again_after_its_claim_ends(service: Service) 
     await service.post("/queue/1/q/send", json=1)
     began = monotonic()
     (first,) = await service.poll("q", ttl=1)
-    (again,) = await service.poll("q", wait=60)
-    assert again == first
+    (repeated,) = await service.poll("q", wait=60)
+    assert repeated == first
     assert monotonic() - began > 0.95
 
 
@@ -200,9 +200,9 @@ async def test_a_renewal_with_a_ttl_of_zero_releases_the_claim(service: Service)
 
 async def test_an_acknowledgement_needs_no_live_claim_and_can_be_repeated(service: Service) -> None:
     await service.post("/queue/1/q/sendbatch", json=[1, 2])
-    (seen, _) = (await service.get("/queue/1/q/peek")).json()
+    (peeked, _) = (await service.get("/queue/1/q/peek")).json()
     for _ in range(2):
-        assert (await service.post("/queue/1/q/ack", json=[seen["id"], seen["id"]])).json() == OK
+        assert (await service.post("/queue/1/q/ack", json=[peeked["id"], peeked["id"]])).json() == OK
     assert payloads(await service.poll("q")) == [2]
     assert (await service.post("/queue/1/q/ack", json=[])).json() == OK
 

@@ -85,8 +85,8 @@ async def test_a_visitor_without_a_key_must_sign_in(service: Service) -> None:
         cookie = right.headers["set-cookie"]
         for attribute in ("HttpOnly", "SameSite=strict", "Path=/"):
             assert attribute in cookie
-        elsewhere = await client.post("/sign-in", data={"key": service.key}, headers={"Sec-Fetch-Site": "cross-site"})
-        assert elsewhere.status_code == 403
+        cross_site = await client.post("/sign-in", data={"key": service.key}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert cross_site.status_code == 403
 
 
 async def test_pages_allow_no_foreign_script(browser: httpx.AsyncClient, session: zq.QueueSession) -> None:

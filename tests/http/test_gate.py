@@ -24,9 +24,9 @@ class TestBuckets:
 
     def test_a_client_above_its_rate_is_slowed_down_and_not_locked_out(self) -> None:
         buckets = Buckets(5)
-        let_in = [number / 10 for number in range(150) if not buckets.spend(ME, number / 10)]
-        assert len(let_in) == pytest.approx(10 + 15 * 5, abs=2)
-        assert [at for at in let_in if at > 10], "requests are accepted until the end"
+        allowed = [number / 10 for number in range(150) if not buckets.spend(ME, number / 10)]
+        assert len(allowed) == pytest.approx(10 + 15 * 5, abs=2)
+        assert [at for at in allowed if at > 10], "requests are accepted until the end"
 
     def test_a_limited_client_gets_the_time_until_its_next_request(self) -> None:
         buckets = Buckets(0.5)

@@ -72,13 +72,13 @@ class Traffic:
 
     async def consume(self) -> None:
         while not self.over:
-            asked_before = set(self.gone)
+            gone_before = set(self.gone)
             try:
                 messages = await self._queues.poll("q", claim_ttl=5, limit=5, wait=1)
             except ServiceError:
                 continue
             ids = {message.id: int(str(message.payload)) for message in messages}
-            self.repeated |= ids.keys() & asked_before
+            self.repeated |= ids.keys() & gone_before
             await asyncio.sleep(random.uniform(0, 0.05))
             try:
                 await self._queues.acknowledge("q", list(ids))

@@ -229,17 +229,17 @@ async def test_an_outage_of_both_sessions_of_a_server_is_logged_once(
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
 
-        async def lasts() -> bool:
+        async def outage_logged() -> bool:
             return bool(lines("no connection to "))
 
-        await eventually(lasts, 60)
+        await eventually(outage_logged, 60)
         await asyncio.sleep(3)  # time for each session to try again
         await zookeeper_proxy.listen()
 
-        async def back() -> bool:
+        async def resumed() -> bool:
             return bool(lines("resumed session")) and zookeeper_proxy.connections == 2
 
-        await eventually(back, 60)
+        await eventually(resumed, 60)
         await asyncio.sleep(1)  # time for both sessions to be established
         assert [len(lines(text)) for text in ("lost", "no connection to ", "resumed session")] == [1, 1, 1], caplog.text
 
@@ -261,16 +261,16 @@ async def test_an_outage_of_the_session_for_listings_alone_is_logged(
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
 
-        async def lasts() -> bool:
+        async def outage_logged() -> bool:
             return "no connection to " in caplog.text
 
-        await eventually(lasts, 60)
+        await eventually(outage_logged, 60)
         await zookeeper_proxy.listen()
 
-        async def back() -> bool:
+        async def resumed() -> bool:
             return "resumed session" in caplog.text
 
-        await eventually(back, 60)
+        await eventually(resumed, 60)
 
 
 async def test_a_send_while_zookeeper_is_frozen_is_refused_after_its_patience(

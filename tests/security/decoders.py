@@ -43,8 +43,8 @@ def envelope(data: bytes) -> None:
 
 
 def config(data: bytes) -> None:
-    again = StoredConfig.decode(data)
-    assert StoredConfig.decode(again.encode()) == again
+    decoded = StoredConfig.decode(data)
+    assert StoredConfig.decode(decoded.encode()) == decoded
 
 
 def bundle(data: bytes) -> None:
@@ -52,8 +52,8 @@ def bundle(data: bytes) -> None:
 
 
 def bundle_record(data: bytes) -> None:
-    again = BundleRecord.decode(data)
-    assert BundleRecord.decode(again.encode()) == again
+    decoded = BundleRecord.decode(data)
+    assert BundleRecord.decode(decoded.encode()) == decoded
 
 
 def lock(data: bytes) -> None:
@@ -65,10 +65,10 @@ def attempts(data: bytes) -> None:
 
 
 def job(data: bytes) -> None:
-    again = JobRecord.decode(data)
+    decoded = JobRecord.decode(data)
     # Fields that other programs added may exceed the limit of what we write.
     with contextlib.suppress(InvalidOptionError):
-        assert JobRecord.decode(again.encode()) == again
+        assert JobRecord.decode(decoded.encode()) == decoded
 
 
 def move(data: bytes) -> None:
@@ -78,13 +78,13 @@ def move(data: bytes) -> None:
 def samples(data: bytes) -> None:
     for stored in (data, zlib.compress(data)):
         with contextlib.suppress(MalformedError):
-            again = SampleRecord.decode(stored)
-            assert SampleRecord.decode(again.encode()) == again
+            decoded = SampleRecord.decode(stored)
+            assert SampleRecord.decode(decoded.encode()) == decoded
 
 
 def bus(data: bytes) -> None:
-    again = BusRecord.decode(data)
-    assert BusRecord.decode(again.encode()) == again
+    decoded = BusRecord.decode(data)
+    assert BusRecord.decode(decoded.encode()) == decoded
 
 
 def history(data: bytes) -> None:

@@ -129,11 +129,11 @@ async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
     async with session_of(secured.hosts, root, identity.alice) as session:
         await fill(session.queue("jobs"))
     before = await superuser.data(root)
-    async with session_of(secured.hosts, root, identity.mallory) as stranger:
-        jobs: zq.Queue[bytes] = stranger.queue("jobs")
-        for act in attempts_on(stranger, jobs):
+    async with session_of(secured.hosts, root, identity.mallory) as unauthorized:
+        jobs: zq.Queue[bytes] = unauthorized.queue("jobs")
+        for attempt in attempts_on(unauthorized, jobs):
             with pytest.raises(zq.AccessDeniedError, match="jobs"):
-                await asyncio.wait_for(act(), 30)
+                await asyncio.wait_for(attempt(), 30)
     after = await superuser.data(root)
     assert after == before
     async with session_of(secured.hosts, root, identity.alice) as session:
@@ -146,17 +146,17 @@ async def test_an_unauthorized_user_is_denied_at_once_and_changes_nothing(
 
 
 @pytest.mark.parametrize("below", ["", "/inner"], ids=["the root", "a root below it"])
-async def test_a_stranger_gets_no_key_and_no_secret_of_the_http_service(
+async def test_an_unauthorized_user_gets_no_key_and_no_secret_of_the_http_service(
     secured: EmbeddedZooKeeper, root: str, below: str
 ) -> None:
     identity = IDENTITIES["digest"]
     async with session_of(secured.hosts, root, identity.alice) as session:
         await session.queue("jobs").put(b"1")
-    async with session_of(secured.hosts, f"{root}{below}", identity.mallory) as stranger:
+    async with session_of(secured.hosts, f"{root}{below}", identity.mallory) as unauthorized:
         with pytest.raises(zq.AccessDeniedError, match=r"\.keys"):
-            await asyncio.wait_for(Keys(core_of(stranger)).create("mallory", ["queue|*|*"]), 30)
+            await asyncio.wait_for(Keys(core_of(unauthorized)).create("mallory", ["queue|*|*"]), 30)
         with pytest.raises(zq.AccessDeniedError, match=r"\.tokens"):
-            await asyncio.wait_for(MessageIds(core_of(stranger)).rotate(), 30)
+            await asyncio.wait_for(MessageIds(core_of(unauthorized)).rotate(), 30)
 
 
 async def test_a_digest_password_is_changed_while_the_queue_is_in_use(secured: EmbeddedZooKeeper, root: str) -> None:
@@ -283,9 +283,9 @@ async def test_every_operation_after_a_reconnect_with_refused_credentials_is_den
         before = await superuser.data(root)
         core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]
         proxy.reset_connections()
-        for act in attempts_on(session, jobs):
+        for attempt in attempts_on(session, jobs):
             with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):
-                await asyncio.wait_for(act(), 30)
+                await asyncio.wait_for(attempt(), 30)
         assert await superuser.data(root) == before
 
 
@@ -295,11 +295,11 @@ async def test_an_access_error_without_a_queue_names_the_root(
 ) -> None:
     async with session_of(secured.hosts, root, identity.alice) as session:
         await session.queue("jobs").put(b"1")
-    async with session_of(secured.hosts, root, identity.mallory) as stranger:
+    async with session_of(secured.hosts, root, identity.mallory) as unauthorized:
         with pytest.raises(zq.AccessDeniedError, match=root):
-            await asyncio.wait_for(stranger.admin.diagnose(), 30)
+            await asyncio.wait_for(unauthorized.admin.diagnose(), 30)
         with pytest.raises(zq.AccessDeniedError, match="other"):
-            await asyncio.wait_for(stranger.queue("other").put(b"1"), 30)
+            await asyncio.wait_for(unauthorized.queue("other").put(b"1"), 30)
 
 
 async def test_an_error_about_a_job_names_it_and_the_missing_right(zookeeper: str, queue_root: str) -> None:
@@ -310,13 +310,13 @@ async def test_an_error_about_a_job_names_it_and_the_missing_right(zookeeper: st
         async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=readable) as owning:
             await Jobs(owning).add("nightly", "0 3 * * *", "q", b"")
         jobs = Jobs(session)
-        for act, right in (
+        for attempt, right in (
             (jobs.add("hourly", "0 * * * *", "q", b""), f"'hourly': .* no right to create children of {schedule};"),
             (jobs.remove("nightly"), f"'nightly': .* no right to delete children of {schedule};"),
             (jobs.pause("nightly"), f"'nightly': .* no right to write {schedule}/nightly;"),
         ):
             with pytest.raises(zq.AccessDeniedError, match=f"^job {right} use the credentials of"):
-                await act
+                await attempt
 
 
 @pytest.mark.parametrize("readable", [False, True])

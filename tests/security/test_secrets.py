@@ -43,10 +43,10 @@ async def test_logs_and_errors_contain_no_password(
             outputs += [repr(session), repr(vars(session)), repr(vars(session._runtime))]
             client = session._runtime.zookeeper
             outputs += [repr(client), repr(vars(client)), repr(vars(client._session))]  # type: ignore[attr-defined]
-        async with session_of(proxy.hosts, root, identity.mallory) as stranger:
-            for act in attempts_on(stranger, stranger.queue("jobs")):
+        async with session_of(proxy.hosts, root, identity.mallory) as unauthorized:
+            for attempt in attempts_on(unauthorized, unauthorized.queue("jobs")):
                 with pytest.raises(zq.AccessDeniedError) as denied:
-                    await act()
+                    await attempt()
                 outputs.append("".join(traceback.format_exception(denied.value)))
     wrong = zq.Auth.sasl("alice", MALLORY_SECRET)
     with pytest.raises(zq.AccessDeniedError) as refused:
@@ -144,11 +144,11 @@ async def test_a_denied_listener_ends_at_once_and_logs_its_error_without_the_pas
     caplog.set_level(logging.DEBUG)
     async with session_of(secured.hosts, root, IDENTITIES["digest"].alice) as session:
         await session.queue("q").put(b"1")
-    async with session_of(secured.hosts, root, IDENTITIES["digest"].mallory) as stranger:
+    async with session_of(secured.hosts, root, IDENTITIES["digest"].mallory) as unauthorized:
 
         async def handler(_: zq.Delivery[bytes]) -> None: ...
 
         with pytest.raises(zq.AccessDeniedError, match="'q'"):
-            async with asyncio.timeout(60), stranger.listener(stranger.queue("q"), handler):
+            async with asyncio.timeout(60), unauthorized.listener(unauthorized.queue("q"), handler):
                 await asyncio.Event().wait()
     assert secrets_in(caplog.text) == []

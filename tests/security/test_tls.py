@@ -40,9 +40,9 @@ async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
 async def refused(why: str, hosts: str, root: str, tls: ssl.SSLContext) -> None:
     """Try to connect until the error gives the reason."""
     error = ""
-    for patience in TIMEOUTS:
+    for timeout in TIMEOUTS:
         with pytest.raises(zq.ConnectionLostError) as lost:
-            async with zq.connect(hosts, root=root, tls=tls, connect_timeout=patience):
+            async with zq.connect(hosts, root=root, tls=tls, connect_timeout=timeout):
                 pass
         if re.search(why, error := str(lost.value)):
             return
@@ -102,8 +102,8 @@ async def test_mutual_tls_accepts_only_clients_with_a_certificate(
 async def test_a_client_certificate_of_an_unknown_authority_is_refused(
     strict: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    stranger = await asyncio.to_thread(make_certificates, tmp_path)
-    trusting.load_cert_chain(stranger.client)
+    unknown = await asyncio.to_thread(make_certificates, tmp_path)
+    trusting.load_cert_chain(unknown.client)
     await refused("the server rejects the client's certificate: load one", strict.secure_hosts, root, trusting)
 
 
@@ -181,7 +181,7 @@ async def rejected(transport: Session) -> None:
 async def test_a_service_reads_its_certificate_again_when_it_connects_again(
     strict: EmbeddedZooKeeper, root: str, certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stranger = await asyncio.to_thread(make_certificates, tmp_path)
+    unknown = await asyncio.to_thread(make_certificates, tmp_path)
     certificate = tmp_path / "used.pem"
     await asyncio.to_thread(shutil.copy, certificates.client, certificate)
     async with service(strict, root, certificates, certificate).open() as session:
@@ -195,7 +195,7 @@ async def test_a_service_reads_its_certificate_again_when_it_connects_again(
         await session.queue("q").put(b"2", timeout=60)  # with the earlier certificate
         assert "the earlier ones stay in use" in caplog.text
 
-        await asyncio.to_thread(shutil.copy, stranger.client, certificate)
+        await asyncio.to_thread(shutil.copy, unknown.client, certificate)
         transport.connection.abort("to connect again")
         await rejected(transport)
 
@@ -207,11 +207,11 @@ async def test_a_service_reads_its_certificate_again_when_it_connects_again(
 async def test_a_program_connects_again_with_a_certificate_loaded_into_its_context(
     strict: EmbeddedZooKeeper, root: str, certificates: Certificates, trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    stranger = await asyncio.to_thread(make_certificates, tmp_path)
+    unknown = await asyncio.to_thread(make_certificates, tmp_path)
     trusting.load_cert_chain(certificates.client)
     async with zq.connect(strict.secure_hosts, root=root, session_timeout=60, tls=trusting) as session:
         await session.queue("q").put(b"1")
-        trusting.load_cert_chain(stranger.client)
+        trusting.load_cert_chain(unknown.client)
         transport = core_of(session).zookeeper._session  # type: ignore[attr-defined] # private to the client
         transport.connection.abort("to connect again")
         await rejected(transport)

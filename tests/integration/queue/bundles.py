@@ -58,13 +58,13 @@ async def bundled(
 
 
 async def drain(
-    session: zq.QueueSession, queue: zq.Queue[bytes], patience: float = 1.0, *, expected: int = 0
+    session: zq.QueueSession, queue: zq.Queue[bytes], idle: float = 1.0, *, expected: int = 0
 ) -> list[bytes]:
     """Take and commit messages one by one until none arrives; wait longer for the expected number."""
     values: list[bytes] = []
     while True:
         async with session.transaction() as tx:
-            message = await tx.take(queue, timeout=patience if len(values) >= expected else 30)
+            message = await tx.take(queue, timeout=idle if len(values) >= expected else 30)
             if message is None:
                 return values
             await tx.commit()

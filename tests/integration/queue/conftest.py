@@ -94,26 +94,26 @@ def expire(zookeeper: str) -> Callable[[zq.QueueSession], Awaitable[None]]:
     return end
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], patience: float = 30) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], timeout: float = 30) -> None:
     """Wait until the condition holds. Raises: TimeoutError."""
-    async with asyncio.timeout(patience):
+    async with asyncio.timeout(timeout):
         while not await condition():  # noqa: ASYNC110 -- no event reports it
             await asyncio.sleep(0.01)
 
 
-async def no_locks(locks: Locks, patience: float = 30) -> None:
+async def no_locks(locks: Locks, timeout: float = 30) -> None:
     """Wait until no lock is left: unneeded claims and claims of ended takers are released a moment later."""
 
     async def none() -> bool:
         return await locks() == []
 
-    await eventually(none, patience)
+    await eventually(none, timeout)
 
 
-async def take_one(session: zq.QueueSession, queue: str = "jobs", patience: float = 30) -> zq.Message[bytes]:
+async def take_one(session: zq.QueueSession, queue: str = "jobs", timeout: float = 30) -> zq.Message[bytes]:
     """Take and commit the next message."""
     async with session.transaction() as tx:
-        message = await tx.take(session.queue(queue), timeout=patience)
+        message = await tx.take(session.queue(queue), timeout=timeout)
         assert message is not None
     return message
 

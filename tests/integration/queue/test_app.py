@@ -126,21 +126,21 @@ async def test_a_test_calls_a_handler_without_a_server() -> None:
 async def test_a_job_is_handled_at_its_time(queue_session: zq.QueueSession, queue_clock: TestClock) -> None:
     app = zq.App("127.0.0.1:1")
     occurrences: list[str] = []
-    again = asyncio.Event()
+    handled_again = asyncio.Event()
 
     @app.cron("0 3 * * *", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
     async def nightly(delivery: zq.Delivery[bytes]) -> None:
         occurrences.append(delivery.headers["occurrence"])
         if delivery.attempt == 1:
             raise OSError
-        again.set()
+        handled_again.set()
 
     async with app.serve(queue_session):
         (job,) = await Jobs(queue_session).list()
         assert (job.name, job.queue, job.cron, job.zone) == ("nightly", "nightly", "0 3 * * *", "UTC")
         queue_clock.advance(24 * 3600)
         async with asyncio.timeout(60):
-            await again.wait()
+            await handled_again.wait()
     assert len(occurrences) == 2  # the failed attempt and the next one
     assert len(set(occurrences)) == 1
     assert occurrences[0].endswith("T03:00:00+00:00")

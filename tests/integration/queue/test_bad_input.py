@@ -40,10 +40,10 @@ async def _nothing_lost_and_the_connection_kept(session: zq.QueueSession) -> Asy
     before = session.queue("before")
     identity = await before.put(b"1")
     client = session._runtime.zookeeper
-    kept = (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
+    expected = (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
     yield
     assert [message.id for message in await before.peek()] == [identity]
-    assert kept == (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
+    assert expected == (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ async def test_an_error_shows_a_key_that_is_not_text_unchanged(session: zq.Queue
 async def test_invalid_durations_and_counts_are_refused(session: zq.QueueSession) -> None:
     jobs: Any = session.queue("jobs")
     maker: Any = session
-    no_durations: list[Any] = [-1, math.nan, "1", timedelta(seconds=-1), True]
-    for bad in no_durations:
+    invalid_durations: list[Any] = [-1, math.nan, "1", timedelta(seconds=-1), True]
+    for bad in invalid_durations:
         async with session.transaction(autocommit=False) as tx:
             take: Any = tx.take
             with pytest.raises(zq.InvalidOptionError, match="timeout"):
@@ -241,8 +241,8 @@ async def test_invalid_durations_and_counts_are_refused(session: zq.QueueSession
             jobs.consume(until_idle=bad)
         with pytest.raises(zq.InvalidOptionError, match="drain_timeout"):
             maker.listener(jobs, no_handler, drain_timeout=bad)
-    no_counts: list[Any] = [0, -1, 1.5, True, None]
-    for bad in no_counts:
+    invalid_counts: list[Any] = [0, -1, 1.5, True, None]
+    for bad in invalid_counts:
         async with session.transaction(autocommit=False) as tx:
             take_many: Any = tx.take_many
             with pytest.raises(zq.InvalidOptionError, match="limit"):
@@ -278,11 +278,11 @@ async def test_a_value_that_is_not_a_policy_is_refused(policy: Any, session: zq.
 async def test_a_value_that_is_not_a_queue_is_refused(session: zq.QueueSession) -> None:
     async with session.transaction(autocommit=False) as tx:
         anything: Any = tx
-        for no_queue in (None, 7, b"jobs"):
+        for value in (None, 7, b"jobs"):
             with pytest.raises(zq.InvalidOptionError, match="queue"):
-                anything.put(no_queue, b"1")
+                anything.put(value, b"1")
             with pytest.raises(zq.InvalidOptionError, match="queue"):
-                await anything.take(no_queue)
+                await anything.take(value)
         with pytest.raises(zq.InvalidOptionError, match="queue"):
             await anything.take("jobs")
 
@@ -308,9 +308,9 @@ async def test_an_object_of_another_session_is_refused(session: zq.QueueSession,
         await session.admin.moves.start(jobs, "others")
     with refused:
         await Jobs(session).add("job", "* * * * *", jobs, b"1")
-    async with other.transaction(autocommit=False) as theirs:
-        with pytest.raises(zq.InvalidOptionError, match=f"{theirs.id} belongs to another session"):
-            await NotificationQueue(session, "s", "n", bytes).schedule(b"1", datetime.now(UTC), tx=theirs)
+    async with other.transaction(autocommit=False) as other_tx:
+        with pytest.raises(zq.InvalidOptionError, match=f"{other_tx.id} belongs to another session"):
+            await NotificationQueue(session, "s", "n", bytes).schedule(b"1", datetime.now(UTC), tx=other_tx)
     assert not await jobs.exists()
     assert not await own.exists()
 

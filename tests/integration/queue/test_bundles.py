@@ -181,7 +181,7 @@ async def test_groups_keep_their_order_beside_bundles(
     await queue.put_many(BODIES)
     assert len(await stored.bundles()) == 4
 
-    seen: dict[str | None, list[bytes]] = {}
+    handled: dict[str | None, list[bytes]] = {}
     running: set[str | None] = set()
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
@@ -191,7 +191,7 @@ async def test_groups_keep_their_order_beside_bundles(
             running.add(group)
             await asyncio.sleep(0.005)
             running.remove(group)
-        seen.setdefault(group, []).append(delivery.value)
+        handled.setdefault(group, []).append(delivery.value)
 
     listeners = [each.listener(each.queue("jobs"), handler, concurrency=8) for each in (session, other)]
     async with asyncio.TaskGroup() as tasks:
@@ -200,8 +200,8 @@ async def test_groups_keep_their_order_beside_bundles(
         await eventually(stored.is_empty)
         for listener in listeners:
             listener.stop()
-    assert {group: values for group, values in seen.items() if group is not None} == groups
-    assert sorted(seen[None]) == sorted(2 * BODIES)
+    assert {group: values for group, values in handled.items() if group is not None} == groups
+    assert sorted(handled[None]) == sorted(2 * BODIES)
 
 
 @pytest.mark.parametrize("size", [0, 65, -1])

@@ -50,8 +50,8 @@ async def test_a_message_that_another_session_has_taken_by_force_is_not_delivere
         await tx.rollback(delay=0.01)
         async with other.transaction() as another:
             assert len(await another.take_many(other.queue("jobs"), 40, timeout=10)) == 40
-            async with session.transaction() as again:
-                assert await again.take(queue, timeout=0.5) is None
+            async with session.transaction() as next_tx:
+                assert await next_tx.take(queue, timeout=0.5) is None
             await another.commit()
     assert await queue.size() == 0
 

@@ -261,15 +261,15 @@ async def test_a_fast_loop_never_holds_more_than_its_prefetch(
     jobs = session.queue("many")
     await jobs.put_many([b""] * 300)
     most = 0
-    seen = 0
+    delivered = 0
     async with jobs.consume(prefetch=4, until_idle=until_idle) as deliveries:
         async for _ in deliveries:
-            seen += 1
-            if seen == 300:
+            delivered += 1
+            if delivered == 300:
                 deliveries.stop()
-            if seen % 20 == 0:
+            if delivered % 20 == 0:
                 most = max(most, len(await locks("many")))
-    assert seen == 300
+    assert delivered == 300
     # At most 4 claimed ahead, 1 current message, and 4 whose commit is in progress.
     assert most <= 9
 
@@ -346,13 +346,13 @@ async def test_a_consumer_continues_in_a_new_session_automatically(
     results = session.queue("results")
     jobs = session.queue("jobs", policy=policy)
     await jobs.put_many([b"%d" % number for number in range(40)])
-    seen = 0
+    delivered = 0
 
     async def work() -> None:
-        nonlocal seen
+        nonlocal delivered
         async with worker.queue("jobs").consume(prefetch=4) as deliveries:
             async for delivery in deliveries:
-                seen += 1
+                delivered += 1
                 try:
                     async with delivery:
                         delivery.put("results", delivery.value)

@@ -48,9 +48,9 @@ def proxy(zookeeper_proxy: ZooKeeperProxy) -> ZooKeeperProxy:
 
 @pytest.fixture
 def commits(proxy: ZooKeeperProxy) -> Commits:
-    seen = Commits()
-    proxy.lose_before(seen, times=None)  # it only counts, and loses no request
-    return seen
+    counted = Commits()
+    proxy.lose_before(counted, times=None)  # it only counts, and loses no request
+    return counted
 
 
 @pytest.fixture
@@ -152,8 +152,8 @@ async def test_a_failing_member_does_not_fail_the_others(
     assert sorted(await stored(server_view, queue_root)) == sorted(held[number].value for number in (3, 20, 39))
     for block in blocks:
         await block.__aexit__(None, None, None)
-    again = other.queue("jobs")
-    async with again.consume(until_idle=0) as deliveries:
+    other_jobs = other.queue("jobs")
+    async with other_jobs.consume(until_idle=0) as deliveries:
         assert len([delivery async for delivery in deliveries]) == 3
 
 

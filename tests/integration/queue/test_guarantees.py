@@ -34,8 +34,8 @@ async def test_multiple_consumers_with_correct_failover(
     held = await (await tx.__aenter__()).take(lost.queue("jobs"))
     assert held is not None
     zookeeper_proxy.stall()  # as if its machine had failed
-    took = await take_one(session)
-    assert (took.id, took.value) == (held.id, b"1")
+    redelivered = await take_one(session)
+    assert (redelivered.id, redelivered.value) == (held.id, b"1")
     zookeeper_proxy.heal()
     await tx.__aexit__(ValueError, ValueError(), None)
 
@@ -75,10 +75,10 @@ async def test_flexible_consuming_policy_control(session: zq.QueueSession) -> No
     once = session.queue("once", policy=zq.ConsumeOnce(exhausted="drop"))
     thrice = session.queue("thrice", policy=zq.ConsumeTimes(3, backoff=zq.Schedule([0, 0.1])))
     always = session.queue("always", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
-    seen: dict[str, int] = {}
+    calls: dict[str, int] = {}
 
     async def fail(delivery: zq.Delivery[bytes]) -> None:
-        seen[delivery.queue] = delivery.attempt
+        calls[delivery.queue] = delivery.attempt
         raise ValueError
 
     for queue in (once, thrice, always):
@@ -87,10 +87,10 @@ async def test_flexible_consuming_policy_control(session: zq.QueueSession) -> No
     async with listeners[0], listeners[1], listeners[2]:
 
         async def decided() -> bool:
-            return (await once.size(), await thrice.size()) == (0, 0) and seen.get("always", 0) > 3
+            return (await once.size(), await thrice.size()) == (0, 0) and calls.get("always", 0) > 3
 
         await eventually(decided)
-    assert (seen["once"], seen["thrice"]) == (1, 3)
+    assert (calls["once"], calls["thrice"]) == (1, 3)
     assert (await once.dead_letters.size(), await thrice.dead_letters.size(), await always.size()) == (0, 1, 1)
 
 
@@ -270,8 +270,8 @@ async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its
     zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
 ) -> None:
     await session.queue("jobs").put_many([b"1", b"2"])
-    async with session.transaction() as kept:
-        assert await kept.take(session.queue("jobs")) is not None
+    async with session.transaction() as other_tx:
+        assert await other_tx.take(session.queue("jobs")) is not None
         async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as closing:
             tx = await closing.transaction(autocommit=False).__aenter__()
             assert await tx.take(closing.queue("jobs")) is not None

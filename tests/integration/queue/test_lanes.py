@@ -147,8 +147,8 @@ async def test_an_idle_consumer_that_knew_fewer_lanes_notices_the_new_ones(
         await jobs.configure(zq.QueueConfig(shards=8))
         await jobs.put_many(bodies(7))  # the consumer is not idle, so no watch reports them
         async with asyncio.timeout(30):
-            seen = [(await anext(deliveries)).value for _ in range(7)]
-        assert Counter(seen) == Counter(bodies(7))
+            values = [(await anext(deliveries)).value for _ in range(7)]
+        assert Counter(values) == Counter(bodies(7))
         following = asyncio.create_task(anext(deliveries))
         await asyncio.sleep(0.1)
         await jobs.configure(zq.QueueConfig(shards=16))

@@ -200,14 +200,14 @@ async def test_an_idle_consumer_receives_messages_put_to_each_new_lane(
 async def test_a_take_without_waiting_finds_a_message_that_another_session_put_to_a_new_lane(
     session: zq.QueueSession, other: zq.QueueSession
 ) -> None:
-    jobs, seen = session.queue("jobs"), other.queue("jobs")
+    jobs, other_jobs = session.queue("jobs"), other.queue("jobs")
     await jobs.configure(zq.QueueConfig(shards=8))
     async with other.transaction() as tx:
-        assert await tx.take(seen, timeout=0) is None
+        assert await tx.take(other_jobs, timeout=0) is None
     for body in bodies(8):
         await jobs.put(body)
         async with other.transaction() as tx:
-            message = await tx.take(seen, timeout=0)
+            message = await tx.take(other_jobs, timeout=0)
             assert message is not None
             assert message.value == body
 
@@ -381,7 +381,7 @@ async def test_a_put_by_a_user_who_may_not_create_lanes_raises(
     owner = zq.Auth.digest("owner", "secret")
     async with zq.connect(zookeeper, root=f"{queue_root}/owned", auth=[owner]) as owned:
         await owned.queue("jobs").configure(zq.QueueConfig(shards=4))
-    async with zq.connect(zookeeper, root=f"{queue_root}/owned") as stranger:
+    async with zq.connect(zookeeper, root=f"{queue_root}/owned") as unauthorized:
         with pytest.raises(zq.AccessDeniedError, match="queue 'jobs'"):
-            await stranger.queue("jobs").put(b"1")
+            await unauthorized.queue("jobs").put(b"1")
     del session, lanes

@@ -175,7 +175,7 @@ async def test_no_delay_is_logged_for_a_handler_whose_claim_was_lost(
     ("body", "text"),
     [
         (b"1", r"is a dead letter: 'no such order\nERROR the disk is full'"),
-        (b"2", "is a dead letter: 'delivered 1 of 1 times without success; last error: OSError: the mail server is down"),
+        (b"2", "is a dead letter: 'delivered 1 of 1 times without success; last error: OSError: the mail is down"),
         (b"no number", "is a dead letter: \"payload on queue 'jobs' does not decode: "),
     ],
 )
@@ -186,7 +186,7 @@ async def test_a_dead_letter_is_logged_with_its_reason(
     message_id = await session.queue("jobs").put(body)
 
     async def handler(delivery: zq.Delivery[int]) -> None:
-        raise zq.Reject("no such order\nERROR the disk is full") if delivery.value == 1 else OSError("the mail server is down")
+        raise zq.Reject("no such order\nERROR the disk is full") if delivery.value == 1 else OSError("the mail is down")
 
     async def dead() -> bool:
         return await session.queue("jobs").dead_letters.size() == 1

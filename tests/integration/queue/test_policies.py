@@ -244,10 +244,10 @@ async def test_an_exhausted_message_becomes_a_dead_letter_with_the_reason(
 ) -> None:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     identity = await jobs.put(b"1", headers={"a": "b"})
-    seen: list[int] = []
+    attempts: list[int] = []
 
     async def fail(delivery: zq.Delivery[bytes]) -> None:
-        seen.append(delivery.attempt)
+        attempts.append(delivery.attempt)
         raise ValueError("no such order")
 
     async with session.listener(jobs, fail):
@@ -260,7 +260,7 @@ async def test_an_exhausted_message_becomes_a_dead_letter_with_the_reason(
     assert (letter.id, letter.value, letter.headers, letter.attempts) == (identity, b"1", {"a": "b"}, 2)
     assert (letter.attempt, repr(letter)) == (2, f"<DeadLetter {identity} of 'jobs', 1 bytes, attempt 2>")
     assert letter.reason == "delivered 2 of 2 times without success; last error: ValueError: no such order"
-    assert seen == [1, 2]
+    assert attempts == [1, 2]
 
 
 @pytest.mark.parametrize("policy", [zq.ConsumeTimes(1, exhausted="drop"), zq.ConsumeOnce(exhausted="drop")], ids=repr)

@@ -134,9 +134,9 @@ async def test_a_rollback_with_a_delay_leaves_a_timed_lock_that_is_removed_when_
     async with session.transaction() as tx:
         assert await tx.take(jobs) is None
         clock.advance(600)
-        again = await tx.take(jobs, timeout=30)
-        assert again is not None
-        assert (again.id, again.attempt) == (message.id, 2)
+        redelivered = await tx.take(jobs, timeout=30)
+        assert redelivered is not None
+        assert (redelivered.id, redelivered.attempt) == (message.id, 2)
     assert await locks() == await server_view.children(f"{queue_root}/jobs/due") == []
 
 

@@ -57,14 +57,14 @@ class Crowd:
     def bodies(self) -> list[bytes]:
         return [body for took in self.took for body in took]
 
-    async def drain(self, patience: float = 90) -> None:
+    async def drain(self, timeout: float = 90) -> None:
         tasks = [
             asyncio.create_task(self._take(session, took))
             for session, took in zip(self._sessions, self.took, strict=True)
             for _ in range(self._takers)
         ]
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self._all.wait()
         finally:
             for task in tasks:
@@ -342,13 +342,13 @@ async def test_until_idle_0_drains_the_queue_despite_another_consumer(
         await asyncio.sleep(0.3)
         await jobs.put_many([b"%03d" % number for number in range(300)])
         async with draining.queue("jobs").consume(until_idle=0) as deliveries:
-            seen = [delivery.value async for delivery in deliveries]
+            values = [delivery.value async for delivery in deliveries]
 
         async def empty() -> bool:
             return await jobs.size() == 0
 
         await eventually(empty, 30)
-    assert Counter(handled + seen) == Counter(b"%03d" % number for number in range(300))
+    assert Counter(handled + values) == Counter(b"%03d" % number for number in range(300))
 
 
 @pytest.mark.timeout(180)

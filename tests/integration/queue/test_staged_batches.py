@@ -47,7 +47,7 @@ class Writer:
         assert fence is not None
         return fence
 
-    async def put(self, fence: Fence, *bodies: str, patience: float = 0, **options: Any) -> None:
+    async def put(self, fence: Fence, *bodies: str, timeout: float = 0, **options: Any) -> None:
         progress = f"{self.staging.path}/p{self._written}"
         self._written += 1
         if not self.made:
@@ -60,7 +60,7 @@ class Writer:
                 puts,
                 fence,
                 SetData(progress, b"done", version=0),
-                Deadline(patience, self._runtime.clock),
+                Deadline(timeout, self._runtime.clock),
             )
         )
 
@@ -107,7 +107,7 @@ async def test_a_batch_waits_for_capacity_in_a_queue_that_became_bounded_meanwhi
         fence = await writer.begin()
         await writer.put(fence, "first")
         await orders.configure(zq.QueueConfig(max_size=1))
-        putting = asyncio.create_task(writer.put(fence, "second", patience=30))
+        putting = asyncio.create_task(writer.put(fence, "second", timeout=30))
         await asyncio.sleep(0.5)
         assert not putting.done()
         await orders.configure(zq.QueueConfig(max_size=2))
@@ -212,16 +212,16 @@ async def test_an_abandoned_batch_leaves_nothing_and_refuses_further_puts(zookee
         assert (stats.size, stats.staged, stats.claimed) == (0, 0, 0)
         with pytest.raises(zq.NotCommittedError, match="has been discarded"):
             await writer.begin(1)  # a task that is too late
-        again = await writer.begin(1, "second")
-        assert again.stage != late.stage
-        await writer.put(again, "a")
+        second = await writer.begin(1, "second")
+        assert second.stage != late.stage
+        await writer.put(second, "a")
         await writer.staging.complete(1)
         assert await writer.staging.begin(1, "third") is None
         assert await writer.staging.begin(0, "third") is None
         await writer.staging.complete(1)  # completing twice has no effect
         assert await taken_now(session) == ["a"]
         with pytest.raises(FencedError):
-            await writer.put(again, "again")
+            await writer.put(second, "again")
 
 
 async def test_a_batch_is_neither_begun_nor_skipped_while_a_later_one_is_incomplete(

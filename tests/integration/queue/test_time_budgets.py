@@ -99,8 +99,8 @@ async def test_a_diagnosis_that_runs_out_of_time_names_the_parts_it_has_not_chec
     assert (cut.name, cut.complete, cut.consumers) == ("wide", False, 0)
     assert 2000 < cut.lanes_left < 4096
     assert (cut.vain_locks, cut.orphan_metas) == ([], ())  # no findings about lanes that were not listed
-    seen = [*(queue.name for queue in rest), *diagnosis.unexamined]
-    assert seen == ["after"]  # the held connection may not answer in time for this queue
+    unchecked = [*(queue.name for queue in rest), *diagnosis.unexamined]
+    assert unchecked == ["after"]  # the held connection may not answer in time for this queue
     texts = [finding.text for finding in diagnosis.findings if finding.subject == "wide"]
     assert any("within the time budget" in text and "lanes were not listed" in text for text in texts)
 

@@ -99,10 +99,10 @@ async def _handled(
 
 async def test_a_handler_runs_in_the_trace_of_the_put(traced: zq.QueueSession, spans: Spans) -> None:
     jobs = traced.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
-    seen: list[int] = []
+    trace_ids: list[int] = []
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
-        seen.append(trace.get_current_span().get_span_context().span_id)
+        trace_ids.append(trace.get_current_span().get_span_context().span_id)
         if delivery.attempt == 1:
             msg = "not yet"
             raise RuntimeError(msg)
@@ -122,7 +122,7 @@ async def test_a_handler_runs_in_the_trace_of_the_put(traced: zq.QueueSession, s
     }
     failed, passed = spans.all("process jobs")
     assert [failed.kind, passed.kind] == [SpanKind.CONSUMER] * 2
-    assert seen == [_id(failed), _id(passed)]
+    assert trace_ids == [_id(failed), _id(passed)]
     assert {_trace(failed), _trace(passed)} == {_trace(sent)}
     for process in (failed, passed):
         assert process.parent is not None
@@ -255,19 +255,19 @@ async def test_a_batch_settles_each_of_its_messages_in_one_span(traced: zq.Queue
 async def test_a_loop_handles_each_message_in_its_own_span(traced: zq.QueueSession, spans: Spans) -> None:
     jobs = traced.queue("jobs")
     first, second = await jobs.put_many([b"1", b"2"])
-    seen: list[int] = []
+    span_ids: list[int] = []
     async with jobs.consume(until_idle=0) as deliveries:
         async for _delivery in deliveries:
-            seen.append(trace.get_current_span().get_span_context().span_id)  # noqa: PERF401 - it must run in the body of the loop
+            span_ids.append(trace.get_current_span().get_span_context().span_id)  # noqa: PERF401 - it must run in the body of the loop
     assert not trace.get_current_span().get_span_context().is_valid
 
     sent = spans.one("send jobs")
     assert _attributes(sent)["messaging.batch.message_count"] == 2
     processed = spans.all("process jobs")
-    assert seen == [_id(span) for span in processed]
+    assert span_ids == [_id(span) for span in processed]
     assert [_attributes(span)["messaging.message.id"] for span in processed] == [first, second]
     assert [_linked(span) for span in processed] == [[_id(sent)]] * 2
-    assert [span.parent and span.parent.span_id for span in spans.all("commit jobs")] == seen
+    assert [span.parent and span.parent.span_id for span in spans.all("commit jobs")] == span_ids
     assert _outcomes(processed) == ["committed"] * 2, "a span ends only after the commit of its message"
 
 

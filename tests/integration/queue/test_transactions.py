@@ -272,10 +272,10 @@ async def test_the_outcome_of_a_commit_that_timed_out_is_known_later(
         with pytest.raises(zq.OutcomeUnknownError, match=r"session\.outcome") as raised:
             await tx.commit(timeout=0.3)
         assert raised.value.transaction_id == tx.id
-        seen = [tx.outcome, await worker.outcome(tx.id, timeout=0.1)]
+        outcomes = [tx.outcome, await worker.outcome(tx.id, timeout=0.1)]
         zookeeper_proxy.heal()
-        seen += [await worker.outcome(tx.id), tx.outcome]
-    assert seen == [zq.Outcome.UNKNOWN] * 2 + [zq.Outcome.COMMITTED] * 2
+        outcomes += [await worker.outcome(tx.id), tx.outcome]
+    assert outcomes == [zq.Outcome.UNKNOWN] * 2 + [zq.Outcome.COMMITTED] * 2
     assert await session.queue("jobs").size() == 0
 
 
@@ -330,9 +330,9 @@ async def test_an_expired_session_fails_its_transactions_and_writes_nothing_more
         assert message is not None
         await expire(session)
         async with other.transaction() as later:
-            again = await later.take(other.queue("jobs"), timeout=30)
-            assert again is not None
-            assert again.id == message.id
+            redelivered = await later.take(other.queue("jobs"), timeout=30)
+            assert redelivered is not None
+            assert redelivered.id == message.id
             with pytest.raises(zq.SessionExpiredError):
                 await tx.take(jobs)
             with pytest.raises(zq.SessionExpiredError):

@@ -86,13 +86,13 @@ async def test_an_authenticated_client_owns_the_znodes_it_creates(
 ) -> None:
     owner = await opened(secure_server.hosts + queue_root, auth=[auth])
     await owner.multi([Create("/a", b"secret")])
-    stranger = await opened(secure_server.hosts, auth=[Auth.digest("mallory", "pw")])
+    unauthorized = await opened(secure_server.hosts, auth=[Auth.digest("mallory", "pw")])
     with pytest.raises(NoAuthError, match=f"{queue_root}/a"):
-        await stranger.read(f"{queue_root}/a")
+        await unauthorized.read(f"{queue_root}/a")
     with pytest.raises(NoAuthError):
-        await stranger.read_many([f"{queue_root}/a"])
-    again = await opened(secure_server.hosts + queue_root, auth=[auth])
-    assert (await again.read("/a")).data == b"secret"
+        await unauthorized.read_many([f"{queue_root}/a"])
+    same_user = await opened(secure_server.hosts + queue_root, auth=[auth])
+    assert (await same_user.read("/a")).data == b"secret"
 
 
 async def test_created_znodes_have_the_given_acls_the_chroot_included(

@@ -153,10 +153,10 @@ async def test_a_session_ended_by_the_server_is_followed_by_the_next_generation(
     states, old = _states(zk), zk.session_id
     await zk.multi([Create("/e", ephemeral=True), Create("/p")])
     waiting = asyncio.create_task(zk.wait_connected(after=1))
-    of_the_old = asyncio.create_task(_lost(zk, 1))
+    lost = asyncio.create_task(_lost(zk, 1))
     await end_session(zk)
     assert await waiting == 2
-    await of_the_old
+    await lost
     assert states == [(State.SUSPENDED, 1), (State.LOST, 1), (State.CONNECTED, 2)]
     assert zk.session_id != old
     assert await zk.children("/") == ["p"]
@@ -344,9 +344,9 @@ async def test_an_outage_is_logged_when_it_begins_when_it_lasts_and_when_it_ends
         zk._session.kill()  # the server does not answer a close
     tries = re.escape(UNANSWERED)
     peer = re.escape(server.hosts)
-    lost, lasts, back = logged(logging.INFO)
+    lost, lasting, back = logged(logging.INFO)
     assert lost == f"connection to {server.hosts} lost: closed by the server"
-    assert re.fullmatch(rf"no connection to {peer} for \d+ s; last error: {peer}: .*{tries}", lasts)
+    assert re.fullmatch(rf"no connection to {peer} for \d+ s; last error: {peer}: .*{tries}", lasting)
     assert re.fullmatch(rf"resumed session 0x7 at {peer}, timeout 20.0 s, after \d+\.\d s without a connection", back)
 
 
@@ -405,18 +405,18 @@ async def no_task_but(before: set[asyncio.Task[Any]]) -> None:
 
 async def test_close_is_prompt_in_any_state_and_leaves_no_task_or_socket(zookeeper: str) -> None:
     before = asyncio.all_tasks()
-    for trouble in ("none", "silent", "refused"):
+    for fault in ("none", "silent", "refused"):
         async with ZooKeeperProxy(zookeeper) as proxy:
             zk = await connect(proxy.hosts, session_timeout=60)
-            if trouble == "silent":
+            if fault == "silent":
                 proxy.stall()
-            elif trouble == "refused":
+            elif fault == "refused":
                 proxy.refuse()
                 proxy.reset_connections()
                 await asyncio.sleep(0.05)
             began = time.monotonic()
             await zk.close()
-            assert time.monotonic() - began < 30, trouble  # half of a session timeout
+            assert time.monotonic() - began < 30, fault  # half of a session timeout
             assert zk.state is State.CLOSED
             proxy.heal()
     await no_task_but(before)
