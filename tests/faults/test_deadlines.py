@@ -265,7 +265,7 @@ async def test_a_read_ends_in_time_while_the_server_is_unreachable(
 ) -> None:
     async with opened(proxy, root) as session:
         if how == "away":
-            await Outage(proxy, session).go()
+            await Outage(proxy, session).begin()
         else:
             proxy.stall()
         async with ends_by(PATIENCE):
@@ -278,11 +278,11 @@ async def test_a_change_ends_in_time_while_the_server_is_unreachable_and_is_not_
     proxy: ZooKeeperProxy, account: Account, root: str, name: str
 ) -> None:
     async with opened(proxy, root) as session:
-        await Outage(proxy, session).go()
+        await Outage(proxy, session).begin()
         async with ends_by(PATIENCE):
             with pytest.raises(zq.NotCommittedError):
                 await CHANGES[name](session)
-        await Outage(proxy, session).come_back()
+        await Outage(proxy, session).end()
         await session.queue("jobs").put(b"last")
         assert await account.bodies("jobs") == [b"a", b"last"]
         assert [message.value for message in await session.queue("keyed").peek()] == [b"a"]
@@ -303,11 +303,11 @@ async def test_a_change_ends_in_time_while_the_server_does_not_answer(
 
 async def test_the_timeout_of_a_put_covers_the_whole_call(proxy: ZooKeeperProxy, account: Account, root: str) -> None:
     async with opened(proxy, root) as session:
-        await Outage(proxy, session).go()
+        await Outage(proxy, session).begin()
         async with ends_by(0.2):
             with pytest.raises(zq.NotCommittedError):
                 await session.queue("jobs").put(b"b", timeout=0.2)
-        await Outage(proxy, session).come_back()
+        await Outage(proxy, session).end()
         proxy.stall()
         async with ends_by(0.2):
             with pytest.raises(zq.OutcomeUnknownError):
@@ -357,11 +357,11 @@ async def test_a_take_distinguishes_an_empty_queue_from_an_unreachable_server(
     async with opened(proxy, root) as session, session.transaction() as tx:
         assert await tx.take(session.queue("jobs")) is not None
         assert await tx.take(session.queue("jobs"), timeout=timeout) is None
-        await Outage(proxy, session).go()
+        await Outage(proxy, session).begin()
         async with ends_by(timeout or PATIENCE):
             with pytest.raises(zq.ConnectionLostError):
                 await tx.take(session.queue("jobs"), timeout=timeout)
-        await Outage(proxy, session).come_back()
+        await Outage(proxy, session).end()
 
 
 @pytest.mark.parametrize("fault", ["hold_request", pytest.param("hold_reply", marks=pytest.mark.slow)])
