@@ -136,7 +136,7 @@ async def test_a_message_is_delivered_at_once_while_consumers_that_filter_it_out
             delays.append(await asyncio.wait_for(arrived.get(), 30) - began)
         for server in servers:
             server.cancel()
-    assert sorted(delays)[20] < 2, delays  # how long one consumer leaves a message to another that could also take it
+    assert sorted(delays)[20] < 2, delays  # less than the time for which a consumer leaves a message to another one
     assert all(len(seen) == 1 for seen in kinds.values()), kinds
 
 

@@ -245,7 +245,7 @@ async def test_an_idle_connection_reset_costs_the_next_call_less_than_half_a_sec
                 began = time.monotonic()
                 assert await jobs.size() == 2
                 times.append(time.monotonic() - began)
-            assert sorted(times)[1] < 0.5, times  # the median, since the machine may stall
+            assert sorted(times)[1] < 0.5, times  # two of the four, since the machine may stall
             assert set((await account.view.ephemerals(account.path("jobs", "locks"))).values()) == owners
             assert owners == {session._runtime.zookeeper.session_id}
         assert await account.locks("jobs") == []

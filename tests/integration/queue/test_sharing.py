@@ -158,7 +158,7 @@ async def test_an_item_whose_consumer_is_busy_is_taken_by_another(
 
                 await eventually(one_more)
                 waits.append(handled[-1] - put_at)
-            assert sorted(waits)[15] < 1, waits  # the third quartile, since the machine may stall
+            assert sorted(waits)[15] < 1, waits  # most of them, since the machine may stall
         hold.set()
     assert await jobs.size() == 0
 
