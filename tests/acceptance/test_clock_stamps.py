@@ -133,7 +133,7 @@ async def test_clean_up_follows_its_interval_on_the_clock(
     path = f"{queue_root}/jobs/janitor"
     clock.advance(1200)
     await server_view.until_there(path)
-    await _answered(jobs)
+    await _janitor_waits(jobs)
     versions = list[int]()
     for _ in range(2):  # the janitor checks once a minute, and cleans every thousand seconds
         clock.advance(1200)
@@ -144,14 +144,14 @@ async def test_clean_up_follows_its_interval_on_the_clock(
 
         await eventually(cleaned)
         versions.append(await server_view.version(path))
-        await _answered(jobs)
+        await _janitor_waits(jobs)
         for _ in range(8):
             clock.advance(70)
-            await _answered(jobs)
+            await _janitor_waits(jobs)
         assert await server_view.version(path) == versions[-1]
 
 
-async def _answered(queue: zq.Queue[bytes]) -> None:
+async def _janitor_waits(queue: zq.Queue[bytes]) -> None:
     """Wait until the janitor's requests are answered and it waits for the clock again."""
     await asyncio.sleep(0.1)
     await queue.size()  # replies arrive in the order of the requests

@@ -153,7 +153,7 @@ class Storm:
         self._draw = random.Random(seed)
         self.reported: dict[bytes, str] = {}
 
-    async def blow(self, session: zq.QueueSession) -> None:
+    async def run(self, session: zq.QueueSession) -> None:
         """Write until the disturbances end."""
         disturbing = asyncio.create_task(self._disturb())
         number = 0
@@ -207,7 +207,7 @@ async def test_no_write_that_is_reported_as_not_applied_is_stored(
     storm = Storm(proxy, seed)
     async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         await session.queue("jobs").put(b"first")
-        await storm.blow(session)
+        await storm.run(session)
         await session.queue("jobs").put(b"last")
     stored = set(await account.bodies("jobs"))
     assert set(storm.reported.values()) >= {"committed", "rolled back"}

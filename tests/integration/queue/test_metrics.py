@@ -42,11 +42,11 @@ async def samples(collecting: SessionCollector) -> dict[str, float]:
 async def wait_for_samples(collecting: SessionCollector, **expected: float) -> None:
     """Wait until the metrics of the queue ``jobs`` have these values, because a sample may be a second old."""
 
-    async def stands() -> bool:
+    async def reached() -> bool:
         now = await samples(collecting)
         return all(now.get(f"aiozkqueue_queue_{name} jobs") == value for name, value in expected.items())
 
-    await eventually(stands, 30)
+    await eventually(reached, 30)
 
 
 async def test_metrics_count_messages_put_handled_retried_and_dead_lettered(session: zq.QueueSession) -> None:

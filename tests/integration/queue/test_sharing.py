@@ -27,13 +27,13 @@ def counts(session: zq.QueueSession, queue: str = "jobs") -> ClaimCounts:
 async def registered(view: Observer, root: str, number: int) -> None:
     """Wait until this many sessions take from the queue."""
 
-    async def so_many() -> bool:
+    async def all_registered() -> bool:
         return len(await view.children(f"{root}/jobs/consumers")) == number
 
-    await eventually(so_many)
+    await eventually(all_registered)
 
 
-async def quiet(proxy: ZooKeeperProxy) -> int:
+async def wait_for_quiet(proxy: ZooKeeperProxy) -> int:
     """Wait until no listing has happened for half a second; return the number of listings."""
     before = -1
     async with asyncio.timeout(60):
@@ -175,7 +175,7 @@ async def test_a_held_message_costs_idle_sessions_no_requests(
             waiting = asyncio.create_task(take_one(idle))
             await registered(server_view, queue_root, 2)
             # It lists, sets its watches, lists again, and searches once for leftover messages.
-            before = await quiet(proxy)
+            before = await wait_for_quiet(proxy)
             await asyncio.sleep(1)
             assert proxy.requests.get(Opcode.GET_CHILDREN, 0) - before <= 8
             await tx.rollback(delay=0)
@@ -196,7 +196,7 @@ async def test_an_idle_consumer_does_not_list_when_other_sessions_consume(
         watched, other = await open_session(proxy.hosts), await open_session()
         async with watched.listener(watched.queue("jobs"), note), other.listener(other.queue("jobs"), note):
             await registered(server_view, queue_root, 2)
-            before = await quiet(proxy)
+            before = await wait_for_quiet(proxy)
             for number in range(100):
                 await jobs.put(b"%d" % number)
                 await asyncio.sleep(0.005)
