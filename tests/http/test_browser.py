@@ -150,9 +150,9 @@ async def test_queues_that_need_attention_are_highlighted_and_idle_ones_are_dimm
         ("orders", "5 dead", "sick"),
         ("archive", "", "idle"),
     ):
-        row = page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
-        await expect(row).to_have_class(kind)
-        await expect(row).to_contain_text(text)
+        queue_row = page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+        await expect(queue_row).to_have_class(kind)
+        await expect(queue_row).to_contain_text(text)
     await page.get_by_role("link", name="Need attention 3").click()
     await expect(page.locator("tbody tr")).to_have_count(3)
 
