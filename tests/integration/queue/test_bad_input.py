@@ -330,7 +330,7 @@ def wraps_another(delivery: zq.Delivery[bytes]) -> Awaitable[None]:
     return no_handler(delivery)
 
 
-async def is_async_generator(_: zq.Delivery[bytes]) -> AsyncIterator[None]:
+async def yields(_: zq.Delivery[bytes]) -> AsyncIterator[None]:
     yield
 
 
@@ -369,7 +369,7 @@ class Handlers:
     "handler",
     [
         not_async,
-        is_async_generator,
+        yields,
         Handlers().not_async,
         functools.partial(not_async),
         7,
@@ -434,12 +434,13 @@ async def test_a_subscriber_or_notification_handler_that_is_not_async_is_refused
 ) -> None:
     handler: Any = returns_without_annotation
     with pytest.raises(
-        zq.InvalidOptionError, match="says_nothing: a subscriber must be awaitable; make it an `async def`"
+        zq.InvalidOptionError,
+        match="returns_without_annotation: a subscriber must be awaitable; make it an `async def`",
     ):
         Bus(session, "events", Notice).subscribe(Notice, handler)
     reminders = await Notifications(session).create("shop", "reminders", Notice)
     with pytest.raises(
-        zq.InvalidOptionError, match="says_nothing: a handler must be awaitable; make it an `async def`"
+        zq.InvalidOptionError, match="returns_without_annotation: a handler must be awaitable; make it an `async def`"
     ):
         reminders.listener(handler)
 
@@ -448,7 +449,7 @@ async def test_a_handler_that_yields_is_refused(session: zq.QueueSession) -> Non
     with pytest.raises(
         zq.InvalidOptionError, match="yields: a handler must be awaitable; make it an `async def` that does no"
     ):
-        session.listener(session.queue("jobs"), is_async_generator)  # type: ignore[arg-type]  # the refused handler
+        session.listener(session.queue("jobs"), yields)  # type: ignore[arg-type]  # the refused handler
 
 
 @pytest.mark.parametrize("middleware", [no_handler, iter([no_handler]), 7], ids=["function", "iterator", "number"])
